@@ -1,5 +1,5 @@
-// What deployment tools think of objects. Reads a JSON list of objects from stdin and prints a list of results: the
-// status of each object by kstatus, the library of Helm and Flux, and its health by a Lua script for Argo CD.
+// Reads a JSON list of objects from stdin and prints what deployment tools compute for each: the status by kstatus,
+// the library of Helm and Flux, and the health by a Lua script for Argo CD.
 //
 //	health [-lua FILE] < objects.json
 //

@@ -1,8 +1,8 @@
-//! One script of requests and watches, for this server and for the real one: their answers must be the same.
+//! A script of requests and watches that must have the same answers from this server and from the real one.
 //!
-//! What no two servers have in common is replaced: UIDs, versions and times by words in the order in which they are
-//! first seen. Of pods only what a controller reads is compared, of refusals by a schema the code and the reason: their
-//! words are the validator's.
+//! UIDs, versions and times are replaced by words in the order of their appearance. Of a pod, only the fields
+//! that a controller reads are compared. Of a rejection by a schema, only code and reason are compared,
+//! because the message is the validator's.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,17 +25,17 @@ const APPLY: &str = "application/apply-patch+yaml";
 struct Asker<'c> {
     client: &'c Client,
     namespace: &'c str,
-    /// How long a watch may be silent before it is taken for told.
+    /// The silence after which a watch counts as complete.
     quiet: Duration,
-    /// UIDs, versions and tokens, and the words that stand for them.
+    /// UIDs, versions and tokens, and the words that replace them.
     words: BTreeMap<String, String>,
-    /// UID and version of what was answered last, by name.
+    /// UID and version of the last answer, by name.
     known: BTreeMap<String, (String, String)>,
     answers: Vec<String>,
 }
 
-/// Runs the script in a namespace that nobody else uses, and that has the type PodSet. One line for each answer. A watch that was
-/// silent for `quiet` is taken for told.
+/// Runs the script in a namespace that has the type PodSet and no other user. Returns a line for each answer.
+/// A watch counts as complete after `quiet` without an event.
 pub async fn answers(client: &Client, namespace: &str, quiet: Duration) -> Vec<String> {
     let mut asker = Asker {
         client,
@@ -103,8 +103,8 @@ impl Asker<'_> {
         };
         let answer: Value = serde_json::from_str(&text).unwrap_or_else(|_| Value::from(text));
         self.note(&answer);
-        let said = self.normal(&answer);
-        self.answers.push(format!("{method} {path} -> {code} {said}"));
+        let shown = self.normal(&answer);
+        self.answers.push(format!("{method} {path} -> {code} {shown}"));
         answer
     }
 
@@ -125,7 +125,7 @@ impl Asker<'_> {
         self.words.entry(format!("{kind} {value}")).or_insert(next).clone()
     }
 
-    /// An answer without what no two servers have in common.
+    /// An answer without the values that differ between servers.
     fn normal(&mut self, value: &Value) -> Value {
         if value["kind"] == "Status" && value["status"] == "Failure" {
             let code = &value["code"];
@@ -143,7 +143,7 @@ impl Asker<'_> {
                     message = message.replace(value, word);
                 }
             }
-            // Versions are numbers that may be a part of others: only this message has any.
+            // Versions may be parts of other numbers. Only this message contains one.
             if let Some((start, _)) = message.split_once(" does not match the ResourceVersion in record") {
                 message = format!("{start} does not match ...");
             }
@@ -176,7 +176,7 @@ impl Asker<'_> {
                         && fields.contains_key("items")
                         && value["resourceVersion"].is_string()
                     {
-                        // Where a list is depends on what others write, and says nothing about its objects.
+                        // The version of a list depends on the writes of other clients.
                         value["resourceVersion"] = Value::Bool(true);
                     }
                     kept.insert(name.clone(), self.replaced(name, &value));
@@ -215,7 +215,7 @@ impl Asker<'_> {
         for (meta, data) in [
             (json!({ "resourceVersion": "{version of a}" }), json!({ "k": "4", "l": "5" })),
             (json!({ "resourceVersion": "{version of a}", "uid": "{uid of a}" }), json!({ "l": null })),
-            // Nothing changes: neither does the version.
+            // Without a change, the version stays.
             (json!({}), json!({ "k": "4" })),
             (json!({ "resourceVersion": "1" }), json!({ "k": "5" })),
             (json!({ "uid": "another" }), json!({ "k": "5" })),
@@ -281,7 +281,7 @@ impl Asker<'_> {
     }
 
     async fn pods(&mut self) {
-        // Not bound: it goes at once.
+        // A pod without a node is deleted immediately.
         self.ask("POST", PODS, JSON, pod("free", &json!({}))).await;
         self.ask("DELETE", &format!("{PODS}/free"), JSON, Value::Null).await;
         let bound = json!({ "spec": { "nodeName": "nowhere", "nodeSelector": null } });
@@ -299,7 +299,7 @@ impl Asker<'_> {
         self.ask("DELETE", &path, JSON, json!({ "gracePeriodSeconds": 0 })).await;
         self.ask("PATCH", &path, PATCH, json!([{ "op": "remove", "path": "/metadata/finalizers/0" }])).await;
         self.ask("GET", &path, JSON, Value::Null).await;
-        // One that has ended goes at once, bound or not.
+        // A finished pod is deleted immediately, even if it has a node.
         self.ask("POST", PODS, JSON, pod("ended", &bound)).await;
         let path = format!("{PODS}/ended");
         self.ask("PATCH", &format!("{path}/status"), MERGE, json!({ "status": { "phase": "Succeeded" } }))
@@ -315,7 +315,7 @@ impl Asker<'_> {
         self.ask("POST", PODSETS, JSON, podset(json!({}))).await;
         self.ask("PATCH", &path, MERGE, json!({ "spec": { "replicas": 2 } })).await;
         self.ask("PATCH", &path, MERGE, json!({ "metadata": { "labels": { "a": "b" } } })).await;
-        // A status is not written here, and nothing else there.
+        // The object's path does not write the status, and the status path nothing else.
         self.ask("PATCH", &path, MERGE, json!({ "status": { "replicas": 7 } })).await;
         self.ask(
             "PATCH",
@@ -357,7 +357,7 @@ impl Asker<'_> {
         self.ask("GET", &format!("{selected}&meta=only"), JSON, Value::Null).await;
         self.ask("GET", &format!("{selected}&fieldSelector=metadata.name%3Dl2"), JSON, Value::Null).await;
         let page = self.ask("GET", &format!("{selected}&limit=2"), JSON, Value::Null).await;
-        // What is made meanwhile is not in the list that was begun.
+        // A continued list does not contain objects that are created meanwhile.
         self.ask("POST", CONFIG_MAPS, JSON, config_map("l4", &json!({}))).await;
         let more = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
         let words = self.answers.len();
@@ -370,7 +370,7 @@ impl Asker<'_> {
         self.ask("GET", &selected, JSON, Value::Null).await;
     }
 
-    /// Opens a watch, does what `path` and `patches` say, and notes every event until it is quiet.
+    /// Watches writes with and without a version, as a streaming list, and with a deletion.
     async fn watches(&mut self) {
         let list =
             self.ask("GET", &format!("{CONFIG_MAPS}?labelSelector=of%3Dscript"), JSON, Value::Null).await;
@@ -417,7 +417,7 @@ impl Asker<'_> {
             line.clear();
             let annotations = &event["object"]["metadata"]["annotations"];
             let object = match event["type"].as_str() {
-                // One that ends no list comes when the server's clock says so.
+                // The time of other bookmarks depends on the server's clock.
                 Some("BOOKMARK") if annotations.is_null() => continue,
                 Some("BOOKMARK") => json!({ "annotations": annotations }),
                 Some("ERROR") => json!({ "code": event["object"]["code"] }),
@@ -441,10 +441,10 @@ mod tests {
             "names": { "kind": "PodSet", "plural": "podsets" },
             "versions": [{ "name": "v1", "subresources": { "status": {} }, "schema": { "openAPIV3Schema": {
                 "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }] } }));
-        let said = answers(&server.client("script"), "default", Duration::from_secs(2)).await;
-        assert!(said.iter().all(|answer| !answer.contains("-> 0 ")), "{said:#?}");
-        assert_eq!(said, answers_of(1).await, "one seed, one run");
-        let event = |what: &str| said.iter().filter(|answer| answer.starts_with(what)).count();
+        let all = answers(&server.client("script"), "default", Duration::from_secs(2)).await;
+        assert!(all.iter().all(|answer| !answer.contains("-> 0 ")), "{all:#?}");
+        assert_eq!(all, answers_of(1).await, "one seed, one run");
+        let event = |what: &str| all.iter().filter(|answer| answer.starts_with(what)).count();
         assert_eq!(event("watch from a list: \"ADDED\""), 2);
         assert_eq!(event("watch from a list: \"DELETED\""), 1, "it left the selection");
         assert_eq!(event("watch streaming list: \"BOOKMARK\""), 1);

@@ -1,4 +1,4 @@
-//! A client's connection: requests travel, are carried out, and their answers travel back; watches are streamed.
+//! A client's connection: requests travel, are executed, and their answers travel back. Watches are streamed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -19,19 +19,19 @@ use tower::{BoxError, Service};
 use crate::store::{Logged, Reply, Request, Target, Watching, decode, expired};
 use crate::{Asked, Fate, Server, Showing, Shown, Then};
 
-/// The longest that a request or an answer is usually on its way, in milliseconds.
+/// The maximum usual travel time of a request or an answer, in milliseconds.
 const SLOWEST: u64 = 4;
-/// How often a watch says how far it is.
+/// The interval of a watch's bookmarks.
 const BOOKMARK: Duration = Duration::from_mins(1);
 
-/// Somebody's connection to the server.
+/// A client's connection to the server.
 #[derive(Clone)]
 pub struct Connection {
     server: Server,
     who: Arc<str>,
 }
 
-/// The body of an answer: what is sent through a channel, until that is closed.
+/// The body of an answer: the bytes sent through a channel until that is closed.
 pub struct AnswerBody(mpsc::UnboundedReceiver<Result<Bytes, BoxError>>);
 
 impl HttpBody for AnswerBody {
@@ -48,7 +48,6 @@ impl HttpBody for AnswerBody {
 
 type Answer = Result<Response<AnswerBody>, BoxError>;
 
-/// The connection broke.
 fn reset() -> BoxError {
     std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()
 }
@@ -71,13 +70,12 @@ impl Service<http::Request<Body>> for Connection {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let (server, who) = (self.server.clone(), self.who.clone());
         let (sender, receiver) = oneshot::channel();
-        // The request goes on when its sender no longer waits, as bytes on a wire do.
+        // Like bytes on a wire, the request continues if its sender stops waiting.
         tokio::spawn(serve(server, who, request, sender));
         Box::pin(async move { receiver.await.unwrap_or_else(|_| Err(reset())) })
     }
 }
 
-/// Splits a query into its parts.
 pub(crate) fn parse_query(query: &str) -> BTreeMap<String, String> {
     let parts = query.split('&').filter_map(|part| part.split_once('='));
     parts.map(|(name, value)| (decode(name), decode(&value.replace('+', " ")))).collect()
@@ -114,7 +112,7 @@ async fn serve(server: Server, who: Arc<str>, request: http::Request<Body>, answ
     let is_collection = matches!(asked.verb, "list" | "watch") && !request.query.contains_key("continue");
     let mut old = None;
     if let Some((revision, wait)) = behind.filter(|_| is_collection) {
-        // Version 0 stands for any, however old; a list without version, or such a beginning of a watch, for the newest.
+        // Version 0 allows any state. A list, or a watch's beginning, without a version needs the newest.
         match request.query.get("resourceVersion").map_or("", String::as_str) {
             "0" => old = Some(revision),
             "" => sleep(wait).await,
@@ -137,7 +135,7 @@ async fn serve(server: Server, who: Arc<str>, request: http::Request<Body>, answ
     sleep(pace(&server)).await;
     let answered = match then {
         Then::Silence => {
-            // For as long as anybody waits.
+            // Until the client stops waiting.
             let mut answer = answer;
             answer.closed().await;
             return;
@@ -180,7 +178,7 @@ async fn serve(server: Server, who: Arc<str>, request: http::Request<Body>, answ
     let _ = answer.send(answered);
 }
 
-/// The first half of an answer, and then a broken connection.
+/// The first half of an answer, then a broken connection.
 fn torn(code: u16, text: &str) -> Answer {
     let (sender, receiver) = mpsc::unbounded_channel();
     let half = text.as_bytes()[..text.len() / 2].to_vec();
@@ -227,7 +225,7 @@ fn asked(server: &Server, request: &Request, path: &str) -> Asked {
     }
 }
 
-/// The list of groups, which is all of discovery that anybody asks for.
+/// The list of groups, the only part of discovery that clients use.
 fn groups(server: &Server, path: &str) -> Reply {
     if path.trim_end_matches('/') != "/apis" {
         return Reply::Text(404, "404 page not found\n");
@@ -254,13 +252,12 @@ fn line(type_: &str, object: &Value) -> String {
     format!("{{\"type\":\"{type_}\",\"object\":{object}}}\n")
 }
 
-/// What a watch has to say next.
 enum Next {
     Event(&'static str, Value),
     Bookmark { is_initial_end: bool },
 }
 
-/// Streams one watch, until its time is over or nobody reads it.
+/// Streams a watch until its timeout or until the client closes it.
 async fn stream(server: Server, who: Arc<str>, resource: String, watching: Watching, lines: Lines) {
     let Watching {
         kind,
@@ -336,7 +333,7 @@ async fn stream(server: Server, who: Arc<str>, resource: String, watching: Watch
                 if changed.is_err() {
                     return;
                 }
-                // On its way.
+                // The event travels.
                 sleep(Duration::from_millis(1 + server.below(SLOWEST))).await;
             }
             () = sleep_until(bookmark) => {
@@ -351,7 +348,7 @@ async fn stream(server: Server, who: Arc<str>, resource: String, watching: Watch
     }
 }
 
-/// Sends one line as the script wants it shown. Breaks if the stream has ended.
+/// Sends a line as the script decides. Breaks if the stream has ended.
 async fn send(lines: &Lines, showing: Showing, text: String) -> ControlFlow<()> {
     let send = |text: String| match lines.send(Ok(text.into())) {
         Ok(()) => ControlFlow::Continue(()),
@@ -401,7 +398,7 @@ fn mark(server: &Server, kind: usize, at: u64, is_initial_end: bool) -> Value {
     json!({ "kind": kind, "apiVersion": version, "metadata": meta })
 }
 
-/// What a change is to a watch that selects: an object may come into the selection, or leave it.
+/// The event of a change for a watch: an object may enter or leave the watch's selection.
 fn event(logged: &Logged, namespace: &str, selects: impl Fn(&Value) -> bool) -> Option<Next> {
     let is_here = |object: &Value| {
         (namespace.is_empty() || object["metadata"]["namespace"] == namespace) && selects(object)
@@ -412,7 +409,7 @@ fn event(logged: &Logged, namespace: &str, selects: impl Fn(&Value) -> bool) -> 
         (Some(_), Some(new)) => Some(Next::Event("MODIFIED", new.clone())),
         (None, Some(new)) => Some(Next::Event("ADDED", new.clone())),
         (Some(old), None) => {
-            // As it was when it was selected last, with the version of the change.
+            // The last selected state, with the version of the change.
             let mut old = old.clone();
             old["metadata"]["resourceVersion"] = json!(logged.revision.to_string());
             Some(Next::Event("DELETED", old))

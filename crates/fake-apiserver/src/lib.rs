@@ -1,19 +1,19 @@
-//! An API server for tests: in memory, in the process of the test, and as slow or broken as a test wants it.
+//! An API server for tests: in memory, in the test's process, and as slow or broken as the test requires.
 //!
-//! [`Server::client`] gives the real client of kube, whose requests are answered without sockets, so that tokio's paused
-//! clock works: an hour of a controller's life takes milliseconds. What the server keeps and answers is in [`store`];
-//! [`types`] says which types there are, [`ownership`] is server-side apply, and [`models`] plays those who are missed
-//! otherwise: scheduler, kubelets, garbage collector, node lifecycle.
+//! [`Server::client`] returns kube's real client. Its requests are answered without sockets, so that tokio's
+//! paused clock works: an hour of a controller takes milliseconds. [`store`] keeps objects and answers
+//! requests, [`types`] has the types, [`ownership`] is server-side apply, and [`models`] plays scheduler,
+//! kubelets, garbage collector and node lifecycle controller.
 //!
-//! One seed gives one order of everything that the server decides: how long requests are on their way, and UIDs.
+//! A seed determines everything that the server decides: travel times and UIDs.
 //!
-//! # Where it differs from the real one
+//! # Differences from a real API server
 //!
-//! [`conformance`] is a script that runs on both and must have the same answers. What it leaves out is not here, on
-//! purpose: admission beyond schemas (no expression rules, no quota), strategic merge patches, `generateName`,
-//! `/scale`, `managedFields` in answers, the defaults of core types that nobody of ours reads, and the two faces of an
-//! Event (`v1` and `events.k8s.io/v1` are two types here). A continued list can be continued once. Orphaning is done at
-//! once, where a controller does it later. Priority and fairness never say 429 unless a [`Script`] does.
+//! [`conformance`] is a script that both must answer equally. The server has no other features. Missing are
+//! admission beyond schemas (expression rules, quota), strategic merge patches, `generateName`, `/scale`,
+//! `managedFields` in answers, and defaults of core types that no plan reads. `v1` and `events.k8s.io/v1`
+//! Events are two types. A continued list can be continued once. Orphans are released immediately, not by a
+//! controller. Only a [`Script`] answers 429.
 
 pub mod conformance;
 mod connection;
@@ -37,75 +37,75 @@ pub use connection::Connection;
 use store::{Moment, Reply, Request, State, Target};
 use types::Type;
 
-/// The time of the wall when a server begins.
+/// The wall-clock time at which a server starts.
 pub const ORIGIN: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
-/// A request, before anything is done about it.
+/// A request before it is executed.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// Whose it is: the name that [`Server::connect`] was given.
+    /// The client, by the name given to [`Server::connect`].
     pub who: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `apply`, `merge`, `delete` or `deletecollection`.
     pub verb: &'static str,
-    /// The qualified plural: `pods`, `podsets.batch.tutorial.kubebuilder.io`; the path where it names no type.
+    /// The qualified plural: `pods`, `podsets.batch.tutorial.kubebuilder.io`; the path for an unknown type.
     pub resource: String,
-    /// `status`, or nothing.
+    /// `status`, or empty.
     pub subresource: String,
-    /// Namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Name; of what is created, too.
+    /// The name, also that of an object to create.
     pub name: String,
-    /// Whether it is a list, or a watch that begins with one, that any state answers, however old.
+    /// Whether it is a list, or a watch that begins with one, for which any old state is good enough.
     pub may_be_old: bool,
     /// The body.
     pub body: Value,
 }
 
 impl Asked {
-    /// Whether it changes anything.
+    /// Whether it may change an object.
     pub fn is_write(&self) -> bool {
         !matches!(self.verb, "get" | "list" | "watch")
     }
 }
 
-/// What becomes of a request.
+/// The decision of a script about a request.
 #[derive(Clone, Debug, Default)]
 pub struct Fate {
-    /// How long it is on its way before the server has it, besides the usual time.
+    /// How long the request is delayed, besides the usual travel time.
     pub held: Duration,
-    /// Whether the server never gets it, or refuses it.
+    /// Whether the server does not execute the request.
     pub is_lost: bool,
-    /// The server that gets it has come no further than to this revision, and for so long: a list or the beginning of a watch
-    /// that may be old is; one that may not waits.
+    /// A revision that the server has not passed, and for how long. A list or watch that may be old gets this
+    /// revision; another one waits.
     pub behind: Option<(u64, Duration)>,
-    /// What comes back.
+    /// The answer that the client gets.
     pub then: Then,
 }
 
-/// What comes back.
+/// The answer that a client gets.
 #[derive(Clone, Debug, Default)]
 pub enum Then {
-    /// The answer.
+    /// The server's answer.
     #[default]
     Answer,
-    /// This status instead, perhaps with Retry-After in seconds.
+    /// This status, perhaps with Retry-After in seconds.
     Status(Value, Option<u32>),
-    /// No status but this text, as of a proxy.
+    /// This text without a status, as from a proxy.
     Text(u16, &'static str),
-    /// The connection breaks.
+    /// A broken connection.
     Reset,
-    /// Half of the answer.
+    /// Half of the server's answer.
     Truncated,
-    /// Nothing, ever.
+    /// No answer.
     Silence,
-    /// The answer, so much later.
+    /// The server's answer after a delay.
     Late(Duration),
 }
 
 /// A line of a watch that is about to be sent.
 #[derive(Clone, Debug)]
 pub struct Shown<'a> {
-    /// Who watches.
+    /// The client that watches.
     pub who: &'a str,
     /// The qualified plural.
     pub resource: &'a str,
@@ -113,66 +113,66 @@ pub struct Shown<'a> {
     pub type_: &'a str,
     /// The object.
     pub object: &'a Value,
-    /// Whether it belongs to what a watch shows first.
+    /// Whether it is part of the watch's initial state.
     pub is_initial: bool,
 }
 
-/// What becomes of a line of a watch.
+/// The decision of a script about a line of a watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Showing {
-    /// It is sent.
+    /// Send the line.
     #[default]
     AsIs,
-    /// It is sent twice.
+    /// Send the line twice.
     Twice,
-    /// It and all after it are sent so much later.
+    /// Delay this line and all later ones.
     Later(Duration),
-    /// The watch ends instead.
+    /// End the watch instead.
     Close,
-    /// The watch ends in the middle of it.
+    /// End the watch in the middle of the line.
     Torn,
-    /// The watch says that its version is too old (410) instead.
+    /// Report instead that the version is too old (410).
     Expired,
-    /// So much later the watch says that its version is too old: whoever lists anew sees the later state alone.
+    /// Report after a delay that the version is too old. A new list has only the later state.
     ExpiredLater(Duration),
-    /// Nothing is sent any more, and nothing ends.
+    /// Send nothing more, and keep the watch open.
     Silence,
 }
 
-/// A change that was made.
+/// A committed change.
 pub struct Commit<'a> {
-    /// When, by the wall's clock.
+    /// The wall-clock time.
     pub now: Timestamp,
     /// Its revision.
     pub revision: u64,
-    /// Whose it is.
+    /// The client that made the change.
     pub who: &'a str,
     /// The qualified plural.
     pub resource: String,
-    /// The object as it was; of one that is gone, as it was last.
+    /// The object before the change; the last state of a deleted object.
     pub old: Option<&'a Value>,
-    /// The object as it is.
+    /// The object after the change.
     pub new: Option<&'a Value>,
-    /// Everything, after the change.
+    /// The server's state after the change.
     pub state: &'a State,
 }
 
-/// What a test has to say, and what it is told. By default all goes well.
+/// The decisions of a test about requests and watches, and its callbacks. By default there are no faults.
 pub trait Script: Send + Sync {
-    /// What becomes of a request; called when it is sent.
+    /// Decides about a request when it is sent.
     fn request(&self, _asked: &Asked) -> Fate {
         Fate::default()
     }
 
-    /// The server has carried a request out, or refused it; called for every request that it got.
+    /// Called for every request that the server executed or rejected.
     fn answered(&self, _asked: &Asked, _code: u16) {}
 
-    /// What becomes of a line of a watch.
+    /// Decides about a line of a watch.
     fn line(&self, _shown: &Shown<'_>) -> Showing {
         Showing::AsIs
     }
 
-    /// A change was made. The server waits meanwhile: this must not ask it anything.
+    /// Called for a change. The server is locked meanwhile, so this must not call it.
     fn committed(&self, _commit: &Commit<'_>) {}
 }
 
@@ -216,12 +216,12 @@ impl Server {
         server
     }
 
-    /// Has a script decide and be told from now on.
+    /// Replaces the script.
     pub fn follow(&self, script: Arc<dyn Script>) {
         *lock(&self.inner.script) = script;
     }
 
-    /// Adds the type that a CustomResourceDefinition makes.
+    /// Adds the type of a CustomResourceDefinition.
     pub fn define(&self, crd: &Value) {
         if let Some(kind) = Type::defined_by(crd) {
             self.add(Arc::new(kind));
@@ -233,39 +233,39 @@ impl Server {
         lock(&self.inner.state).types.push(kind);
     }
 
-    /// Takes a type of a CustomResourceDefinition away, with its objects.
+    /// Removes the type of a CustomResourceDefinition and its objects.
     pub fn undefine(&self, plural: &str) {
         lock(&self.inner.state).undefine(plural);
     }
 
-    /// The wall's time.
+    /// The wall-clock time.
     pub fn now(&self) -> Timestamp {
         let elapsed = SignedDuration::try_from(self.inner.since.elapsed()).unwrap_or_default();
         ORIGIN.checked_add(elapsed).unwrap_or(ORIGIN)
     }
 
-    /// A connection of somebody.
+    /// A connection of a client with this name.
     pub fn connect(&self, who: &str) -> Connection {
         Connection::new(self.clone(), who)
     }
 
-    /// A client of somebody, without limits of its own.
+    /// A client with this name, without client-side limits.
     pub fn client(&self, who: &str) -> kube::Client {
         kube::Client::new(self.connect(who), "default")
     }
 
-    /// Becomes the newest revision whenever there is one.
+    /// Receives the newest revision.
     pub fn revision(&self) -> watch::Receiver<u64> {
         self.inner.revision.subscribe()
     }
 
-    /// Forgets what was before: watches and continued lists from before must begin anew.
+    /// Drops the log: older watches and continued lists must start again.
     pub fn compact(&self) {
         lock(&self.inner.state).compact();
         self.inner.revision.send_modify(|_| {});
     }
 
-    /// Looks at everything at one moment.
+    /// Reads the state at one moment.
     pub fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&lock(&self.inner.state))
     }
@@ -275,8 +275,8 @@ impl Server {
         self.look(|state| state.objects(plural).cloned().collect())
     }
 
-    /// Carries a request out at once, past connections and scripts' troubles: for tests and [`models`]. Returns the code
-    /// and the answer.
+    /// Executes a request immediately, without connections and scripts, for tests and [`models`]. Returns the
+    /// status code and the answer.
     pub fn ask(
         &self,
         who: &str,
@@ -303,18 +303,18 @@ impl Server {
         }
     }
 
-    /// An object by its path, or nothing.
+    /// An object by its path; `None` if it does not exist.
     pub fn get(&self, path: &str) -> Option<Value> {
         let (code, object) = self.ask("test", &Method::GET, path, "", None);
         (code == 200).then_some(object)
     }
 
-    /// Makes an object in the collection of this path.
+    /// Creates an object in the collection at this path.
     pub fn create(&self, who: &str, path: &str, object: &Value) -> (u16, Value) {
         self.ask(who, &Method::POST, path, "application/json", Some(object))
     }
 
-    /// A JSON merge patch.
+    /// Sends a JSON merge patch.
     pub fn merge(&self, who: &str, path: &str, patch: &Value) -> (u16, Value) {
         self.ask(who, &Method::PATCH, path, "application/merge-patch+json", Some(patch))
     }
@@ -332,7 +332,7 @@ impl Server {
         self.handle_as_of(request, None)
     }
 
-    /// As it was at an older revision, where one is given and its log is still there; that is for reading.
+    /// As [`Self::handle`], or a read at an older revision if the log still has it.
     pub(crate) fn handle_as_of(&self, request: &Request, revision: Option<u64>) -> Reply {
         let script = self.script();
         let moment = Moment { now: self.now(), script: &*script, who: &request.who };
@@ -357,7 +357,7 @@ impl Server {
         reply
     }
 
-    /// A number below `bound`, the next of this seed's.
+    /// The next pseudorandom number below `bound`.
     pub(crate) fn below(&self, bound: u64) -> u64 {
         // xorshift64
         let mut dice = lock(&self.inner.dice);

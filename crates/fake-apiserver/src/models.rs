@@ -1,7 +1,6 @@
-//! Small models of those who act beside the controllers: scheduler, kubelets, node lifecycle, pod and owner garbage
-//! collection, Deployments, namespaces. They write as somebody else would, and only what is due.
-//!
-//! What a pod does is the test's to say ([`Life`]), as a function of the pod.
+//! Small models of the actors beside the controllers: scheduler, kubelets, node lifecycle, pod and owner
+//! garbage collection, Deployments and namespaces. They write only what is due. The test decides what a pod
+//! does ([`Life`]).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,21 +14,21 @@ use tokio::time::{Instant, sleep_until};
 use crate::Server;
 use crate::store::State;
 
-/// Who the models are to scripts.
+/// The name of the models as a client.
 pub const WHO: &str = "models";
 
-/// What a pod does once it runs.
+/// The behaviour of a pod after its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It runs until it is asked to go.
+    /// It runs until it is deleted.
     Runs,
-    /// It runs and is never ready.
+    /// It runs and never becomes ready.
     NeverReady,
-    /// It is never started.
+    /// It never starts.
     NeverStarts,
-    /// It succeeds so long after it started.
+    /// It succeeds this long after its start.
     Succeeds(Duration),
-    /// It fails with this exit code so long after it started.
+    /// It fails with this exit code this long after its start.
     Fails(Duration, i32),
 }
 
@@ -41,7 +40,7 @@ const PODS_OF_NO_NODE: Duration = Duration::from_secs(40);
 const ROLLED_OUT: Duration = Duration::from_millis(500);
 const NAMESPACE: Duration = Duration::from_millis(400);
 
-/// Plays everybody, until it is dropped.
+/// Runs the models until the future is dropped.
 pub async fn run(server: Server, life: Arc<dyn Fn(&Value) -> Life + Send + Sync>) {
     let mut revision = server.revision();
     let mut models = Models { server: server.clone(), life, since: HashMap::new(), wake: None };
@@ -63,7 +62,7 @@ pub async fn run(server: Server, life: Arc<dyn Fn(&Value) -> Life + Send + Sync>
 struct Models {
     server: Server,
     life: Arc<dyn Fn(&Value) -> Life + Send + Sync>,
-    /// Since when something is to be done for an object.
+    /// When a task for an object became possible.
     since: HashMap<(String, &'static str), Instant>,
     wake: Option<Instant>,
 }
@@ -100,7 +99,7 @@ impl Models {
         self.collect();
     }
 
-    /// Whether something that has been to be done for an object may be done now; else it is looked at again then.
+    /// Whether a task has been possible for the time `after`. Otherwise schedules another step for then.
     fn is_due(&mut self, object: &Value, what: &'static str, after: Duration) -> bool {
         let uid = text(object, "/metadata/uid").to_owned();
         let now = Instant::now();
@@ -211,7 +210,7 @@ impl Models {
         }
     }
 
-    /// The kubelet's last word: the object goes as soon as nothing holds it.
+    /// Deletes a pod as its kubelet does after the containers have stopped; only finalizers can keep it.
     fn delete_now(&self, pod: &Value, path: &str) {
         let uid = text(pod, "/metadata/uid");
         let options = json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": uid } });
@@ -243,7 +242,7 @@ impl Models {
         !tolerates(pod, node, &["NoExecute"])
     }
 
-    /// The taints of a node that is not ready.
+    /// Sets or removes the taints of a node that is not ready.
     fn node(&self, node: &Value) {
         let is_ready = items(&node["status"]["conditions"])
             .find(|condition| condition["type"] == "Ready")
@@ -285,7 +284,7 @@ impl Models {
         }
     }
 
-    /// Pods first, then the rest, then the namespace itself.
+    /// Deletes the pods of a namespace, then its other objects, then the namespace.
     fn namespace(&mut self, namespace: &Value) {
         if !self.is_due(namespace, "empty", NAMESPACE) {
             return;
@@ -308,7 +307,7 @@ impl Models {
         }
     }
 
-    /// What belongs only to owners that are gone goes; who waits for what it owns is let go once that is gone.
+    /// Deletes objects whose owners are all gone, and finishes foreground deletions without dependents.
     fn collect(&mut self) {
         let (orphans, waiting) = self.server.look(|state| {
             let uids: HashSet<&str> = state.values().map(|object| text(object, "/metadata/uid")).collect();
@@ -361,9 +360,9 @@ impl Models {
     }
 }
 
-/// Type, path, and whether it is being deleted, of the objects that are `wanted`.
-fn paths(state: &State, wanted: impl Fn(&Value) -> bool) -> Vec<(String, String, bool)> {
-    let found = state.all().filter(|(_, object)| wanted(object));
+/// Type, path, and whether it is being deleted, of each selected object.
+fn paths(state: &State, is_selected: impl Fn(&Value) -> bool) -> Vec<(String, String, bool)> {
+    let found = state.all().filter(|(_, object)| is_selected(object));
     found
         .map(|(plural, object)| {
             let (namespace, name) = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
@@ -377,7 +376,7 @@ fn paths(state: &State, wanted: impl Fn(&Value) -> bool) -> Vec<(String, String,
         .collect()
 }
 
-/// Whether a pod may be on a node by its selector and its required affinity to names and labels.
+/// Whether a node matches a pod's selector and its required affinity to names and labels.
 fn selects(pod: &Value, node: &Value) -> bool {
     let label = |key: &str| node["metadata"]["labels"][key].as_str();
     let by_selector = pod["spec"]["nodeSelector"]
@@ -407,7 +406,7 @@ fn selects(pod: &Value, node: &Value) -> bool {
     by_selector && by_affinity
 }
 
-/// Whether a pod tolerates all taints of a node with these effects; a cordon counts as one.
+/// Whether a pod tolerates all taints of a node with these effects. A cordon counts as a taint.
 fn tolerates(pod: &Value, node: &Value, effects: &[&str]) -> bool {
     let cordon = json!({ "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule" });
     let taints =

@@ -1,7 +1,7 @@
-//! Server-side apply: who owns which fields, and what an apply does to them.
+//! Server-side apply: the owners of fields, and the effect of an apply.
 //!
-//! Fields are kept as sets of leaves, each a path through maps and keyed lists. A list is keyed where a custom
-//! resource's schema or the table below says so; any other list is one leaf.
+//! Owned fields are sets of leaves, each a path through maps and keyed lists. A list is keyed if a custom
+//! resource's schema or `KEYED` defines keys; any other list is a leaf.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,14 +19,14 @@ pub enum Step {
 /// A path to a leaf.
 pub type Path = Vec<Step>;
 
-/// Who owns fields: a manager, its operation (`Apply` or `Update`) and the subresource.
+/// An owner of fields: the manager's name, its operation (`Apply` or `Update`) and the subresource.
 pub type Manager = (String, &'static str, String);
 
-/// Who owns which fields of one object.
+/// The owners of an object's fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners(BTreeMap<Manager, BTreeSet<Path>>);
 
-/// The lists of Kubernetes' own types that are keyed, by the name of their field.
+/// The keyed lists of Kubernetes' types, by the name of their field.
 const KEYED: [(&str, &[&str]); 8] = [
     ("containers", &["name"]),
     ("initContainers", &["name"]),
@@ -38,7 +38,6 @@ const KEYED: [(&str, &[&str]); 8] = [
     ("ownerReferences", &["uid"]),
 ];
 
-/// The keys of a list that is keyed.
 fn keys_of(schema: Option<&Value>, field: &str) -> Option<Vec<String>> {
     if let Some(schema) = schema {
         let is_map = schema["x-kubernetes-list-type"] == "map";
@@ -93,7 +92,6 @@ fn leaves(schema: Option<&Value>, field: &str, value: &Value, at: &Path, found: 
     }
 }
 
-/// The value at a path.
 fn find<'v>(schema: Option<&Value>, field: &str, value: &'v Value, path: &[Step]) -> Option<&'v Value> {
     match path.split_first() {
         None => Some(value),
@@ -114,7 +112,7 @@ fn remove(schema: Option<&Value>, field: &str, value: &mut Value, path: &[Step])
                 fields.remove(name);
             } else if let Some(inner) = fields.get_mut(name) {
                 remove(below(schema, name), name, inner, rest);
-                // A map that an apply made, and of which nothing is left, goes as well.
+                // A map that an apply created is removed when it becomes empty.
                 if inner.as_object().is_some_and(Map::is_empty) || inner.as_array().is_some_and(Vec::is_empty)
                 {
                     fields.remove(name);
@@ -157,7 +155,7 @@ fn merge(schema: Option<&Value>, field: &str, live: &mut Value, config: &Value) 
     }
 }
 
-/// The fields that are owned: everything but identity, and what the server itself keeps.
+/// The fields that can be owned: all except identity and those that the server sets.
 fn owned_part(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {
@@ -192,7 +190,7 @@ fn show(path: &Path) -> String {
 }
 
 impl Owners {
-    /// Applies `config` to `live` for a manager. The error is the server's message about fields of others.
+    /// Applies `config` to `live` for a manager. The error is the server's message about conflicts.
     pub fn apply(
         &mut self,
         schema: Option<&Value>,
@@ -202,10 +200,10 @@ impl Owners {
         force: bool,
     ) -> Result<(), String> {
         let config = owned_part(config);
-        let wanted = all_leaves(schema, &config);
+        let applied = all_leaves(schema, &config);
         let mut conflicts = Vec::new();
         for (other, fields) in self.0.iter().filter(|(other, _)| *other != manager) {
-            for path in fields.intersection(&wanted) {
+            for path in fields.intersection(&applied) {
                 let is_item = matches!(path.last(), Some(Step::Item(_)));
                 if !is_item && find(schema, "", live, path) != find(schema, "", &config, path) {
                     conflicts.push((other.clone(), path.clone()));
@@ -236,11 +234,11 @@ impl Owners {
                 fields.remove(path);
             }
         }
-        let before = self.0.insert(manager.clone(), wanted.clone()).unwrap_or_default();
+        let before = self.0.insert(manager.clone(), applied.clone()).unwrap_or_default();
         merge(schema, "", live, &config);
-        // An item goes before its fields, as a whole: without its keys it would not be found.
-        for path in before.difference(&wanted) {
-            // An empty map that gets fields is no longer owned itself, and stays because of them.
+        // An item is removed before its fields, because it is found by its keys.
+        for path in before.difference(&applied) {
+            // An empty map that gets fields is no longer owned itself, but stays because of them.
             let is_field = matches!(path.last(), Some(Step::Field(_)));
             let owns = |fields: &BTreeSet<Path>| {
                 fields
@@ -256,7 +254,7 @@ impl Owners {
         Ok(())
     }
 
-    /// Takes note of what a write other than an apply has changed.
+    /// Records the changes of a write that is not an apply.
     pub fn update(&mut self, schema: Option<&Value>, old: Option<&Value>, new: &Value, manager: &Manager) {
         let now = all_leaves(schema, new);
         let differs =
@@ -292,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_applied_goes_unless_somebody_else_owns_it() {
+    fn removes_fields_no_longer_applied_unless_another_owns_them() {
         let (mut owners, mut live) = (Owners::default(), json!({}));
         let config = json!({ "data": { "a": "1", "b": "2" } });
         apply(&mut owners, &mut live, &config, "one", false).unwrap();
@@ -313,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_of_another_manager_is_a_conflict_unless_forced() {
+    fn conflicts_over_a_field_of_another_manager_unless_forced() {
         let (mut owners, mut live) = (Owners::default(), json!({}));
         let theirs = json!({ "spec": { "replicas": 1 } });
         owners.update(None, None, &theirs, &("them".to_owned(), "Update", String::new()));
@@ -328,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_keyed_lists_are_owned_one_by_one() {
+    fn owns_items_of_keyed_lists_separately() {
         let (mut owners, mut live) = (Owners::default(), json!({}));
         let container = |name: &str, image: &str| json!({ "name": name, "image": image });
         let of = |containers: Vec<Value>| json!({ "spec": { "containers": containers } });

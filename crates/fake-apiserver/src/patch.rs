@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-/// Why a JSON patch does not apply.
+/// The reason why a JSON patch does not apply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The patch itself is none.
+    /// The patch is not a JSON patch.
     Malformed(String),
-    /// A `test` failed, or a path is not there.
+    /// A `test` failed, or a path does not exist.
     Unfit,
 }
 
@@ -31,7 +31,7 @@ pub fn merge(value: &mut Value, patch: &Value) {
     }
 }
 
-/// Carries out the operations of a JSON patch, all or none.
+/// Executes all operations of a JSON patch or none.
 pub fn json(value: &mut Value, operations: &Value) -> Result<(), Error> {
     let operations =
         operations.as_array().ok_or_else(|| Error::Malformed("a JSON patch is a list".to_owned()))?;
@@ -102,7 +102,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_merge_patch_removes_what_is_null() {
+    fn a_merge_patch_removes_null_fields() {
         let mut value = json!({ "a": { "b": 1, "c": 2 }, "d": [1] });
         merge(&mut value, &json!({ "a": { "b": null, "e": 3 }, "d": [2] }));
         assert_eq!(value, json!({ "a": { "c": 2, "e": 3 }, "d": [2] }));

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// What a request selects by.
+/// The label and field selectors of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     labels: Vec<Requirement>,
@@ -18,14 +18,14 @@ enum Requirement {
 }
 
 impl Selection {
-    /// Parses both selectors; the error says which part cannot be understood.
+    /// Parses both selectors. The error contains the invalid part.
     pub fn parse(labels: &str, fields: &str) -> Result<Self, String> {
         let mut selection = Self::default();
         for part in split(labels) {
             selection.labels.push(requirement(part.trim())?);
         }
         for part in fields.split(',').filter(|part| !part.is_empty()) {
-            let (field, value, wanted) = if let Some((field, value)) = part.split_once("!=") {
+            let (field, value, is_equal) = if let Some((field, value)) = part.split_once("!=") {
                 (field, value, false)
             } else {
                 let (field, value) = part
@@ -34,7 +34,7 @@ impl Selection {
                     .ok_or_else(|| format!("invalid selector: '{part}'; can't understand it"))?;
                 (field, value, true)
             };
-            selection.fields.push((field.to_owned(), value.to_owned(), wanted));
+            selection.fields.push((field.to_owned(), value.to_owned(), is_equal));
         }
         Ok(selection)
     }
@@ -53,9 +53,9 @@ impl Selection {
             Requirement::Lacks(key) => label(key).is_none(),
         });
         labels
-            && self.fields.iter().all(|(field, wanted, is)| {
+            && self.fields.iter().all(|(field, expected, is)| {
                 let value = field.split('.').fold(object, |value, name| &value[name]);
-                (value.as_str().unwrap_or_default() == wanted) == *is
+                (value.as_str().unwrap_or_default() == expected) == *is
             })
     }
 }
@@ -108,7 +108,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn labels_and_fields() {
+    fn selects_by_labels_and_fields() {
         let object = json!({ "metadata": { "name": "a", "labels": { "x/y": "1", "z": "2" } }, "status": { "phase": "On" } });
         let selects = |labels: &str, fields: &str| Selection::parse(labels, fields).unwrap().selects(&object);
         for (labels, fields) in [

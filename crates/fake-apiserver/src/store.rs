@@ -1,6 +1,5 @@
-//! What the server keeps: objects, their versions and the log of changes, and what a request does to them.
-//!
-//! Everything here is synchronous and takes no time: a request is carried out at one moment.
+//! The server's state: objects, their versions and the log of changes, and the effect of a request.
+//! Everything is synchronous and happens at one moment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,7 +13,6 @@ use crate::select::Selection;
 use crate::types::Type;
 use crate::{Commit, Script, patch};
 
-/// A request, taken apart.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub who: String,
@@ -26,7 +24,6 @@ pub(crate) struct Request {
     pub body: Vec<u8>,
 }
 
-/// What a path names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Target {
     pub group: String,
@@ -38,7 +35,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// None where the path names nothing of the API.
+    /// Returns `None` for a path that is not of the API.
     pub fn parse(path: &str) -> Option<Self> {
         let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(decode).collect();
         let mut target = Self::default();
@@ -68,7 +65,7 @@ impl Target {
     }
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 pub(crate) fn decode(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.bytes());
     while let Some(byte) = rest.next() {
@@ -83,38 +80,36 @@ pub(crate) fn decode(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The answer to a request.
 pub(crate) enum Reply {
     Object(u16, Value),
-    /// No object of the API: what a mux says of a path that it does not know.
+    /// The answer to an unknown path, which is not an object of the API.
     Text(u16, &'static str),
     Watch(Watching),
 }
 
-/// A watch that was begun.
 pub(crate) struct Watching {
     pub kind: usize,
     pub namespace: String,
     pub selection: Selection,
-    /// Changes after this revision are shown.
+    /// The watch sends the changes after this revision.
     pub from: u64,
-    /// What is shown first.
+    /// The initial state.
     pub initial: Vec<Arc<Value>>,
-    /// Whether the end of that is marked.
+    /// Whether a bookmark marks the end of the initial state.
     pub marks_initial: bool,
     pub bookmarks: bool,
     pub seconds: u64,
     pub is_expired: bool,
 }
 
-/// One change, as watches see it.
+/// A change, as watches see it.
 #[derive(Clone)]
 pub(crate) struct Logged {
     pub revision: u64,
     pub kind: usize,
     pub old: Option<Arc<Value>>,
     pub new: Option<Arc<Value>>,
-    /// What was stored before: `old`, but for an object that is gone, of which `old` is what it was last.
+    /// The stored object before the change. For a deletion, `old` is instead the last state.
     pub before: Option<Arc<Value>>,
 }
 
@@ -133,21 +128,18 @@ pub struct State {
     pub(crate) compacted: u64,
     objects: BTreeMap<Place, Stored>,
     pub(crate) log: VecDeque<Logged>,
-    /// How many UIDs were given out, by whose objects they are of: what one does changes no UID of another's.
+    /// The number of UIDs for each client, so that the writes of a client do not change the UIDs of another.
     uids: BTreeMap<String, u64>,
-    /// The last token of a list to be continued.
     tokens: u64,
     seed: u64,
     pages: BTreeMap<u64, (u64, Vec<Arc<Value>>)>,
 }
 
-/// A failure, as the server words it.
 fn failure(code: u16, reason: &str, message: impl Into<String>) -> Value {
     json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message.into(), "reason": reason, "code": code })
 }
 
-/// A failure about an object.
 pub(crate) fn failure_of(kind: &Type, name: &str, code: u16, reason: &str, message: &str) -> Value {
     let mut status = failure(code, reason, message);
     status["details"] = json!({ "kind": kind.plural });
@@ -160,7 +152,7 @@ pub(crate) fn failure_of(kind: &Type, name: &str, code: u16, reason: &str, messa
     status
 }
 
-/// What the server says where somebody else has changed an object meanwhile.
+/// The answer if another client has changed an object meanwhile.
 pub(crate) fn conflict(kind: &Type, name: &str, why: &str) -> Value {
     let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.qualified());
     failure_of(kind, name, 409, "Conflict", &message)
@@ -186,17 +178,16 @@ fn text<'v>(value: &'v Value, field: &str) -> &'v str {
     value[field].as_str().unwrap_or_default()
 }
 
-/// The metadata's list of this name.
 fn list<'v>(object: &'v Value, field: &str) -> &'v [Value] {
     object["metadata"][field].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A timestamp as the API has it: whole seconds.
+/// A timestamp in the format of the API, in whole seconds.
 fn stamp(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
 }
 
-/// What a moment of the server is made of besides its state.
+/// The circumstances of a request.
 pub(crate) struct Moment<'a> {
     pub now: Timestamp,
     pub script: &'a dyn Script,
@@ -218,7 +209,7 @@ impl State {
         }
     }
 
-    /// What it was at an older revision; None where the log does not reach back so far.
+    /// The state at an older revision; `None` if the log does not reach back to it.
     pub(crate) fn as_of(&self, revision: u64) -> Option<Self> {
         if revision < self.compacted {
             return None;
@@ -251,7 +242,7 @@ impl State {
         self.revision
     }
 
-    /// All objects of a type, by its qualified plural (`pods`, `leases.coordination.k8s.io`), by namespace and name.
+    /// The objects of a type, by namespace and name. `plural` is qualified: `leases.coordination.k8s.io`.
     pub fn objects(&self, plural: &str) -> impl Iterator<Item = &Arc<Value>> + use<'_> {
         let kind = self.types.iter().position(|kind| kind.is_called(plural)).unwrap_or(usize::MAX);
         let from: Place = (kind, String::new(), String::new());
@@ -264,7 +255,7 @@ impl State {
         self.objects.values().map(|stored| &stored.object)
     }
 
-    /// All objects with the qualified plural of their types.
+    /// All objects with their qualified plurals.
     pub fn all(&self) -> impl Iterator<Item = (String, &Arc<Value>)> {
         self.objects.iter().map(|(place, stored)| (self.types[place.0].qualified(), &stored.object))
     }
@@ -280,7 +271,7 @@ impl State {
         *count += 1;
         let whose =
             who.bytes().fold(self.seed, |mixed, byte| mixed.wrapping_mul(31).wrapping_add(byte.into()));
-        // splitmix64: different from each other, and the same in each run of a seed.
+        // splitmix64: distinct UIDs that are the same in each run of a seed.
         let mut mixed = whose.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -330,7 +321,7 @@ impl State {
         there.map(|(_, stored)| &stored.object).filter(|object| selection.selects(object)).cloned().collect()
     }
 
-    /// An answer about a version that is not there yet.
+    /// The answer to a request for a version that does not exist yet.
     fn too_new(&self, asked: &str) -> Option<Value> {
         let asked = asked.parse::<u64>().ok().filter(|asked| *asked > self.revision)?;
         let message = format!("Timeout: Too large resource version: {asked}, current: {}", self.revision);
@@ -442,7 +433,7 @@ impl State {
         Ok((201, self.put(&place, object, owners, moment)))
     }
 
-    /// What keeps an object from being made.
+    /// Checks the name and the namespace of a new object.
     fn admit_creation(&self, of: &Type, namespace: &str, object: &Value, name: &str) -> Result<(), Value> {
         if name.is_empty() {
             return Err(invalid(of, "", "metadata.name: Required value: name or generateName is required"));
@@ -475,7 +466,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives a new object what only the server gives.
+    /// Sets the fields of a new object that only the server sets.
     fn dress(&mut self, of: &Type, place: &Place, object: &mut Value, moment: &Moment<'_>) {
         object["apiVersion"] = json!(of.api_version());
         object["kind"] = json!(of.kind);
@@ -567,7 +558,7 @@ impl State {
                 "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted",
             ));
         }
-        // A change of who owns what is a change.
+        // A change of the owners is a change.
         if new == old && (!is_apply || owners == stored.owners) {
             return Ok((200, old));
         }
@@ -580,7 +571,7 @@ impl State {
         let may_go = new["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0;
         let is_full = of.kind == "Namespace" && !new["spec"]["finalizers"].is_null();
         if is_going && may_go && !is_full && list(&new, "finalizers").is_empty() {
-            // The answer has the version from before.
+            // The answer has the version before the change.
             let version = old["metadata"]["resourceVersion"].clone();
             let mut last = self.remove(&place, Some(new), moment);
             last["metadata"]["resourceVersion"] = version;
@@ -622,8 +613,8 @@ impl State {
         Ok((201, self.put(place, object, owners, moment)))
     }
 
-    /// Whether what a write says of the object's identity and version fits. Of a write to the status the UID is not read.
-    #[allow(clippy::unused_self, reason = "it reads as a part of the server")]
+    /// Checks the UID and the version that a write requires. A write to the status may have any UID.
+    #[allow(clippy::unused_self, reason = "a method like the other checks")]
     fn precondition(&self, of: &Type, old: &Value, new: &Value, by: &Request) -> Result<(), Value> {
         let name = text(&old["metadata"], "name");
         let of_old = |field: &str| text(&old["metadata"], field).to_owned();
@@ -722,9 +713,9 @@ impl State {
         };
         let already = !old["metadata"]["deletionTimestamp"].is_null();
         let granted = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-        // A later request may shorten the time, never prolong it.
+        // A later request may shorten the grace period, but not extend it.
         let grace = if already { grace.min(granted) } else { grace };
-        // A namespace goes when its controller has emptied it.
+        // A namespace stays until its controller has emptied it.
         let is_full = of.kind == "Namespace" && !old["spec"]["finalizers"].is_null();
         if grace == 0 && !is_full && list(&new, "finalizers").is_empty() {
             if of.kind == "Pod" {
@@ -758,7 +749,7 @@ impl State {
         Ok((200, self.put(place, new, stored.owners, moment)))
     }
 
-    /// Takes an owner off everything that it owns.
+    /// Removes an owner from all its dependents.
     fn orphan(&mut self, uid: &str, moment: &Moment<'_>) {
         let is_owned =
             |stored: &Stored| list(&stored.object, "ownerReferences").iter().any(|owner| owner["uid"] == uid);
@@ -789,7 +780,7 @@ impl State {
             new: Some(new.clone()),
             before: before.map(|stored| stored.object),
         };
-        self.tell(&logged, moment);
+        self.commit(&logged, moment);
         (*new).clone()
     }
 
@@ -805,11 +796,11 @@ impl State {
             new: None,
             before: Some(stored.object),
         };
-        self.tell(&logged, moment);
+        self.commit(&logged, moment);
         last
     }
 
-    fn tell(&mut self, logged: &Logged, moment: &Moment<'_>) {
+    fn commit(&mut self, logged: &Logged, moment: &Moment<'_>) {
         self.log.push_back(logged.clone());
         moment.script.committed(&Commit {
             now: moment.now,
@@ -822,25 +813,24 @@ impl State {
         });
     }
 
-    /// Forgets the log: watches and continued lists from before must begin anew.
+    /// Drops the log: older watches and continued lists must start again.
     pub(crate) fn compact(&mut self) {
         self.compacted = self.revision;
         self.log.clear();
         self.pages.clear();
     }
 
-    /// A type that is no longer defined goes with its objects.
     pub(crate) fn undefine(&mut self, plural: &str) {
         if let Some(kind) = self.types.iter().position(|kind| kind.qualified() == plural && kind.is_custom())
         {
             self.objects.retain(|place, _| place.0 != kind);
-            // Its number stays, so that those of others do.
+            // The type keeps its index, so that the other types keep theirs.
             "removed".clone_into(&mut Arc::make_mut(&mut self.types[kind]).version);
         }
     }
 }
 
-/// An object in a list: of Kubernetes' own types without kind and version.
+/// An object as an item of a list: items of Kubernetes' types have no kind and version.
 fn item(of: &Type, object: &Value) -> Value {
     let mut object = object.clone();
     if !of.is_custom()
@@ -852,7 +842,7 @@ fn item(of: &Type, object: &Value) -> Value {
     object
 }
 
-/// What the server says of a version that it no longer knows.
+/// The answer for a version that the server has dropped.
 pub(crate) fn expired() -> Value {
     failure(410, "Expired", "The resourceVersion for the provided watch is too old.")
 }
@@ -881,7 +871,6 @@ fn applier(request: &Request) -> Manager {
     (name, "Apply", subresource)
 }
 
-/// The object after a patch or a replacement.
 fn changed(object: &Value, body: Value, request: &Request) -> Result<Value, Value> {
     let mut new = object.clone();
     match &*request.content_type {
@@ -901,11 +890,11 @@ fn changed(object: &Value, body: Value, request: &Request) -> Result<Value, Valu
     Ok(new)
 }
 
-/// Keeps what a write cannot change: identity, what deletion has set, and status or all but status.
+/// Restores the fields that a write cannot change: identity, deletion, and the status or all but the status.
 fn keep(of: &Type, old: &Value, new: &mut Value, status_only: bool) {
     if status_only {
         let status = new.get("status").cloned();
-        // Kubernetes' own types let labels and annotations through.
+        // Kubernetes' types accept labels and annotations.
         let meta = (!of.is_custom()).then(|| new["metadata"].clone());
         *new = old.clone();
         if let Some(fields) = new.as_object_mut() {
@@ -946,7 +935,7 @@ fn keep(of: &Type, old: &Value, new: &mut Value, status_only: bool) {
             };
         }
     }
-    // Empty lists and maps of metadata are not stored.
+    // Metadata is stored without empty lists and maps.
     if let Some(meta) = new["metadata"].as_object_mut() {
         meta.retain(|_, value| {
             !(value.is_null()
@@ -956,7 +945,7 @@ fn keep(of: &Type, old: &Value, new: &mut Value, status_only: bool) {
     }
 }
 
-/// What a generation counts: all but metadata and status.
+/// The part of an object that counts for its generation.
 fn without(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {
@@ -966,7 +955,7 @@ fn without(object: &Value) -> Value {
     object
 }
 
-/// An answer as it is asked for: whole, or its metadata alone.
+/// The whole answer or its metadata, as accepted by the client.
 fn as_accepted(accept: &str, object: Value) -> Value {
     let only = |object: &Value| json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"] });
     if accept.contains("as=PartialObjectMetadataList") && object["items"].is_array() {

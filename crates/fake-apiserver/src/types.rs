@@ -1,19 +1,19 @@
-//! Which types of objects the server knows, and what it does differently for each.
+//! The types of objects, and the server's behaviour for each.
 
 use serde_json::{Map, Value, json};
 
 /// A type of object.
 #[derive(Clone, Debug)]
 pub struct Type {
-    /// API group; empty for the core group.
+    /// The API group; empty for the core group.
     pub group: String,
-    /// API version.
+    /// The API version.
     pub version: String,
-    /// Kind.
+    /// The kind.
     pub kind: String,
-    /// Plural, as in paths.
+    /// The plural, as in paths.
     pub plural: String,
-    /// Whether its objects live in namespaces.
+    /// Whether its objects are in namespaces.
     pub namespaced: bool,
     /// Whether its status is a subresource.
     pub has_status: bool,
@@ -53,7 +53,7 @@ impl Type {
         ]
     }
 
-    /// The type that a CustomResourceDefinition makes, by its first version. None where it is none.
+    /// The type of a CustomResourceDefinition, with its first version. `None` if `crd` is not a definition.
     pub fn defined_by(crd: &Value) -> Option<Self> {
         let (spec, version) = (&crd["spec"], &crd["spec"]["versions"][0]);
         Some(Self {
@@ -68,12 +68,12 @@ impl Type {
         })
     }
 
-    /// `group/version`, or the version alone for the core group.
+    /// `group/version`, or only the version for the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// `plural.group`, or the plural alone for the core group: as the server's messages call it.
+    /// `plural.group`, or only the plural for the core group, as in the server's messages.
     pub fn qualified(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
@@ -86,12 +86,12 @@ impl Type {
         }
     }
 
-    /// Whether a CustomResourceDefinition makes it.
+    /// Whether a CustomResourceDefinition defines it.
     pub fn is_custom(&self) -> bool {
         self.schema.is_some()
     }
 
-    /// Fills in what the server fills in, and drops what a custom resource's schema does not know.
+    /// Sets defaults, and prunes unknown fields of a custom resource.
     pub fn complete(&self, object: &mut Value) {
         if let Some(schema) = &self.schema {
             let (mut meta, mut rest) = (Value::Null, Map::new());
@@ -134,7 +134,7 @@ impl Type {
         }
     }
 
-    /// What is wrong with an object, one sentence for each thing.
+    /// The errors of an object.
     pub fn validate(&self, object: &Value) -> Vec<String> {
         let mut wrong = Vec::new();
         if let Some(schema) = &self.schema {
@@ -184,7 +184,7 @@ fn default(schema: &Value, value: &mut Value) {
         Value::Object(fields) => {
             if let Some(properties) = schema["properties"].as_object() {
                 for (name, schema) in properties {
-                    // A null stands for nothing where there is a default and null is not wanted.
+                    // A null counts as absent if the field has a default and is not nullable.
                     let is_absent =
                         fields.get(name).is_none_or(|value| value.is_null() && schema["nullable"] != true);
                     if is_absent && let Some(default) = schema.get("default") {
@@ -211,7 +211,7 @@ fn default(schema: &Value, value: &mut Value) {
     }
 }
 
-/// The part of validation that needs no expression language: types, required fields, enumerations, bounds and lengths.
+/// Validates types, required fields, enumerations, bounds and lengths; not expressions.
 fn check(schema: &Value, value: &Value, path: &str, wrong: &mut Vec<String>) {
     if value.is_null() && (schema["nullable"] == true || path.is_empty()) {
         return;
@@ -263,11 +263,11 @@ fn check(schema: &Value, value: &Value, path: &str, wrong: &mut Vec<String>) {
     };
     match value {
         Value::String(text) if outside(text.chars().count(), "minLength", "maxLength") => {
-            wrong.push(format!("{at}: Invalid value: its length is not as it should be"));
+            wrong.push(format!("{at}: Invalid value: the length is out of bounds"));
         }
         Value::Array(items) => {
             if outside(items.len(), "minItems", "maxItems") {
-                wrong.push(format!("{at}: Invalid value: its number of items is not as it should be"));
+                wrong.push(format!("{at}: Invalid value: the number of items is out of bounds"));
             }
             for (index, item) in items.iter().enumerate() {
                 check(&schema["items"], item, &format!("{path}[{index}]"), wrong);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_filled_in_and_what_is_unknown_is_dropped() {
+    fn sets_defaults_and_prunes_unknown_fields() {
         let mut object = json!({ "metadata": { "name": "a" },
             "spec": { "name": "x", "colour": "red", "raw": { "any": 1 } } });
         lamp().complete(&mut object);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_of_each_field() {
+    fn reports_an_error_for_each_invalid_field() {
         let wrong = |spec: Value| lamp().validate(&json!({ "spec": spec }));
         assert!(wrong(json!({ "name": "x" })).is_empty());
         for bad in [

@@ -1,4 +1,4 @@
-//! The models and the connection: what a controller meets beside the API itself.
+//! Tests of the models and of the connection.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
@@ -37,7 +37,7 @@ fn phase(server: &Server, name: &str) -> Option<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_bound_runs_and_ends() {
+async fn a_pod_is_bound_runs_and_exits() {
     let server = cluster(|_| Life::Fails(Duration::from_secs(5), 3));
     pod(&server, "p", &json!({}));
     sleep(Duration::from_secs(1)).await;
@@ -49,14 +49,14 @@ async fn a_pod_is_bound_runs_and_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_pod_is_stopped_first_and_a_finalizer_holds_it() {
+async fn stops_a_running_pod_first_and_a_finalizer_keeps_it() {
     let server = cluster(|_| Life::Runs);
     pod(&server, "p", &json!({}));
     pod(&server, "held", &json!({ "finalizers": ["example.org/one"] }));
     sleep(Duration::from_secs(1)).await;
     for name in ["p", "held"] {
         server.delete("test", &format!("{PODS}/{name}"), &json!({}));
-        assert_eq!(phase(&server, name).as_deref(), Some("Running"), "it has time to stop");
+        assert_eq!(phase(&server, name).as_deref(), Some("Running"), "it has a grace period");
     }
     sleep(Duration::from_secs(2)).await;
     assert_eq!(phase(&server, "p"), None);
@@ -66,7 +66,7 @@ async fn a_running_pod_is_stopped_first_and_a_finalizer_holds_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_belongs_to_nobody_goes_and_a_namespace_is_emptied() {
+async fn deletes_dependents_without_owner_and_empties_a_namespace() {
     let server = cluster(|_| Life::Runs);
     let owner = server.create("test", CONFIG_MAPS, &json!({ "metadata": { "name": "owner" } })).1;
     let owners = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"] }]);
@@ -84,7 +84,7 @@ async fn what_belongs_to_nobody_goes_and_a_namespace_is_emptied() {
     assert!(server.objects("pods").is_empty() && server.objects("namespaces").is_empty());
 }
 
-/// Breaks what its one order says, once.
+/// Breaks one write or one line of a watch.
 struct Once(Mutex<Option<Then>>, Mutex<Option<Showing>>);
 
 impl Script for Once {
@@ -104,7 +104,7 @@ fn request(method: &str, path: &str, body: &Value) -> Request<Vec<u8>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_carried_out_stays_so_whatever_becomes_of_the_answer() {
+async fn a_write_stays_committed_if_its_answer_is_lost() {
     let server = Server::new(1);
     let client = server.client("somebody");
     for (number, then) in [Then::Reset, Then::Truncated, Then::Silence].into_iter().enumerate() {
@@ -118,28 +118,28 @@ async fn what_was_carried_out_stays_so_whatever_becomes_of_the_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_is_told_what_it_asked_for_and_breaks_as_it_is_told() {
+async fn a_watch_sends_its_events_and_breaks_as_scripted() {
     let server = Server::new(1);
     let client = server.client("somebody");
-    let told = async |showing: Option<Showing>, path: String| {
+    let events = async |showing: Option<Showing>, path: String| {
         server.follow(Arc::new(Once(Mutex::default(), Mutex::new(showing))));
         let mut lines = client.request_stream(request("GET", &path, &Value::Null)).await.unwrap();
-        let (mut text, mut told) = (String::new(), Vec::new());
+        let (mut text, mut events) = (String::new(), Vec::new());
         while let Ok(Ok(1..)) = timeout(Duration::from_secs(5), lines.read_line(&mut text)).await {
             let event: Option<Value> = serde_json::from_str(&text).ok();
-            told.push(event.map_or("torn".to_owned(), |event| event["type"].as_str().unwrap().to_owned()));
+            events.push(event.map_or("torn".to_owned(), |event| event["type"].as_str().unwrap().to_owned()));
             text.clear();
         }
-        told
+        events
     };
     let from = server.look(quintet_fake_apiserver::store::State::revision);
     server.create("test", CONFIG_MAPS, &json!({ "metadata": { "name": "a" } }));
     let path = format!("{CONFIG_MAPS}?watch=true&resourceVersion={from}");
-    assert_eq!(told(None, path.clone()).await, ["ADDED"]);
-    assert_eq!(told(Some(Showing::Twice), path.clone()).await, ["ADDED", "ADDED"]);
-    assert_eq!(told(Some(Showing::Expired), path.clone()).await, ["ERROR"]);
-    assert!(told(Some(Showing::Close), path.clone()).await.is_empty());
-    assert!(told(Some(Showing::Silence), path.clone()).await.is_empty());
+    assert_eq!(events(None, path.clone()).await, ["ADDED"]);
+    assert_eq!(events(Some(Showing::Twice), path.clone()).await, ["ADDED", "ADDED"]);
+    assert_eq!(events(Some(Showing::Expired), path.clone()).await, ["ERROR"]);
+    assert!(events(Some(Showing::Close), path.clone()).await.is_empty());
+    assert!(events(Some(Showing::Silence), path.clone()).await.is_empty());
     server.compact();
-    assert_eq!(told(None, path).await, ["ERROR"], "nobody knows what was before");
+    assert_eq!(events(None, path).await, ["ERROR"], "the log was compacted");
 }

@@ -1,6 +1,6 @@
-//! The API server's audit log, as the neutral count of who asked for what and when: no contender counts for itself, and all
-//! of them are timed by the same clock, to the microsecond. It has everybody's writes, and what managers read (see
-//! tests/controlplane/audit-policy.yaml).
+//! The API server's audit log as a neutral count of requests. All contenders of a bench are counted and timed
+//! by the same clock, to the microsecond. The log has the writes of every client, and the reads of managers
+//! (`tests/controlplane/audit-policy.yaml`).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Who sent a request.
+/// The client that sent a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Author {
@@ -34,61 +34,61 @@ pub enum Author {
     DaemonSetController,
     /// The ReplicaSet controller of kube-controller-manager.
     ReplicaSetController,
-    /// Anybody else: the scheduler, the simulated kubelets, the garbage collector and so on.
+    /// Any other client, such as the scheduler, a simulated kubelet or the garbage collector.
     Other,
 }
 
-/// The verb of a request that changes nothing, whatever it asks for.
+/// The verb of a dry-run request, whatever its method.
 const DRY_RUN: &str = "dry-run";
 
-/// A request, as it was answered; a watch, when it ended.
+/// An answered request, or a watch that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Who sent it.
+    /// The client that sent the request.
     pub author: Author,
-    /// The namespace; empty where there is none.
+    /// The namespace; empty for cluster-scoped resources.
     pub namespace: String,
     /// `create`, `update`, `patch`, `delete` or `deletecollection`; `get`, `list` or `watch`; [`DRY_RUN`].
     pub verb: String,
     /// The resource, and the subresource after a slash.
     pub resource: String,
-    /// The name of the object, as far as the request said it.
+    /// The name of the object; empty if the request does not have it.
     pub name: String,
     /// The status code of the answer.
     pub code: u16,
-    /// When the request came.
+    /// When the API server received the request.
     pub received: Timestamp,
-    /// When it was answered.
+    /// When the API server answered.
     pub answered: Timestamp,
 }
 
 impl Request {
-    /// Whether it was to change something.
+    /// Whether the request asks for a change.
     pub fn is_write(&self) -> bool {
         !self.is_read() && self.verb != "watch" && self.verb != DRY_RUN
     }
 
-    /// Whether it was to read objects once.
+    /// Whether the request is a get or a list.
     pub fn is_read(&self) -> bool {
         matches!(self.verb.as_str(), "get" | "list")
     }
 
-    /// Whether it renewed a Lease, or made or released one.
+    /// Whether the request writes a Lease.
     pub fn is_of_election(&self) -> bool {
         self.is_write() && self.resource == "leases"
     }
 
-    /// Whether it was answered with success.
+    /// Whether the status code is 2xx.
     pub fn is_done(&self) -> bool {
         (200..300).contains(&self.code)
     }
 
-    /// Whether it made a pod.
+    /// Whether the request created a pod.
     pub fn is_creation_of_pod(&self) -> bool {
         self.is_done() && self.verb == "create" && self.resource == "pods"
     }
 
-    /// Whether it deleted a pod, or asked it to go.
+    /// Whether the request deleted a pod, or marked it for deletion.
     pub fn is_deletion_of_pod(&self) -> bool {
         self.is_done() && self.verb == "delete" && self.resource == "pods"
     }
@@ -134,7 +134,7 @@ struct ResponseStatus {
     code: u16,
 }
 
-/// Reads one line of the log; nothing where it is no answered request for a resource.
+/// Parses a line of the log. Returns `None` unless it is an answered request for a resource.
 fn parse(line: &[u8]) -> Option<Request> {
     let line: Line = serde_json::from_slice(line).ok()?;
     let object = line.object_ref.filter(|_| line.stage == "ResponseComplete")?;
@@ -154,8 +154,8 @@ fn parse(line: &[u8]) -> Option<Request> {
     })
 }
 
-/// The bench sends what it compares with the manager's identity, so that the API server treats both alike: there the
-/// user agent tells. The controllers of kube-controller-manager have a ServiceAccount each.
+/// The bench uses the manager's identity for every contender, so that the API server treats all alike. The
+/// user agent distinguishes them. The controllers of kube-controller-manager have a ServiceAccount each.
 fn author(user: &str, agent: &str) -> Author {
     match user.strip_prefix("system:serviceaccount:kube-system:") {
         Some("job-controller") => Author::JobController,
@@ -166,38 +166,38 @@ fn author(user: &str, agent: &str) -> Author {
         _ if agent.starts_with("kopf/") => Author::Kopf,
         _ if agent.starts_with("twin/") => Author::Twin,
         _ if agent.starts_with("kube-runtime/") => Author::KubeRuntime,
-        // Its controllers add their names to it, after a slash.
+        // OpenKruise appends a slash and the controller's name.
         _ if agent.starts_with("kruise-manager") => Author::Kruise,
         _ => Author::Other,
     }
 }
 
-/// The log while it is written. The API server begins a new file when one is full, so the open file is read to its end
-/// before the next one is opened.
+/// Follows the log while the API server writes it. The API server rotates a full file, so the open file is
+/// read to its end before the next one is opened.
 #[derive(Debug)]
 pub struct AuditLog {
     path: PathBuf,
     file: BufReader<File>,
-    /// The beginning of a line whose end is not there yet.
+    /// The beginning of an incomplete line.
     rest: Vec<u8>,
 }
 
 impl AuditLog {
-    /// The log from now on.
+    /// Starts at the present end of the log.
     pub fn now(path: PathBuf) -> Result<Self> {
         let mut file = Self::open(&path)?;
         file.seek(SeekFrom::End(0)).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Self { path, file, rest: Vec::new() })
     }
 
-    /// The writes that were added since the last call.
+    /// The writes since the last call.
     pub fn writes(&mut self) -> Result<Vec<Request>> {
         let mut requests = self.requests()?;
         requests.retain(Request::is_write);
         Ok(requests)
     }
 
-    /// What was added since the last call.
+    /// All requests since the last call.
     pub fn requests(&mut self) -> Result<Vec<Request>> {
         let mut requests = Vec::new();
         loop {
@@ -206,7 +206,7 @@ impl AuditLog {
             if self.file.get_ref().metadata()?.ino() == next.ino() {
                 return Ok(requests);
             }
-            // What was added between the last read and the change of files.
+            // Lines written between the last read and the rotation.
             self.read_file(&mut requests)?;
             self.file = Self::open(&self.path)?;
             self.rest.clear();
@@ -232,29 +232,29 @@ impl AuditLog {
     }
 }
 
-/// What one author wrote in one namespace.
+/// The writes of one author in one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tally {
-    /// Requests by `verb resource`, Events and Leases left out.
+    /// Requests by `verb resource`, without Events and Leases.
     pub by_kind: BTreeMap<String, u64>,
     /// Requests for Events.
     pub events: u64,
-    /// Those of `by_kind` that were not answered with success.
+    /// The requests of `by_kind` that failed.
     pub refused: u64,
-    /// The same by status code.
+    /// The failed requests by status code.
     pub refused_by_code: BTreeMap<u16, u64>,
-    /// Pods that were made.
+    /// Created pods.
     pub pods: u64,
-    /// Pods that were deleted, or asked to go.
+    /// Pods that were deleted or marked for deletion.
     pub deletions: u64,
-    /// When the first request to make a pod came.
+    /// When the API server received the first request to create a pod.
     #[serde(skip)]
     pub first_pod: Option<Timestamp>,
-    /// When the last request that made a pod was answered.
+    /// When the API server answered the last successful creation of a pod.
     #[serde(skip)]
     pub last_pod: Option<Timestamp>,
-    /// When the last request that deleted a pod was answered.
+    /// When the API server answered the last successful deletion of a pod.
     #[serde(skip)]
     pub last_deletion: Option<Timestamp>,
 }
@@ -294,23 +294,23 @@ impl Tally {
         tally
     }
 
-    /// The writes that were carried out, but those of Events. What was refused changed nothing: it is counted apart.
+    /// The successful writes, without Events.
     pub fn writes(&self) -> u64 {
         self.requests().saturating_sub(self.refused)
     }
 
-    /// All requests but those for Events, refused ones too.
+    /// All requests except those for Events, failed ones included.
     pub fn requests(&self) -> u64 {
         self.by_kind.values().sum()
     }
 
-    /// Those of them for a status.
+    /// The part of these requests that writes a status.
     pub fn status_requests(&self) -> u64 {
         let of_status = |(kind, count): (&String, &u64)| kind.ends_with("/status").then_some(*count);
         self.by_kind.iter().filter_map(of_status).sum()
     }
 
-    /// Why writes were refused: `409: 3, 429: 1`.
+    /// The failed requests by status code: `409: 3, 429: 1`.
     pub fn codes(&self) -> String {
         let codes: Vec<String> =
             self.refused_by_code.iter().map(|(code, count)| format!("{code}: {count}")).collect();
@@ -324,7 +324,7 @@ impl Tally {
         kinds.join(", ")
     }
 
-    /// From the first request to make a pod to the answer to the last one.
+    /// The seconds from the first request to create a pod to the answer to the last one.
     pub fn creating_seconds(&self) -> Option<f64> {
         Some(self.last_pod?.duration_since(self.first_pod?).as_secs_f64())
     }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn authors_are_told_apart() {
+    fn distinguishes_authors() {
         let of = |user: &str, agent: &str| author(user, agent);
         let account = "system:serviceaccount:quintet-system:quintet";
         assert_eq!(of(account, "quintet/0.1.0"), Author::Quintet);
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_about_a_resource_is_left_out() {
+    fn skips_lines_without_an_answer_about_a_resource() {
         assert_eq!(parse(b"not json"), None);
         let line = line("u", "a", "create", "pods", 201, 0);
         assert!(parse(line.as_bytes()).is_some());
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_no_write() {
+    fn reads_are_not_writes() {
         let is = |verb: &str| {
             let request = ours(verb, "pods", 200, 1);
             (request.is_write(), request.is_read())
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn subresources_are_kinds_of_their_own() {
+    fn subresources_are_separate_kinds() {
         let line = line("u", "a", "patch", "pods", 200, 0)
             .replace(r#""namespace""#, r#""subresource":"status","namespace""#);
         assert_eq!(parse(line.as_bytes()).unwrap().resource, "pods/status");
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_followed_over_a_change_of_files_and_half_a_line() {
+    fn follows_a_log_over_a_rotation_and_half_a_line() {
         let dir = std::env::temp_dir().join(format!("quintet-audit-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("audit.log");

@@ -1,4 +1,4 @@
-//! The programs of this workspace, as they are shipped and for tests, built with cargo.
+//! Builds the programs of this workspace with cargo, for releases and for tests.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -22,10 +22,10 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// Each of them.
+    /// Both architectures.
     pub const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
 
-    /// The one of this machine, where programs can be linked statically; none elsewhere.
+    /// The architecture of this machine; `None` if programs cannot be linked statically here.
     pub const HOST: Option<Self> = if !cfg!(all(target_os = "linux", target_env = "gnu")) {
         None
     } else if cfg!(target_arch = "x86_64") {
@@ -36,7 +36,7 @@ impl Arch {
         None
     };
 
-    /// As Go, and so images, call it.
+    /// The name that Go and images use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -44,7 +44,7 @@ impl Arch {
         }
     }
 
-    /// As Rust calls the system.
+    /// The Rust target.
     pub fn target(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-unknown-linux-gnu",
@@ -52,7 +52,6 @@ impl Arch {
         }
     }
 
-    /// The same with musl in the place of glibc.
     fn musl(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-unknown-linux-musl",
@@ -60,7 +59,6 @@ impl Arch {
         }
     }
 
-    /// The linker, where this machine is of another kind: that of Debian's packages.
     fn cross_linker(self) -> (&'static str, &'static str) {
         match self {
             Self::Amd64 => ("x86_64-linux-gnu-gcc", "gcc-x86-64-linux-gnu"),
@@ -68,12 +66,12 @@ impl Arch {
         }
     }
 
-    /// The C compiler that links programs for it, as far as nobody names another.
+    /// The C compiler that links programs for this architecture by default.
     pub(crate) fn c_compiler(self) -> &'static str {
         if Some(self) == Self::HOST { "cc" } else { self.cross_linker().0 }
     }
 
-    /// What keeps programs from being built for it here, and what to do about it.
+    /// The missing requirement for a build on this machine, with its remedy.
     pub fn missing(self) -> Result<Option<String>> {
         let name = self.name();
         let target = self.target();
@@ -86,50 +84,48 @@ impl Arch {
             && paths::find_program(linker).is_none()
         {
             return Ok(Some(format!(
-                "{name} needs {linker}, which is Debian's package {package}; or name a linker in {}",
+                "{name} needs {linker}: install Debian's package {package}, or set {} to another linker",
                 self.linker_variable()
             )));
         }
         Ok(None)
     }
 
-    /// Where cargo reads which linker to use.
     fn linker_variable(self) -> String {
         format!("CARGO_TARGET_{}_LINKER", self.target().to_uppercase().replace('-', "_"))
     }
 }
 
-/// Whether Rust has its library for a target.
 fn is_added(target: &str) -> Result<bool> {
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc.args(["--print", "target-libdir", "--target", target]).current_dir(paths::workspace());
     Ok(Path::new(run::stdout(&mut rustc)?.trim()).is_dir())
 }
 
-/// What makes a program static; position independent it is by default.
+/// Links a program statically; position-independent code is rustc's default.
 const STATIC: &str = "-Ctarget-feature=+crt-static";
 
-/// What packs its relocations, which it reads at every start as it has no loader: they would be a thirtieth of it.
+/// Packs relocations, which a static program reads at every start. Unpacked, they are a thirtieth of it.
 const PACKED: &str = "-Clink-arg=-Wl,-z,pack-relative-relocs";
 
-/// The first glibc whose static programs can read those.
+/// The first glibc whose static programs can read packed relocations.
 const PACKED_SINCE: (u32, u32) = (2, 36);
 
-/// The package of the program in the images of real nodes, and its name.
+/// The package and the name of the container program on real nodes.
 pub(crate) const STANDIN: &str = "quintet-standin";
 
-/// The package of the programs for Pulsar, and their names.
+/// The package of the Pulsar programs, and their names.
 const PULSAR: (&str, [&str; 2]) = ("quintet-pulsar-client", ["pulsar-consumer", "pulsar-producer"]);
 
-/// Builds the manager as it is shipped; cargo's progress is shown.
+/// Builds the manager for release and shows cargo's progress.
 pub fn release() -> Result<PathBuf> {
     if Arch::HOST.is_none() {
-        eprintln!("this machine links no static program: the program will need this system's libraries");
+        eprintln!("cannot link statically on this machine: the program will need this system's libraries");
     }
     release_for(Arch::HOST)
 }
 
-/// Builds the manager as it is shipped for a processor, or as cargo does by itself.
+/// Builds the manager for release, for `arch` or with cargo's defaults.
 pub(crate) fn release_for(arch: Option<Arch>) -> Result<PathBuf> {
     let mut cargo = cargo_build();
     let (status, program) = program(as_shipped(&mut cargo, arch)?, || ())?;
@@ -139,7 +135,7 @@ pub(crate) fn release_for(arch: Option<Arch>) -> Result<PathBuf> {
     program
 }
 
-/// Builds the manager for musl, where its target was added for this processor.
+/// Builds the manager for musl. Returns `None` if the musl target or its C compiler is missing.
 pub fn musl_release() -> Result<Option<PathBuf>> {
     const COMPILER: &str = "musl-gcc";
     let Some(target) = Arch::HOST.map(Arch::musl) else { return Ok(None) };
@@ -149,7 +145,7 @@ pub fn musl_release() -> Result<Option<PathBuf>> {
     let variable = format!("CC_{}", target.replace('-', "_"));
     if env::var_os(&variable).is_none() && paths::find_program(COMPILER).is_none() {
         eprintln!(
-            "quintet for musl is left out: it needs {COMPILER}, or another C compiler for musl in {variable}"
+            "skipping quintet for musl: install {COMPILER}, or set {variable} to another C compiler for musl"
         );
         return Ok(None);
     }
@@ -161,7 +157,7 @@ pub fn musl_release() -> Result<Option<PathBuf>> {
     program.map(Some)
 }
 
-/// Builds the program of a package of this name, which is not shipped, as if it were.
+/// Builds a program that is not shipped with the flags of a release. `package` is also the program's name.
 pub fn unshipped(package: &str) -> Result<PathBuf> {
     let mut cargo = cargo_build_of(package);
     as_shipped(&mut cargo, Arch::HOST)?.arg("--quiet");
@@ -170,21 +166,20 @@ pub fn unshipped(package: &str) -> Result<PathBuf> {
         bail!("building {package} failed");
     }
     executable(&messages?, package)
-        .with_context(|| format!("cargo built {package} but does not say where it is"))
+        .with_context(|| format!("cargo built {package} but did not print its path"))
 }
 
-/// Builds the programs for Pulsar as they are shipped: the consumer and the producer. Nothing where there is no protoc.
+/// Builds `pulsar-consumer` and `pulsar-producer` for release. Returns `None` without a protoc.
 pub fn pulsar_release() -> Result<Option<Vec<PathBuf>>> {
     pulsar_release_for(Arch::HOST)
 }
 
-/// The same for a processor, or as cargo does by itself.
+/// As [`pulsar_release`], for `arch` or with cargo's defaults.
 pub(crate) fn pulsar_release_for(arch: Option<Arch>) -> Result<Option<Vec<PathBuf>>> {
     pulsar(|cargo| as_shipped(cargo, arch).map(|_| ()))
 }
 
-/// Builds the programs for Pulsar for tests and for the demo: the consumer and the producer. Nothing where there is no
-/// protoc.
+/// Builds `pulsar-consumer` and `pulsar-producer` for tests and the demo. Returns `None` without a protoc.
 pub fn pulsar_programs() -> Result<Option<Vec<PathBuf>>> {
     pulsar(|_| Ok(()))
 }
@@ -203,13 +198,12 @@ fn pulsar(how: impl FnOnce(&mut Command) -> Result<()>) -> Result<Option<Vec<Pat
     }
     let messages = messages?;
     let programs = names.map(|name| {
-        executable(&messages, name)
-            .with_context(|| format!("cargo built {name} but does not say where it is"))
+        executable(&messages, name).with_context(|| format!("cargo built {name} but did not print its path"))
     });
     programs.into_iter().collect::<Result<Vec<_>>>().map(Some)
 }
 
-/// Adds what makes a release build one that is shipped.
+/// Adds the flags of a release build.
 fn as_shipped(cargo: &mut Command, arch: Option<Arch>) -> Result<&mut Command> {
     let Some(arch) = arch else { return Ok(cargo.arg("--release")) };
     let packed = (Some(arch) == Arch::HOST && glibc() >= Some(PACKED_SINCE)).then_some(PACKED);
@@ -221,9 +215,9 @@ fn as_shipped(cargo: &mut Command, arch: Option<Arch>) -> Result<&mut Command> {
     Ok(cargo)
 }
 
-/// The same for a target that static programs are built for, perhaps with one more flag.
+/// Adds the flags of a static build for `target`, and perhaps one more.
 fn for_target<'a>(cargo: &'a mut Command, target: &str, more: Option<&str>) -> Result<&'a mut Command> {
-    // With a target named, build scripts and macros do not get the flags, and the folder is one of its own.
+    // With an explicit target, cargo does not pass the flags to build scripts and macros.
     let own = own_flags(env::var_os("CARGO_ENCODED_RUSTFLAGS"), env::var_os("RUSTFLAGS"));
     let traces = [
         (cargo_home()?, "/cargo"),
@@ -234,14 +228,14 @@ fn for_target<'a>(cargo: &'a mut Command, target: &str, more: Option<&str>) -> R
     Ok(cargo.args(["--release", "--target", target]).env("CARGO_ENCODED_RUSTFLAGS", flags))
 }
 
-/// The version of this machine's glibc, which becomes a part of what is built for it.
+/// The version of this machine's glibc, which static programs contain.
 fn glibc() -> Option<(u32, u32)> {
-    let said = run::stdout(Command::new("getconf").arg("GNU_LIBC_VERSION")).ok()?;
-    let (major, minor) = said.trim().strip_prefix("glibc ")?.split_once('.')?;
+    let version = run::stdout(Command::new("getconf").arg("GNU_LIBC_VERSION")).ok()?;
+    let (major, minor) = version.trim().strip_prefix("glibc ")?.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Where cargo keeps the sources of crates.
+/// The folder in which cargo keeps the sources of crates.
 fn cargo_home() -> Result<PathBuf> {
     let set = env::var_os("CARGO_HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     set.or_else(|| env::home_dir().map(|home| home.join(".cargo")))
@@ -259,16 +253,16 @@ fn cargo_build_of(package: &str) -> Command {
     cargo
 }
 
-/// Runs a [`cargo_build`], calling `tick` meanwhile: how it ended, and where the program is.
+/// Runs a [`cargo_build`] and calls `tick` while it runs. Returns its exit status and the program's path.
 pub(crate) fn program(cargo: &mut Command, tick: impl FnMut()) -> Result<(ExitStatus, Result<PathBuf>)> {
     let (status, messages) = run_cargo(cargo, tick)?;
     let program = messages.and_then(|messages| {
-        executable(&messages, "quintet").context("cargo built quintet but does not say where it is")
+        executable(&messages, "quintet").context("cargo built quintet but did not print its path")
     });
     Ok((status, program))
 }
 
-/// How cargo ended, and its messages.
+/// Returns cargo's exit status and its JSON messages.
 fn run_cargo(cargo: &mut Command, tick: impl FnMut()) -> Result<(ExitStatus, Result<String>)> {
     let mut child = cargo.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
     let stdout = child.stdout.take();
@@ -276,7 +270,7 @@ fn run_cargo(cargo: &mut Command, tick: impl FnMut()) -> Result<(ExitStatus, Res
         let messages = scope.spawn(|| stdout.map(std::io::read_to_string));
         (run::wait(&mut child, tick), messages.join().ok().flatten())
     });
-    let messages = messages.transpose().context("cannot read what cargo says");
+    let messages = messages.transpose().context("cannot read cargo's output");
     Ok((status?, messages.map(Option::unwrap_or_default)))
 }
 
@@ -289,10 +283,10 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
 }
 
-/// What separates flags in the one of cargo's two variables that takes a flag with a space in it.
+/// The separator in `CARGO_ENCODED_RUSTFLAGS`, which allows flags with spaces.
 const SEPARATOR: &str = "\u{1f}";
 
-/// The user's own flags, separated so. Of the two variables cargo takes the encoded one.
+/// The user's flags, encoded. cargo prefers the encoded variable over the plain one.
 fn own_flags(encoded: Option<OsString>, plain: Option<OsString>) -> OsString {
     encoded.unwrap_or_else(|| {
         let plain = plain.unwrap_or_default();
@@ -302,8 +296,8 @@ fn own_flags(encoded: Option<OsString>, plain: Option<OsString>) -> OsString {
     })
 }
 
-/// The user's own flags and ours, and what puts other names in place of folders of this machine. Of several folders that a
-/// path lies in, rustc takes the last.
+/// The user's flags, then `ours`, then flags that replace folders of this machine by other names. If a path
+/// is in several of the folders, rustc uses the last match.
 fn flags<'a>(own: OsString, ours: impl IntoIterator<Item = &'a str>, traces: &[(PathBuf, &str)]) -> OsString {
     let mut flags = own;
     let mut add = |flag: &OsStr| {
@@ -325,7 +319,7 @@ fn flags<'a>(own: OsString, ours: impl IntoIterator<Item = &'a str>, traces: &[(
     flags
 }
 
-/// A number of bytes in MB, of a million bytes each, rounded to the nearest tenth.
+/// Formats bytes as MB (10^6 bytes), rounded to the nearest tenth.
 pub fn megabytes(bytes: u64) -> String {
     let tenths = (bytes + 50_000) / 100_000;
     format!("{}.{} MB", tenths / 10, tenths % 10)
@@ -336,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_executable_is_what_cargo_says() {
+    fn finds_the_executable_in_cargo_messages() {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"quintet_runtime"},"executable":null}
 not json
 {"reason":"compiler-artifact","target":{"name":"quintet"},"executable":"/t/debug/quintet"}
@@ -346,7 +340,7 @@ not json
     }
 
     #[test]
-    fn the_users_own_flags_stay() {
+    fn keeps_the_flags_of_the_user() {
         let flags = |encoded: Option<&str>, plain: Option<&str>| {
             let own = own_flags(encoded.map(OsString::from), plain.map(OsString::from));
             flags(own, ["-a", "-b=c"], &[]).to_string_lossy().replace(SEPARATOR, "|")
@@ -358,7 +352,7 @@ not json
     }
 
     #[test]
-    fn folders_of_this_machine_get_other_names() {
+    fn replaces_folders_of_this_machine() {
         let traces = [(PathBuf::from("/home/u/my code"), "/quintet"), (PathBuf::from("/t"), "/target")];
         let flags = flags(OsString::new(), [], &traces).to_string_lossy().replace(SEPARATOR, "|");
         let expected = "--remap-path-prefix=/home/u/my code=/quintet|--remap-path-prefix=/t=/target";
@@ -366,12 +360,12 @@ not json
     }
 
     #[test]
-    fn linkers_are_named_where_cargo_reads_them() {
+    fn names_the_linker_variable_of_cargo() {
         assert_eq!(Arch::Arm64.linker_variable(), "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER");
     }
 
     #[test]
-    fn sizes_are_rounded_to_tenths_of_a_megabyte() {
+    fn rounds_sizes_to_tenths_of_a_megabyte() {
         assert_eq!(megabytes(0), "0.0 MB");
         assert_eq!(megabytes(6_349_999), "6.3 MB");
         assert_eq!(megabytes(6_350_000), "6.4 MB");

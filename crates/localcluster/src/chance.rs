@@ -1,16 +1,16 @@
-//! Numbers by chance, the same for the same seed.
+//! Reproducible pseudorandom numbers.
 
-/// A row of numbers that follows from its seed: SplitMix64.
+/// SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// The row of this seed.
+    /// The sequence of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A number below `limit`, which is not 0.
+    /// A number below `limit`, which must not be 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_says_what_happens_and_everything_does() {
+    fn a_seed_fixes_the_sequence_and_all_numbers_occur() {
         let of = |seed| {
             let mut chance = Chance::new(seed);
             (0..100).map(|_| chance.below(5)).collect::<Vec<u64>>()

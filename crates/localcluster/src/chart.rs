@@ -1,4 +1,4 @@
-//! The chart on a cluster without a manager of its own: the tests, the benches and the demo run managers as processes.
+//! Installs the chart without a manager: tests, benches and the demo run managers as processes.
 
 use anyhow::Result;
 
@@ -15,7 +15,7 @@ pub const DEFINITIONS: [&str; 5] = [
     "books.christianb93.github.com",
 ];
 
-/// Installs the chart without a manager in the cluster, as there is no image for it: the manager is a process here.
+/// Installs the chart with 0 replicas, because a local cluster has no image of the manager.
 pub fn install(kube: &Kube) -> Result<()> {
     let step = Step::start("installing the chart");
     run::stdout(
@@ -30,10 +30,10 @@ pub fn install(kube: &Kube) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the API server serves the five kinds.
+/// Waits until the API server serves all kinds.
 pub fn definitions_are_established(kube: &Kube) -> Result<()> {
     let definitions = DEFINITIONS.map(|name| format!("crd/{name}"));
-    // Not --for=condition: kubectl takes a definition that has no condition yet for an error.
+    // Not --for=condition: kubectl fails if a definition has no condition yet.
     let established = r#"--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True"#;
     run::stdout(kube.kubectl().args(["wait", established, "--timeout=60s"]).args(definitions))?;
     Ok(())

@@ -1,9 +1,8 @@
-//! `cargo xtask consumers`: what a kubelet does for PulsarConsumers, on simulated nodes.
+//! `cargo xtask consumers`: plays the kubelets of PulsarConsumers' pods on simulated nodes.
 //!
-//! The nodes of a local cluster run no containers: kwok only says that they do. For the pods of PulsarConsumers this says
-//! nothing that is not so: each container is a process of this machine, the `pulsar-consumer` program with the pod's
-//! environment and the Secrets that it mounts; its /readyz is probed, and what comes of it is written where a kubelet
-//! writes it, the pod's status and Events.
+//! kwok only reports that containers run. This module really runs them: a container is a `pulsar-consumer`
+//! process on this machine with the pod's environment and Secrets. It probes the process's `/readyz` and
+//! writes the results where a kubelet does, into the pod's status and Events.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,16 +23,16 @@ use crate::{build, http, interrupt, protoc, run};
 
 /// The pods that are run.
 const SELECTOR: &str = "quintet.dev/kind=PulsarConsumer";
-/// The pause between two looks at everything.
+/// The pause between two checks of all pods.
 const TICK: Duration = Duration::from_millis(250);
-/// The time between two probes of a container.
+/// The pause between two probes of a container.
 const PROBE: Duration = Duration::from_secs(1);
-/// How long a container that has ended waits before it is started again.
+/// How long an exited container waits for its restart.
 const BACKOFF: Duration = Duration::from_secs(10);
-/// How long a container has to end by itself.
+/// How long a container has to exit after SIGTERM.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Has the API server mark the pods of PulsarConsumers, so that kwok leaves them to us.
+/// Makes the API server annotate the pods of PulsarConsumers, so that kwok does not start them.
 const POLICY: &str = r#"
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
@@ -60,7 +59,7 @@ spec:
   policyName: consumers-are-run
 "#;
 
-/// How long a policy may take to be heeded.
+/// How long a policy may take to have effect.
 const HEEDED: Duration = Duration::from_mins(1);
 
 /// `cargo xtask consumers`.
@@ -68,20 +67,19 @@ const HEEDED: Duration = Duration::from_mins(1);
 #[command(
     about = "Run the containers of PulsarConsumers on a local cluster, as processes of this machine",
     long_about = "Run the containers of PulsarConsumers on a local cluster, as processes of this machine.\n\n\
-    The simulated nodes of a local cluster run nothing. This plays their kubelets for the pods of PulsarConsumers: each is \
-    the pulsar-consumer program with the pod's environment and Secrets, probed as a kubelet would. It runs until it is \
-    interrupted."
+    The simulated nodes of a local cluster run no containers. This command plays their kubelets for the pods \
+    of PulsarConsumers. Each container is a pulsar-consumer process with the pod's environment and Secrets, \
+    probed as by a kubelet. It runs until it is interrupted."
 )]
 pub struct Args {
     /// Name of the local cluster
     #[arg(long, default_value = DEFAULT_NAME)]
     name: String,
-    /// The pulsar-consumer program; built where it is not given
+    /// The pulsar-consumer program; built by default
     #[arg(long)]
     program: Option<PathBuf>,
 }
 
-/// Runs it.
 pub fn run(args: &Args) -> Result<()> {
     let cluster = Cluster::open(&args.name)?;
     let program = match &args.program {
@@ -89,20 +87,20 @@ pub fn run(args: &Args) -> Result<()> {
         None => build::pulsar_programs()?.context(protoc::MISSING)?.swap_remove(0),
     };
     let kubelet = Kubelet::new(cluster.kube(), &program)?;
-    eprintln!("the pods of PulsarConsumers on cluster {} are run", cluster.name());
+    eprintln!("running the pods of PulsarConsumers on cluster {}", cluster.name());
     kubelet.run(interrupt::check)
 }
 
-/// Has the API server leave the pods of PulsarConsumers to [`Kubelet`]; those that are there already stay as they are.
+/// Makes the API server leave new pods of PulsarConsumers to [`Kubelet`]. Existing pods do not change.
 pub fn take_over(kube: &Kube) -> Result<()> {
     run::stdout_with_input(kube.kubectl().args(["apply", "-f", "-"]), Some(POLICY))?;
-    // A policy is heeded a while after it was stored.
+    // A stored policy has effect only after a while.
     let probe = json!({ "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": "consumers-are-run", "namespace": "default", "labels": { "quintet.dev/kind": "PulsarConsumer" } },
         "spec": { "containers": [{ "name": "c", "image": "none" }] } });
     run::poll("the API server marks the pods of PulsarConsumers", HEEDED, Duration::from_millis(200), || {
         let create = ["create", "--dry-run=server", "-o", "json", "-f", "-"];
-        // Before the policy can be used it may refuse everything.
+        // Before the policy can be used, the API server may reject everything.
         let made = run::stdout_with_input(kube.kubectl().args(create), Some(&probe.to_string()));
         Ok(made.is_ok_and(|made| made.contains("kwok.quintet.dev/start")).then_some(()))
     })
@@ -126,7 +124,7 @@ impl Drop for Kubelet {
 }
 
 impl Kubelet {
-    /// Begins to watch. `program` is `pulsar-consumer`.
+    /// Begins to watch the pods. `program` is `pulsar-consumer`.
     pub fn new(kube: &Kube, program: &Path) -> Result<Self> {
         take_over(kube)?;
         let mut watch = kube
@@ -154,7 +152,7 @@ impl Kubelet {
         Ok(Self { kube: kube.clone(), program: program.to_owned(), pods, watch })
     }
 
-    /// Runs until `go_on` fails; then everything that was started is stopped.
+    /// Runs until `go_on` fails, then stops all containers.
     pub fn run(mut self, go_on: impl Fn() -> Result<()>) -> Result<()> {
         let mut containers = BTreeMap::new();
         let ended = loop {
@@ -162,16 +160,16 @@ impl Kubelet {
                 break error;
             }
             if self.watch.try_wait()?.is_some() {
-                break anyhow::anyhow!("kubectl has stopped to watch: is the cluster up?");
+                break anyhow::anyhow!("kubectl stopped watching: is the cluster up?");
             }
-            self.look(&mut containers);
+            self.check_all(&mut containers);
             thread::sleep(TICK);
         };
         stop(containers.into_values().collect());
         Err(ended)
     }
 
-    fn look(&self, containers: &mut BTreeMap<String, Container>) {
+    fn check_all(&self, containers: &mut BTreeMap<String, Container>) {
         let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let is_gone =
             |uid: &String| pods.get(uid).is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null());
@@ -186,8 +184,8 @@ impl Kubelet {
                 containers.insert(uid.clone(), Container::new(&self.kube, pod));
             }
             let Some(container) = containers.get_mut(uid) else { continue };
-            // A pod that went meanwhile is no trouble.
-            if let Err(error) = container.step(&self.kube, &self.program)
+            // Errors about a pod that was deleted meanwhile are expected.
+            if let Err(error) = container.advance(&self.kube, &self.program)
                 && self.pods.lock().unwrap_or_else(PoisonError::into_inner).contains_key(uid)
             {
                 eprintln!("{}: {error:#}", container.name);
@@ -196,7 +194,7 @@ impl Kubelet {
     }
 }
 
-/// Ends containers as kubelets do: SIGTERM, and SIGKILL after a while.
+/// Ends containers as kubelets do: SIGTERM, and SIGKILL after [`GRACE`].
 fn stop(mut containers: Vec<Container>) {
     for container in &containers {
         container.signal(Signal::TERM);
@@ -216,9 +214,9 @@ struct Container {
     log: PathBuf,
     child: Option<Child>,
     port: u16,
-    /// When it was started last.
+    /// The time of the last start.
     started: String,
-    /// What it answered last.
+    /// The status code of the last probe.
     code: Option<u16>,
     restarts: u32,
     not_before: Instant,
@@ -264,8 +262,8 @@ impl Container {
         }
     }
 
-    /// Does what is next: starts it, probes it, or tells how it ended.
-    fn step(&mut self, kube: &Kube, program: &Path) -> Result<()> {
+    /// Starts or probes the container, or reports its exit.
+    fn advance(&mut self, kube: &Kube, program: &Path) -> Result<()> {
         if Instant::now() < self.not_before {
             return Ok(());
         }
@@ -280,7 +278,7 @@ impl Container {
                 "message": self.last_words(),
             } });
             let state = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
-            return self.tell(kube, "Running", &state, &last, false);
+            return self.write_status(kube, "Running", &state, &last, false);
         }
         self.not_before = Instant::now() + PROBE;
         let code = http::get(self.port, "/readyz").map_or(0, |(code, _)| code);
@@ -294,12 +292,12 @@ impl Container {
             };
             self.event(kube, "Unhealthy", &message)?;
         }
-        self.tell(kube, "Running", &self.running(), &json!({}), code == 200)?;
+        self.write_status(kube, "Running", &self.running(), &json!({}), code == 200)?;
         self.code = Some(code);
         Ok(())
     }
 
-    /// The end of its log, which is its termination message where it asks for that.
+    /// The end of its log, the termination message of `FallbackToLogsOnError`.
     fn last_words(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&log[log.len().saturating_sub(2048)..]).into_owned()
@@ -311,7 +309,7 @@ impl Container {
             self.not_before = Instant::now() + PROBE * 2;
             self.event(kube, "FailedMount", &format!("{missing:#}"))?;
             let state = json!({ "waiting": { "reason": "ContainerCreating" } });
-            return self.tell(kube, "Pending", &state, &json!({}), false);
+            return self.write_status(kube, "Pending", &state, &json!({}), false);
         }
         self.port = ports::one()?;
         let mut command = Command::new(program);
@@ -319,10 +317,10 @@ impl Container {
         for variable in container["env"].as_array().into_iter().flatten() {
             let name = text(variable, "/name");
             let value = match (name, variable.pointer("/valueFrom/fieldRef/fieldPath")) {
-                // A pod has an address of its own; processes share this machine's.
+                // A pod has an address; processes share this machine's.
                 ("PULSAR_HTTP_BIND_ADDRESS", _) => format!("127.0.0.1:{}", self.port),
                 (_, Some(path)) if path == "metadata.name" => self.name.clone(),
-                (_, Some(path)) => bail!("{name} is {path}, which this does not know"),
+                (_, Some(path)) => bail!("{name} is {path}, which is not supported here"),
                 (_, None) => self.here(&container, text(variable, "/value")),
             };
             command.env(name, value);
@@ -331,14 +329,14 @@ impl Container {
         let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn();
         self.child = Some(child.with_context(|| format!("cannot run {}", program.display()))?);
         self.started = now();
-        self.tell(kube, "Running", &self.running(), &json!({}), false)
+        self.write_status(kube, "Running", &self.running(), &json!({}), false)
     }
 
     fn running(&self) -> Value {
         json!({ "running": { "startedAt": self.started } })
     }
 
-    /// A path in the container, as it is on this machine; anything else as it is.
+    /// Translates a path in the container to one on this machine. Other values stay unchanged.
     fn here(&self, container: &Value, value: &str) -> String {
         for mount in container["volumeMounts"].as_array().into_iter().flatten() {
             if let Some(rest) = value.strip_prefix(text(mount, "/mountPath")) {
@@ -348,7 +346,7 @@ impl Container {
         value.to_owned()
     }
 
-    /// Writes the Secrets that the container mounts. What is missing is said as a kubelet says it.
+    /// Writes the Secrets that the container mounts. Errors have the kubelet's words.
     fn mount(&self, kube: &Kube, container: &Value) -> Result<()> {
         for mount in container["volumeMounts"].as_array().into_iter().flatten() {
             let name = text(mount, "/name");
@@ -378,8 +376,7 @@ impl Container {
         Ok(())
     }
 
-    /// Writes the pod's status.
-    fn tell(&self, kube: &Kube, phase: &str, state: &Value, last: &Value, ready: bool) -> Result<()> {
+    fn write_status(&self, kube: &Kube, phase: &str, state: &Value, last: &Value, ready: bool) -> Result<()> {
         let now = now();
         let truth = |is: bool| if is { "True" } else { "False" };
         let condition =
@@ -402,7 +399,7 @@ impl Container {
         Ok(())
     }
 
-    /// Writes what is wrong, once for each reason: the last word counts.
+    /// Records an Event, one for each reason; a later message replaces an earlier one.
     fn event(&self, kube: &Kube, reason: &str, message: &str) -> Result<()> {
         let now = now();
         let event = json!({
@@ -418,7 +415,7 @@ impl Container {
     }
 }
 
-/// The time, as the API has it.
+/// The time, in the format of the API.
 fn now() -> String {
     jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default().to_string()
 }

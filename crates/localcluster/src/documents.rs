@@ -1,4 +1,4 @@
-//! The documents that a user or a contributor reads, and the commands and manifests in them.
+//! Reads the project's documents: their commands and the manifests in them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::paths;
 /// README, CONTRIBUTING, the pages in `docs` and the samples' READMEs.
 ///
 /// # Panics
-/// If a folder cannot be read: tests alone ask.
+/// If a folder cannot be read; only tests call this.
 pub fn all() -> Vec<PathBuf> {
     let root = paths::workspace();
     let entries = |folder: &str| fs::read_dir(root.join(folder)).expect("the folder is there").flatten();
@@ -27,7 +27,7 @@ pub fn all() -> Vec<PathBuf> {
 /// The fenced blocks of a document in one language.
 ///
 /// # Panics
-/// If it cannot be read.
+/// If the document cannot be read.
 pub fn blocks(document: &Path, language: &str) -> Vec<Vec<String>> {
     let text = fs::read_to_string(document).expect("the document is there");
     let (begin, mut blocks, mut inside) = (format!("```{language}"), Vec::new(), false);
@@ -48,7 +48,7 @@ pub fn blocks(document: &Path, language: &str) -> Vec<Vec<String>> {
 /// The commands of a document, one a line unless the line ends in a backslash.
 ///
 /// # Panics
-/// If it cannot be read.
+/// If the document cannot be read.
 pub fn commands(document: &Path) -> Vec<String> {
     let mut commands = Vec::new();
     for block in blocks(document, "sh") {
@@ -64,7 +64,7 @@ pub fn commands(document: &Path) -> Vec<String> {
     commands
 }
 
-/// A command without the variables that are set before it, and with one space between its words.
+/// A command without the variables set before it, and with one space between its words.
 pub fn without_variables(command: &str) -> String {
     command.split_whitespace().skip_while(|word| word.contains('=')).collect::<Vec<_>>().join(" ")
 }

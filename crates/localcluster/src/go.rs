@@ -1,5 +1,5 @@
-//! Programs in Go with source in this repository, each a Go module of its own. They are built once for each state of their
-//! source and kept in the user's cache, like the programs of the control plane ([`crate::cluster::binaries`]).
+//! Go programs with source in this repository, one Go module each, built once per state of the source. They
+//! are kept in the user's cache, like the programs of [`crate::cluster::binaries`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::cluster::binaries::{go_build, go_version, required_version};
 use crate::cluster::lock;
 use crate::{paths, run};
 
-/// A program that is built.
+/// A program that was built.
 #[derive(Debug)]
 pub struct Program {
     /// The executable file.
@@ -23,8 +23,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Builds the program in `folder`, a path below the checkout, unless the cache has it. The first build takes minutes.
-    /// `module` is the required module that [`Program::version`] names.
+    /// Returns the program in `folder`, a path below the checkout, and builds it unless the cache has it. A
+    /// first build takes minutes. `module` is the required module that [`Program::version`] names.
     pub fn built(folder: &str, module: &'static str) -> Result<Self> {
         let source = paths::workspace().join(folder);
         let name = folder.rsplit('/').next().unwrap_or(folder);
@@ -36,7 +36,7 @@ impl Program {
         if !file.is_file() {
             let _lock = lock::take(&cache.join("lock"), "another build of a program in Go")?;
             if !file.is_file() {
-                let label = format!("building {folder}, once (minutes for the first time)");
+                let label = format!("building {folder}, once (the first time takes minutes)");
                 go_build(label, &source, ".", "-s -w", &file)?;
             }
         }
@@ -46,13 +46,13 @@ impl Program {
         Ok(Self { file, version: format!("{word} {version}, {go}"), source, module })
     }
 
-    /// Where the files of its module are.
+    /// The folder with the files of the required module.
     pub fn module_folder(&self) -> Result<PathBuf> {
         run::go_module(&self.source, self.module)
     }
 }
 
-/// Changes with every file of the program.
+/// A digest of all files of the program.
 fn digest(source: &Path) -> Result<String> {
     let entries = fs::read_dir(source).with_context(|| format!("cannot read {}", source.display()))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

@@ -1,4 +1,4 @@
-//! What Helm, Flux and Argo CD think of objects, by their own libraries: the program of `tests/health`.
+//! The health of objects by the libraries of Helm, Flux and Argo CD, with the program of `tests/health`.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,12 +13,12 @@ use crate::run;
 /// The Go module of kstatus that Helm 4 and Flux link.
 const KSTATUS: &str = "github.com/fluxcd/cli-utils";
 
-/// What the tools think of one object.
+/// The health of one object.
 #[derive(Debug, Deserialize)]
 pub struct Health {
-    /// By kstatus.
+    /// The answer of kstatus.
     pub kstatus: Answer,
-    /// By a script for Argo CD, if there was one.
+    /// The answer of a script for Argo CD, if one was given.
     pub argo: Option<Answer>,
 }
 
@@ -31,7 +31,7 @@ pub struct Answer {
     pub message: String,
 }
 
-/// Builds the program, unless the cache has it.
+/// Returns the program, and builds it unless the cache has it.
 pub fn program() -> Result<Program> {
     Program::built("tests/health", KSTATUS)
 }

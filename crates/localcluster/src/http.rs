@@ -1,5 +1,5 @@
-//! Plain requests on the loopback interface: enough for health endpoints and a test's administrator, and no HTTP library
-//! to build.
+//! Plain HTTP requests on the loopback interface, without an HTTP library to build. Enough for health
+//! endpoints and the broker's admin API.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -7,36 +7,36 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The status code and body of `GET path` on 127.0.0.1, or nothing where nobody answers.
+/// The status code and body of `GET path` on 127.0.0.1, or `None` without an answer.
 pub fn get(port: u16, path: &str) -> Option<(u16, String)> {
     send(&Request { method: "GET", port, path, headers: &[], body: "", limit: LIMIT })
 }
 
-/// What to send to a port of 127.0.0.1.
+/// A request to a port of 127.0.0.1.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// `GET`, `PUT` and so on.
     pub method: &'a str,
-    /// The server's.
+    /// The server's port.
     pub port: u16,
-    /// With the query.
+    /// The path with its query.
     pub path: &'a str,
     /// Names and values.
     pub headers: &'a [(&'a str, &'a str)],
-    /// Nothing, where it is empty.
+    /// The body; may be empty.
     pub body: &'a str,
-    /// How long every step may take.
+    /// The limit of each step: connect, read and write.
     pub limit: Duration,
 }
 
-/// The status code and body of the answer, or nothing where nobody answers.
+/// The status code and body of the answer, or `None` without an answer.
 pub fn send(request: &Request<'_>) -> Option<(u16, String)> {
     let Request { method, port, path, headers, body, limit } = *request;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, limit).ok()?;
     stream.set_read_timeout(Some(limit)).ok()?;
     stream.set_write_timeout(Some(limit)).ok()?;
-    // HTTP/1.0: the server closes the connection after its answer and does not chunk it.
+    // With HTTP/1.0 the server closes the connection after its answer and does not chunk the body.
     let fields: String = headers.iter().map(|(name, value)| [name, ": ", value, "\r\n"].concat()).collect();
     let text = format!(
         "{method} {path} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n{fields}Content-Length: {}\r\n\r\n{body}",
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_parsed() {
+    fn parses_an_answer() {
         assert_eq!(parse("HTTP/1.1 200 OK\r\nA: b\r\n\r\nok"), Some((200, "ok".to_owned())));
         assert_eq!(parse("HTTP/1.0 503 Service Unavailable\r\n\r\n"), Some((503, String::new())));
         assert_eq!(parse("SSH-2.0-x"), None);

@@ -1,5 +1,5 @@
-//! Ctrl-C. What was started must be stopped in order, so a signal only sets a flag, and everything here that waits
-//! looks at it. A second Ctrl-C ends the program at once.
+//! Ctrl-C. A signal only sets a flag, so that everything that was started is stopped in order. Every wait in
+//! this crate checks the flag. A second Ctrl-C exits at once.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Makes SIGINT, SIGTERM and SIGHUP set the flag that [`check`] looks at. A program calls it once; a library does not.
+/// Makes SIGINT, SIGTERM and SIGHUP set the flag that [`check`] reads. Only a program calls it, and once.
 pub fn install() -> Result<()> {
     let interrupted = FLAG.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -36,7 +36,7 @@ pub fn install() -> Result<()> {
     Ok(())
 }
 
-/// Fails with [`Interrupted`] once the user asked to stop.
+/// Fails with [`Interrupted`] after the user asked to stop.
 pub fn check() -> Result<()> {
     match FLAG.get() {
         Some(interrupted) if interrupted.load(Ordering::Relaxed) => Err(Interrupted.into()),
@@ -44,7 +44,7 @@ pub fn check() -> Result<()> {
     }
 }
 
-/// Waits so long, or until the user asked to stop.
+/// Waits for `time`, or until the user asks to stop.
 pub fn pause(time: Duration) -> Result<()> {
     let began = Instant::now();
     while began.elapsed() < time {

@@ -1,5 +1,5 @@
-//! A cluster as seen by its user: `kubectl` and `helm` with the right flags, and a folder of ours for what belongs
-//! to it. The cluster may be one of ours or any context of the user's kubeconfig.
+//! A cluster as its user sees it: `kubectl` and `helm` with the right flags, and a folder for the files of
+//! the cluster. The cluster is a local one or any context of the user's kubeconfig.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct Kube {
 }
 
 impl Kube {
-    /// A cluster of ours, by its admin kubeconfig.
+    /// A local cluster, by its admin kubeconfig.
     pub(crate) fn with_kubeconfig(bin: &Path, kubeconfig: PathBuf, dir: PathBuf) -> Self {
         Self {
             kubectl: bin.join("kubectl"),
@@ -33,7 +33,7 @@ impl Kube {
         }
     }
 
-    /// A context of the user's kubeconfig. kubectl and helm are the user's own, or built where they are missing.
+    /// A context of the user's kubeconfig. Uses the user's kubectl and helm, and builds missing ones.
     pub fn with_context(context: &str) -> Result<Self> {
         let tool = |name: &str| match paths::find_program(name) {
             Some(file) => Ok(file),
@@ -60,7 +60,7 @@ impl Kube {
         let mut command = Command::new(&self.kubectl);
         if let Some(kubeconfig) = &self.kubeconfig {
             command.arg("--kubeconfig").arg(kubeconfig);
-            // The user's cache goes by host and port, and another cluster may have had the port before.
+            // The user's cache is keyed by host and port, and another cluster may have had the port before.
             command.env("KUBECACHEDIR", self.cache());
         }
         if let Some(context) = &self.context {
@@ -74,7 +74,7 @@ impl Kube {
         let mut command = Command::new(&self.helm);
         if let Some(kubeconfig) = &self.kubeconfig {
             command.arg("--kubeconfig").arg(kubeconfig);
-            // The user's cache goes by host and port, and another cluster may have had the port before.
+            // As in `kubectl`.
             command.env("KUBECACHEDIR", self.cache());
         }
         if let Some(context) = &self.context {
@@ -83,27 +83,27 @@ impl Kube {
         command
     }
 
-    /// The context of the user's kubeconfig that this is, where it is not a cluster of ours.
+    /// The context of the user's kubeconfig; `None` for a local cluster.
     pub fn context(&self) -> Option<&str> {
         self.context.as_deref()
     }
 
-    /// The folder for what belongs to this cluster: logs, tokens, records of processes.
+    /// The folder of this cluster: logs, tokens, records of processes.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where kubectl and helm remember what the cluster serves.
+    /// The folder in which kubectl and helm cache what the cluster serves.
     pub fn cache(&self) -> PathBuf {
         self.dir.join("kube-cache")
     }
 
-    /// Where the log of a process of ours goes.
+    /// The path of the log of a process.
     pub fn log(&self, name: &str) -> PathBuf {
         self.dir.join("logs").join(name)
     }
 
-    /// An object, or nothing where there is none.
+    /// An object, or `None` if it does not exist.
     pub fn get(&self, namespace: &str, kind: &str, name: &str) -> Result<Option<Value>> {
         let text = run::stdout(self.kubectl().args([
             "get",
@@ -124,7 +124,7 @@ impl Kube {
         ))
     }
 
-    /// A kubeconfig for this cluster that authenticates as a ServiceAccount, by a token that lasts a day.
+    /// A kubeconfig for this cluster that authenticates as a ServiceAccount; its token is valid for a day.
     pub fn kubeconfig_of_service_account(&self, namespace: &str, name: &str) -> Result<String> {
         let token = run::stdout(self.kubectl().args([
             "create",

@@ -1,10 +1,10 @@
-//! A control plane, real nodes and a broker of Pulsar on this machine, built from package registries: no container engine,
-//! and root for real nodes alone.
+//! A control plane, real nodes and a Pulsar broker on this machine, built from package registries. It needs
+//! no container engine, and root only for real nodes.
 //!
-//! The end-to-end tests open the cluster that the test command started ([`cluster::Cluster::open`]), run managers against
-//! it ([`manager::Manager::start`]) and talk to it with `kubectl` ([`kube::Kube`]). The demo and the benches do the same
-//! with clusters of their own. The arguments of `cargo xtask cluster`, `pulsar` and `consumers` are here too, because the
-//! processes of a real node run `cargo xtask cluster` themselves.
+//! The end-to-end tests open the cluster that the test command started ([`cluster::Cluster::open`]), run
+//! managers against it ([`manager::Manager::start`]) and use `kubectl` ([`kube::Kube`]). The demo and the
+//! benches use clusters that they create. The arguments of `cargo xtask cluster`, `pulsar` and `consumers`
+//! are here too, because the processes of a real node run `cargo xtask cluster`.
 //!
 //! This crate imports no other crate of the workspace.
 

@@ -1,5 +1,5 @@
-//! The `quintet` program as a process outside the cluster, with a token of the chart's own ServiceAccount: what the
-//! chart does not allow fails here as it would in a pod.
+//! The `quintet` program as a process outside the cluster, with a token of the chart's ServiceAccount. A
+//! request that the chart does not allow is denied here as it is in a pod.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,32 +19,31 @@ use crate::{build, http, interrupt, paths};
 /// The namespace that the demo and the tests install the chart into.
 pub const NAMESPACE: &str = "quintet-system";
 
-/// How long a manager may take until it is ready.
 const READY_LIMIT: Duration = Duration::from_mins(1);
 
-/// A token lasts a day; a manager that is left running gets a new one before that.
+/// How long a manager uses its token, which is valid for a day.
 const TOKEN_IS_OLD: Duration = Duration::from_hours(12);
 
-/// How a manager is run.
+/// The options of a manager.
 #[derive(Clone, Debug)]
 pub struct ManagerOptions {
-    /// Its name among the processes of the cluster: `NAME.log` is its log and `NAME.out` its stdout.
+    /// The name of the process: its log is `NAME.log` and its stdout `NAME.out`.
     pub name: String,
     /// The namespace of the chart's release, of the ServiceAccount and of the Lease.
     pub namespace: String,
-    /// The ServiceAccount whose token it gets.
+    /// The ServiceAccount whose token the manager gets.
     pub service_account: String,
-    /// The namespace of the Lease, where it is another one.
+    /// The namespace of the Lease, if not `namespace`.
     pub lease_namespace: Option<String>,
-    /// The port of 127.0.0.1 by which it reaches the API server, where that is not the server's own.
+    /// The port of 127.0.0.1 through which the manager reaches the API server, if not the server's port.
     pub through: Option<u16>,
-    /// Whether it competes for the Lease.
+    /// Whether the manager competes for the Lease.
     pub leader_elect: bool,
     /// Further arguments.
     pub args: Vec<String>,
-    /// The program to run; built by cargo where none is given.
+    /// The program to run; without one, cargo builds it.
     pub program: Option<PathBuf>,
-    /// Whether it outlives the [`Manager`] value.
+    /// Whether the process outlives the [`Manager`] value.
     pub detached: bool,
 }
 
@@ -64,7 +63,7 @@ impl Default for ManagerOptions {
     }
 }
 
-/// A manager that runs. Dropping it stops it, unless it was started detached.
+/// A running manager. Dropping it stops the process, unless it was started detached.
 #[derive(Debug)]
 pub struct Manager {
     kube: Kube,
@@ -75,7 +74,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts a manager and waits until it is ready. It takes the place of one of the same name.
+    /// Starts a manager and waits until it is ready. A running manager with the same name is stopped first.
     pub fn start(kube: &Kube, options: &ManagerOptions) -> Result<Self> {
         let program = match &options.program {
             Some(program) => program.clone(),
@@ -120,7 +119,7 @@ impl Manager {
             kube: kube.clone(),
             process,
             child: Some(child),
-            // Until it is ready it is not left alone.
+            // Dropping the value stops the process until it is ready.
             detached: false,
             metrics_port,
         };
@@ -129,8 +128,8 @@ impl Manager {
         Ok(manager)
     }
 
-    /// Starts a detached manager, or leaves the one that runs if it is what would be started. The second value says
-    /// whether it was started.
+    /// Starts a detached manager, or keeps a running one with the same options. The second value is whether a
+    /// manager was started.
     pub fn ensure(kube: &Kube, options: &ManagerOptions) -> Result<(Process, bool)> {
         let program = build()?;
         let options = ManagerOptions { program: Some(program.clone()), detached: true, ..options.clone() };
@@ -147,7 +146,7 @@ impl Manager {
         Ok((manager.process.clone(), true))
     }
 
-    /// Stops the recorded manager of that name. Says whether there was one that ran.
+    /// Stops the recorded manager with this name. Returns whether one was running.
     pub fn stop_recorded(kube: &Kube, name: &str) -> Result<bool> {
         let records = records(kube)?;
         let Some(process) = processes::find(&records, name)? else { return Ok(false) };
@@ -157,37 +156,37 @@ impl Manager {
         Ok(ran)
     }
 
-    /// Its pid.
+    /// The process ID.
     pub fn pid(&self) -> i32 {
         self.process.pid
     }
 
-    /// Whether it still runs.
+    /// Whether the process is running.
     pub fn is_alive(&self) -> bool {
         self.process.is_alive()
     }
 
-    /// Everything it and its predecessors of the same name printed on stdout.
+    /// The stdout of all managers with this name.
     pub fn printed(&self) -> String {
         fs::read_to_string(self.kube.log(&format!("{}.out", self.process.name))).unwrap_or_default()
     }
 
-    /// Everything it and its predecessors of the same name logged.
+    /// The log of all managers with this name.
     pub fn logged(&self) -> String {
         fs::read_to_string(self.kube.log(&format!("{}.log", self.process.name))).unwrap_or_default()
     }
 
-    /// The port of /metrics.
+    /// The port of `/metrics`.
     pub fn metrics_port(&self) -> u16 {
         self.metrics_port
     }
 
-    /// The port of /healthz and /readyz.
+    /// The port of `/healthz` and `/readyz`.
     pub fn health_port(&self) -> u16 {
         self.process.port
     }
 
-    /// What /metrics answers.
+    /// The body of `/metrics`.
     pub fn metrics(&self) -> Result<String> {
         match http::get(self.metrics_port, "/metrics") {
             Some((200, body)) => Ok(body),
@@ -196,18 +195,18 @@ impl Manager {
         }
     }
 
-    /// Whether it says that it may write.
+    /// Whether the manager's metrics report that it is the leader.
     pub fn leads(&self) -> bool {
         let status = "leader_election_master_status{name=\"quintet-manager\"} 1";
         self.metrics().is_ok_and(|metrics| metrics.contains(status))
     }
 
-    /// Stops it as a rollout does, by SIGTERM, and returns its exit code; nothing where a signal ended it.
+    /// Stops the manager with SIGTERM and returns its exit code; `None` if a signal ended it.
     pub fn stop(mut self) -> Result<Option<i32>> {
         self.end(|process| processes::stop(&[process]))
     }
 
-    /// Kills it as a crash would.
+    /// Kills the manager, as a crash would.
     pub fn kill(mut self) -> Result<Option<i32>> {
         self.end(Process::kill)
     }
@@ -227,7 +226,7 @@ impl Manager {
         let Process { name, port, .. } = &self.process;
         let waited = run::poll(&format!("{name} is ready"), READY_LIMIT, Duration::from_millis(50), || {
             if !self.process.is_alive() {
-                bail!("{name} ended while starting");
+                bail!("{name} exited while starting");
             }
             Ok(is_ready(*port).then_some(()))
         });
@@ -248,12 +247,12 @@ impl Drop for Manager {
     }
 }
 
-/// Whether /readyz on this port answers 200.
+/// Whether `/readyz` on this port answers 200.
 pub fn is_ready(port: u16) -> bool {
     http::get(port, "/readyz").is_some_and(|(status, _)| status == 200)
 }
 
-/// Builds the `quintet` program and says where it is.
+/// Builds the `quintet` program and returns its path.
 pub fn build() -> Result<PathBuf> {
     let log = Log::fresh(paths::cache()?.join("quintet-build.log"))?;
     let mut step = Step::start("building quintet");
@@ -271,9 +270,9 @@ fn records(kube: &Kube) -> Result<PathBuf> {
     Ok(records)
 }
 
-/// The same kubeconfig of a ServiceAccount, with a port of 127.0.0.1 by which it reaches the API server.
+/// The kubeconfig of a ServiceAccount, changed to reach the API server through a port of 127.0.0.1.
 pub fn kubeconfig_through(config: &str, port: u16) -> Result<String> {
-    let mut parsed: Value = serde_json::from_str(config).context("the kubeconfig is no JSON")?;
+    let mut parsed: Value = serde_json::from_str(config).context("the kubeconfig is not JSON")?;
     parsed["clusters"][0]["cluster"]["server"] = format!("https://127.0.0.1:{port}").into();
     Ok(parsed.to_string())
 }
@@ -282,7 +281,7 @@ fn kubeconfig(kube: &Kube, name: &str) -> PathBuf {
     kube.dir().join(format!("{name}.kubeconfig"))
 }
 
-/// Changes with the program and with its arguments.
+/// A text that changes with the program and its arguments.
 fn fingerprint(program: &std::path::Path, options: &ManagerOptions) -> Result<String> {
     let file = fs::metadata(program).with_context(|| format!("cannot read {}", program.display()))?;
     let built = file.modified()?.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

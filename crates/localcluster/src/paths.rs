@@ -1,4 +1,4 @@
-//! Where things are: the checkout, and the user's cache, where everything that outlives a command is kept.
+//! The checkout, and the user's cache, which keeps everything that outlives a command.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 
 use anyhow::{Result, bail};
 
-/// The root of the checkout that cargo runs this program in; else of that which it was built from. Of several checkouts that
-/// share a target directory, cargo runs in one what it has built in another.
+/// The root of the checkout in which cargo runs this program, or else of the one in which it was built.
+/// Checkouts that share a target directory can run each other's builds.
 pub fn workspace() -> &'static Path {
     static WORKSPACE: LazyLock<PathBuf> = LazyLock::new(|| {
         let run_in = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
@@ -20,12 +20,12 @@ pub fn workspace() -> &'static Path {
     &WORKSPACE
 }
 
-/// The checkout that a crate of it is in.
+/// The checkout that contains a package.
 fn checkout_around(package: &Path) -> Option<&Path> {
     package.ancestors().find(|root| root.join("crates/localcluster/src/paths.rs").is_file())
 }
 
-/// Where cargo builds.
+/// cargo's target directory.
 pub fn target() -> PathBuf {
     let set = env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty());
     workspace().join(set.unwrap_or_else(|| "target".into()))
@@ -38,7 +38,7 @@ pub fn controlplane() -> PathBuf {
 
 /// `$XDG_CACHE_HOME/quintet`, or `~/.cache/quintet`.
 pub fn cache() -> Result<PathBuf> {
-    // The XDG specification has relative paths ignored.
+    // The XDG specification requires to ignore relative paths.
     let xdg = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     match xdg.or_else(|| env::home_dir().map(|home| home.join(".cache"))) {
         Some(cache) => Ok(cache.join("quintet")),
@@ -46,7 +46,7 @@ pub fn cache() -> Result<PathBuf> {
     }
 }
 
-/// The file that a program's name stands for on the `PATH`.
+/// The file with a program's name on the `PATH`.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(name)).find(|file| file.is_file())
 }

@@ -1,15 +1,15 @@
-//! What the user sees while waiting: a spinner with the elapsed time on a terminal, plain lines in a log.
-//! All of it goes to stderr; stdout is for results.
+//! Progress for the user: a spinner with the elapsed time on a terminal, plain lines in a log. All of it goes
+//! to stderr; stdout is for results.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often a log gets a sign of life from a long step.
+/// How often a long step prints a line to a log.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 
-/// Something that takes a while. Dropped without [`Step::done`], it leaves nothing but what was printed so far.
+/// A task that takes a while. If dropped without [`Step::done`], it only removes its spinner.
 #[derive(Debug)]
 pub struct Step {
     label: String,
@@ -34,7 +34,7 @@ impl Step {
         Self { label, started: Instant::now(), spinner, spoke: Instant::now() }
     }
 
-    /// Begins a step that may take minutes: a log says so at once, not only when it is done.
+    /// Begins a step that may take minutes, and prints its label to a log at once.
     pub fn start_long(label: impl Into<String>) -> Self {
         let step = Self::start(label);
         if step.spinner.is_none() {
@@ -43,7 +43,7 @@ impl Step {
         step
     }
 
-    /// Called while waiting, so that a log shows that the step goes on.
+    /// To be called while waiting, so that a log shows that the step continues.
     pub fn tick(&mut self) {
         if self.spinner.is_none() && self.spoke.elapsed() >= SIGN_OF_LIFE {
             self.spoke = Instant::now();
@@ -51,7 +51,7 @@ impl Step {
         }
     }
 
-    /// Ends the step and says how long it took.
+    /// Ends the step and prints how long it took.
     pub fn done(mut self) {
         let line = format!("{} ({:.1} s)", self.label, self.started.elapsed().as_secs_f64());
         self.clear();

@@ -1,5 +1,5 @@
-//! protoc, the compiler of protocol buffers, which the crate `pulsar` is built with. It comes as a crate, so that nobody has
-//! to install it; whoever has set `PROTOC` uses that one.
+//! protoc, the protocol buffer compiler, which builds the crate `pulsar`. It comes as a crate, so that users
+//! need not install it. If `PROTOC` is set, that program is used instead.
 
 use std::env;
 use std::path::PathBuf;
@@ -7,19 +7,19 @@ use std::process::Command;
 
 use crate::paths;
 
-/// The variable by which build scripts find it.
+/// The variable from which build scripts read the path.
 const VARIABLE: &str = "PROTOC";
 
-/// Why there is none.
-pub const MISSING: &str = "there is no protoc for this system among the crates: install it, or set PROTOC";
+/// The error if [`find`] finds none.
+pub const MISSING: &str = "no crate has a protoc for this system: install protoc, or set PROTOC";
 
-/// Where it is; nothing where there is none for this system.
+/// The path of protoc; `None` if this system has none.
 pub fn find() -> Option<PathBuf> {
     let given = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     given.or_else(vendored).or_else(|| paths::find_program("protoc"))
 }
 
-/// Tells a command where it is, as far as it is anywhere.
+/// Passes the path to a command, if there is one.
 pub fn tell(cargo: &mut Command) -> &mut Command {
     if let Some(protoc) = find() {
         cargo.env(VARIABLE, protoc);
@@ -49,9 +49,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_protoc_of_the_crates_runs_here() {
+    fn the_protoc_of_the_crate_runs_here() {
         let Some(protoc) = vendored() else { return };
-        let said = crate::run::stdout(Command::new(protoc).arg("--version")).unwrap();
-        assert!(said.starts_with("libprotoc "), "{said}");
+        let version = crate::run::stdout(Command::new(protoc).arg("--version")).unwrap();
+        assert!(version.starts_with("libprotoc "), "{version}");
     }
 }

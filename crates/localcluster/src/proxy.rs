@@ -1,5 +1,5 @@
-//! A way to the API server that tests and benches can break: connections are forwarded, or refused, or go silent, or lose
-//! their other end.
+//! A TCP proxy to the API server that tests and benches can break: it forwards, rejects or silences
+//! connections, or drops their packets.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,10 +12,10 @@ use anyhow::{Context, Result};
 
 use crate::cluster::ports;
 
-/// How soon a change of mode is noticed.
+/// How soon the proxy notices a change of mode.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A proxy on a port of loopback. Dropping it ends it.
+/// A proxy on a loopback port. Dropping it stops it.
 pub struct Proxy {
     address: SocketAddr,
     state: Arc<State>,
@@ -23,20 +23,20 @@ pub struct Proxy {
 
 struct State {
     target: SocketAddr,
-    /// Nobody listens, and what was connected is closed.
+    /// The proxy does not listen, and closes its connections.
     gone: AtomicBool,
     ended: AtomicBool,
-    /// Connections below this number say nothing any more and stay open.
+    /// Connections with a number below this forward nothing and stay open.
     silent_below: AtomicUsize,
     accepted: AtomicUsize,
-    /// Whom it was asked by, and the connection to the target.
+    /// The client and the target of each connection.
     open: Mutex<Vec<[TcpStream; 2]>>,
 }
 
 impl Proxy {
     /// Forwards to a port of 127.0.0.1.
     pub fn to(port: u16) -> Result<Self> {
-        // One that no outgoing connection gets while nobody listens.
+        // A port that no outgoing connection gets while the proxy does not listen.
         let address = SocketAddr::from(([127, 0, 0, 1], ports::one()?));
         let listener = listen(address).with_context(|| format!("cannot listen on {address}"))?;
         let state = Arc::new(State {
@@ -57,12 +57,12 @@ impl Proxy {
         self.address.port()
     }
 
-    /// How many connections were accepted so far.
+    /// The number of connections accepted so far.
     pub fn accepted(&self) -> usize {
         self.state.accepted.load(Ordering::SeqCst)
     }
 
-    /// Closes every connection and refuses new ones, as a server that is gone.
+    /// Closes all connections and accepts no new ones, like a server that is down.
     pub fn cut(&self) {
         self.state.gone.store(true, Ordering::SeqCst);
         for stream in self.state.open().drain(..).flatten() {
@@ -75,16 +75,15 @@ impl Proxy {
         self.state.gone.store(false, Ordering::SeqCst);
     }
 
-    /// Nothing passes any more over the connections that are open now; new ones work.
+    /// Stops forwarding on the open connections; new ones work.
     pub fn silence(&self) {
         self.state.silent_below.store(self.accepted(), Ordering::SeqCst);
     }
 
-    /// No packet reaches this end of the connections that are open now, so nothing is acknowledged any more, as by a machine
-    /// without power; new ones work.
+    /// Drops the packets of the open connections and acknowledges none; new connections work.
     #[cfg(target_os = "linux")]
     pub fn unplug(&self) -> Result<()> {
-        // A filter of packets that keeps nothing of any: BPF_RET with BPF_K, linux/bpf_common.h.
+        // A packet filter that keeps 0 bytes of each packet: BPF_RET with BPF_K, linux/bpf_common.h.
         let nothing = [socket2::SockFilter::new(0x06, 0, 0, 0)];
         self.silence();
         for [client, _] in self.state.open().iter() {
@@ -101,7 +100,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Listens without ever waiting for a connection.
+/// A listener that does not block.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
@@ -136,7 +135,7 @@ impl State {
                     let pairs =
                         [(client.try_clone(), server.try_clone()), (server.try_clone(), client.try_clone())];
                     {
-                        // Cut in between, it is cut as the others were.
+                        // A connection accepted during `cut` is closed too.
                         let mut open = self.open();
                         if self.gone.load(Ordering::SeqCst) {
                             continue;
@@ -161,7 +160,7 @@ impl State {
             if count == 0 {
                 break;
             }
-            // What is said over a silent connection is lost.
+            // Bytes sent over a silent connection are lost.
             if number >= self.silent_below.load(Ordering::SeqCst) && to.write_all(&buffer[..count]).is_err() {
                 break;
             }

@@ -1,5 +1,4 @@
-//! Running other programs: their output is captured and shown only where it explains a failure, and a Ctrl-C ends
-//! the wait.
+//! Runs other programs. Their output is shown only if it explains a failure. Ctrl-C ends the wait.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
@@ -16,11 +15,11 @@ use crate::{interrupt, paths};
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// Waits for a child and kills it when the user interrupts. `tick` is called while waiting.
+/// Waits for a child and kills it when the user interrupts. Calls `tick` while it waits.
 pub fn wait(child: &mut Child, mut tick: impl FnMut()) -> Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
-            // A Ctrl-C at a terminal reaches the child too: then it is the cause of the child's end.
+            // Ctrl-C at a terminal reaches the child too, and is then the cause of its exit.
             interrupt::check()?;
             return Ok(status);
         }
@@ -34,8 +33,8 @@ pub fn wait(child: &mut Child, mut tick: impl FnMut()) -> Result<ExitStatus> {
     }
 }
 
-/// cargo, in the checkout. What an outer `cargo run` says of the crate that it runs is left out: build scripts look at it, and
-/// would be run anew whenever that changes.
+/// cargo, in the checkout. Removes the variables in which an outer `cargo run` describes its crate. Build
+/// scripts depend on them, and a change would run the scripts again.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in env::vars_os() {
@@ -49,7 +48,7 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// Runs a command to its end with `input` on its stdin and returns what it printed, whatever its exit status.
+/// Runs a command with `input` on its stdin and returns its output, whatever its exit status.
 pub fn output(command: &mut Command, input: Option<&str>) -> Result<Output> {
     let program = program_name(command);
     let mut child = command
@@ -63,7 +62,7 @@ pub fn output(command: &mut Command, input: Option<&str>) -> Result<Output> {
         let stdout = scope.spawn(|| read_all(stdout));
         let stderr = scope.spawn(|| read_all(stderr));
         if let (Some(mut stdin), Some(input)) = (stdin, input) {
-            // A program that does not want its input says so by its exit status.
+            // A program that does not read its input reports that in its exit status.
             scope.spawn(move || stdin.write_all(input.as_bytes()));
         }
         let status = wait(&mut child, || ())?;
@@ -72,24 +71,24 @@ pub fn output(command: &mut Command, input: Option<&str>) -> Result<Output> {
     })
 }
 
-/// Runs a command that must succeed and returns its stdout; the error carries what it printed on stderr.
+/// Runs a command that must succeed and returns its stdout. The error contains its stderr.
 pub fn stdout(command: &mut Command) -> Result<String> {
     stdout_with_input(command, None)
 }
 
-/// This program's file.
+/// The path of this program.
 pub fn this_program() -> Result<PathBuf> {
     let program = env::current_exe().context("cannot find this program")?;
-    // So Linux names a program that cargo has built anew since it was started: the new one is as good.
+    // Linux's name of a program that cargo has rebuilt since it was started. The new one will do.
     let replaced = program.to_str().and_then(|name| name.strip_suffix(" (deleted)")).map(PathBuf::from);
     Ok(replaced.unwrap_or(program))
 }
 
-/// The folder with the files of a Go module that the module in `source` requires. It is fetched where it is not there.
+/// The folder with the files of a Go module that the module in `source` requires. Downloads it if necessary.
 pub fn go_module(source: &Path, module: &str) -> Result<PathBuf> {
-    let said = stdout(Command::new("go").args(["mod", "download", "-json", module]).current_dir(source))?;
-    let said: Value = serde_json::from_str(&said).context("go mod download printed no JSON")?;
-    said["Dir"].as_str().map(PathBuf::from).context("go mod download names no folder")
+    let printed = stdout(Command::new("go").args(["mod", "download", "-json", module]).current_dir(source))?;
+    let printed: Value = serde_json::from_str(&printed).context("go mod download printed no JSON")?;
+    printed["Dir"].as_str().map(PathBuf::from).context("go mod download names no folder")
 }
 
 /// As [`stdout`], with `input` on its stdin.
@@ -98,12 +97,12 @@ pub fn stdout_with_input(command: &mut Command, input: Option<&str>) -> Result<S
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = if said.trim().is_empty() { String::from_utf8_lossy(&output.stdout) } else { said };
-    Err(anyhow!("{} failed: {}", describe(command), said.trim()))
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let printed = if printed.trim().is_empty() { String::from_utf8_lossy(&output.stdout) } else { printed };
+    Err(anyhow!("{} failed: {}", describe(command), printed.trim()))
 }
 
-/// Polls until `ready` answers with a value. Fails after `limit`, naming what was waited for.
+/// Polls until `ready` returns a value. Fails after `limit` with an error that begins with `what`.
 pub fn poll<T>(
     what: &str,
     limit: Duration,
@@ -123,7 +122,7 @@ pub fn poll<T>(
     }
 }
 
-/// Prints on stdout. A reader that has seen enough (`head`) ends the program, and is no error.
+/// Prints on stdout. A closed pipe (`head`) ends the program with success.
 pub fn print(bytes: impl AsRef<[u8]>) -> Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes.as_ref()).and_then(|()| stdout.flush()) {
@@ -132,7 +131,7 @@ pub fn print(bytes: impl AsRef<[u8]>) -> Result<()> {
     }
 }
 
-/// The first bytes of a digest, in hexadecimal.
+/// The first 8 bytes of a digest, in hexadecimal.
 pub fn short_hex(digest: &[u8]) -> String {
     hex(&digest[..digest.len().min(8)])
 }
@@ -142,7 +141,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// The log of a process, from the moment on that is of interest.
+/// The log of a process, from the moment that is of interest.
 #[derive(Clone, Debug)]
 pub struct Log {
     /// The file.
@@ -151,19 +150,19 @@ pub struct Log {
 }
 
 impl Log {
-    /// What is added to a log from now on.
+    /// The part of a log that is written from now on.
     pub fn now(path: PathBuf) -> Self {
         let from =
             fs::metadata(&path).ok().and_then(|file| usize::try_from(file.len()).ok()).unwrap_or_default();
         Self { path, from }
     }
 
-    /// All of a log.
+    /// A log from its beginning.
     pub fn whole(path: PathBuf) -> Self {
         Self { path, from: 0 }
     }
 
-    /// An empty log, in place of one that may be there.
+    /// An empty log; an existing file is overwritten.
     pub fn fresh(path: PathBuf) -> Result<Self> {
         let parent = path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(parent)
@@ -172,13 +171,13 @@ impl Log {
         Ok(Self { path, from: 0 })
     }
 
-    /// The file, to be appended to.
+    /// The file, opened for appending.
     pub fn open(&self) -> Result<File> {
         let file = OpenOptions::new().create(true).append(true).open(&self.path);
         file.with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    /// Its last lines, introduced as such, to end an error message with.
+    /// The last lines of the log with an introduction, for the end of an error message.
     pub fn tail(&self, lines: usize) -> String {
         let bytes = fs::read(&self.path).unwrap_or_default();
         let text = String::from_utf8_lossy(bytes.get(self.from..).unwrap_or_default()).into_owned();
@@ -191,7 +190,7 @@ impl Log {
     }
 }
 
-/// Quotes a word for a POSIX shell. A word that needs no quotes stays as it is.
+/// Quotes a word for a POSIX shell, if it needs quotes.
 pub fn shell_quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -201,7 +200,7 @@ pub fn shell_quote(word: &str) -> String {
     }
 }
 
-/// A command as a person would type it.
+/// A command as a user would type it.
 fn describe(command: &Command) -> String {
     let words = command.get_args().map(|word| shell_quote(&word.to_string_lossy()));
     let mut line = program_name(command);
@@ -219,7 +218,7 @@ fn program_name(command: &Command) -> String {
 fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(mut pipe) = pipe {
-        // What was read until an error is still worth showing.
+        // The bytes read before an error are still useful.
         let _ = pipe.read_to_end(&mut bytes);
     }
     bytes
@@ -230,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_quoted_for_a_shell_only_where_needed() {
+    fn quotes_words_for_a_shell_only_where_needed() {
         assert_eq!(shell_quote("/home/u/.cache"), "/home/u/.cache");
         assert_eq!(shell_quote("a b"), "'a b'");
         assert_eq!(shell_quote("$HOME"), "'$HOME'");
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_command_is_described_as_it_was_typed() {
+    fn describes_a_failing_command_as_it_was_typed() {
         let error = stdout(Command::new("sh").args(["-c", "echo no >&2; exit 3"])).unwrap_err();
         assert_eq!(error.to_string(), "sh -c 'echo no >&2; exit 3' failed: no");
     }

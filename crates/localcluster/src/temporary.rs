@@ -1,5 +1,5 @@
-//! Clusters and brokers that go with the command or the test that made them. The process that made them is on record, so
-//! that what a killed one left behind is removed by the next one.
+//! Clusters and brokers that are removed with the command or test that created them. The creating process is
+//! recorded, so that the next command removes the remains of a killed one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use crate::cluster::processes::{self, Process};
 use crate::cluster::{Cluster, state};
 use crate::{paths, pulsar};
 
-/// A name for a cluster and a broker, and the beginning of names of further ones. All of them go with this value.
+/// A name for a cluster and a broker, and a prefix for further ones. Dropping it removes all of them.
 #[derive(Debug)]
 pub struct Temporary(String);
 
 impl Temporary {
-    /// A name that no other process uses: `PURPOSE-PID`. What processes that are no more left behind is removed before.
+    /// A name that no other process uses: `PURPOSE-PID`. First removes the remains of dead processes.
     pub fn new(purpose: &str) -> Self {
         let name = format!("{purpose}-{}", std::process::id());
         if let Ok(records) = records() {
@@ -24,7 +24,7 @@ impl Temporary {
                 .map_err(Into::into)
                 .and_then(|()| processes::claim(&records, &name));
             if let Err(error) = recorded {
-                eprintln!("{name} would be left behind if this command were killed: {error:#}");
+                eprintln!("cannot record {name}, which would remain if this command were killed: {error:#}");
             }
         }
         Self(name)
@@ -50,35 +50,35 @@ fn records() -> Result<PathBuf> {
     Ok(paths::cache()?.join("temporary"))
 }
 
-/// Removes what is on record for processes that are no more.
+/// Removes the clusters and brokers of dead processes.
 fn sweep(records: &Path) {
     let all = processes::all(records).unwrap_or_default();
     for Process { name, .. } in all.into_iter().filter(|process| !process.is_alive()) {
-        eprintln!("removing what {name} left behind");
+        eprintln!("removing the clusters and brokers of {name}");
         if remove(&name) {
             processes::forget(records, &name);
         }
     }
 }
 
-/// Whether a cluster or a broker goes with a name.
-fn goes_with(candidate: &str, name: &str) -> bool {
+/// Whether a cluster or broker with the name `candidate` belongs to `name`.
+fn belongs_to(candidate: &str, name: &str) -> bool {
     candidate.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// Removes the clusters and brokers that go with a name, and says whether none is left.
+/// Removes the clusters and brokers of a name. Returns whether none is left.
 fn remove(name: &str) -> bool {
     let mut gone = true;
     let mut take = |what: &str, name: &str, taken: Result<()>| {
         if let Err(error) = taken {
-            eprintln!("{what} {name} could not be removed: {error:#}");
+            eprintln!("cannot remove {what} {name}: {error:#}");
             gone = false;
         }
     };
-    for name in pulsar::Broker::names().unwrap_or_default().iter().filter(|other| goes_with(other, name)) {
+    for name in pulsar::Broker::names().unwrap_or_default().iter().filter(|other| belongs_to(other, name)) {
         take("broker", name, pulsar::Broker::open(name).and_then(pulsar::Broker::down));
     }
-    for name in Cluster::names().unwrap_or_default().iter().filter(|other| goes_with(other, name)) {
+    for name in Cluster::names().unwrap_or_default().iter().filter(|other| belongs_to(other, name)) {
         take("cluster", name, Cluster::open(name).and_then(Cluster::down));
     }
     let _ = fs::remove_file(state::all().unwrap_or_default().join(format!("{name}.lock")));
@@ -90,15 +90,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_with_a_name_has_it_or_begins_with_it() {
-        assert!(goes_with("test-47", "test-47"));
-        assert!(goes_with("test-47-tls", "test-47"));
-        assert!(!goes_with("test-471", "test-47"));
-        assert!(!goes_with("my-test-47", "test-47"));
+    fn a_name_covers_itself_and_names_with_its_prefix() {
+        assert!(belongs_to("test-47", "test-47"));
+        assert!(belongs_to("test-47-tls", "test-47"));
+        assert!(!belongs_to("test-471", "test-47"));
+        assert!(!belongs_to("my-test-47", "test-47"));
     }
 
     #[test]
-    fn the_record_of_a_name_is_there_for_as_long_as_the_name() {
+    fn a_record_lives_as_long_as_its_name() {
         let temporary = Temporary::new("temporary-unit");
         let record = processes::find(&records().unwrap(), &temporary.name());
         assert!(record.unwrap().is_some_and(|process| process.is_alive()));

@@ -1,4 +1,4 @@
-//! The environment variables in which `cargo xtask test` tells the tests what it has started and built.
+//! The environment variables through which `cargo xtask test` passes what it started and built to the tests.
 
 /// The cluster of the end-to-end tests.
 pub const CLUSTER: &str = "QUINTET_E2E_CLUSTER";
@@ -6,14 +6,14 @@ pub const CLUSTER: &str = "QUINTET_E2E_CLUSTER";
 /// The program that the end-to-end tests run as the manager.
 pub const PROGRAM: &str = "QUINTET_E2E_PROGRAM";
 
-/// The folder with the programs for Pulsar.
+/// The folder with the Pulsar programs.
 pub const PULSAR_PROGRAMS: &str = "QUINTET_E2E_PULSAR_PROGRAMS";
 
-/// The folder with the archives of the project's images, for the tests on real nodes.
+/// The folder with the archives of the project's images, for tests on real nodes.
 pub const IMAGES: &str = "QUINTET_E2E_IMAGES";
 
-/// How the names of the brokers of the Pulsar programs' tests begin.
+/// The prefix of the names of the brokers for the tests of the Pulsar programs.
 pub const BROKERS: &str = "QUINTET_PULSAR_BROKERS";
 
-/// The program of `cargo xtask`, for tests that start real nodes: a node is a process of it.
+/// The program of `cargo xtask`, for tests that start real nodes; a node is a process of it.
 pub const XTASK: &str = "QUINTET_XTASK";

@@ -1,14 +1,14 @@
-//! What holds for the sources of every crate: imports form no circle of more than two files, and files stay short.
+//! Checks the sources of every crate: imports form no circle of more than two files, and files are short.
 //!
-//! An import is a path that begins with `crate`, `super` or `self` and leads to another file of the crate. Paths in tests do
-//! not count, and neither do those in a crate's root, which lists the modules.
+//! An import is a path that begins with `crate`, `super` or `self` and leads to another file of the crate.
+//! Paths in tests and in a crate's root, which lists the modules, do not count.
 #![cfg(test)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The most lines of a file, tests apart.
+/// The maximum number of lines of a file, without its tests.
 const MOST_LINES: usize = 700;
 /// Files that may be longer, with the reason.
 const LONGER: [(&str, &str); 1] =
@@ -66,12 +66,12 @@ fn modules(source: &Path) -> BTreeMap<Module, String> {
     files.iter().map(module).filter(|(module, _)| !module.is_empty()).collect()
 }
 
-/// The paths that a piece of code names, each as its words: the trees of `use` are unfolded.
+/// The paths in a piece of code, each as its words. Trees of `use` are expanded.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for start in ["crate::", "super::", "self::"] {
         for (at, _) in code.match_indices(start) {
-            // `pub(in crate::…)` is no import.
+            // `pub(in crate::…)` is not an import.
             let before = &code[..at];
             let begins = before.chars().next_back().is_none_or(|c| !c.is_alphanumeric() && !"_:".contains(c));
             let begins = begins && !before.ends_with("(in ");
@@ -83,7 +83,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Reads a path, or a tree of them, at the beginning of a text. Returns how much was read.
+/// Parses a path, or a tree of paths, at the beginning of a text. Returns the number of parsed bytes.
 fn unfold(text: &str, before: &mut Vec<String>, found: &mut Vec<Vec<String>>) -> usize {
     let (depth, mut at) = (before.len(), 0);
     loop {
@@ -143,7 +143,7 @@ fn reachable(from: &Module, graph: &BTreeMap<Module, BTreeSet<Module>>) -> BTree
     seen
 }
 
-/// Circles of more than two files, each once.
+/// The circles of more than two files, each once.
 fn circles(modules: &BTreeMap<Module, String>) -> BTreeSet<Vec<String>> {
     let graph: BTreeMap<_, _> =
         modules.iter().map(|(module, code)| (module.clone(), imports(module, code, modules))).collect();
@@ -167,7 +167,7 @@ fn imports_form_no_circle_of_more_than_two_files() {
 }
 
 #[test]
-fn a_circle_is_found() {
+fn finds_a_circle() {
     let module = |name: &str, code: &str| (vec![name.to_owned()], code.to_owned());
     let of_three = [
         module("a", "use crate::{b::{X, Y}, d};"),
@@ -181,12 +181,12 @@ fn a_circle_is_found() {
 }
 
 #[test]
-fn files_stay_short() {
+fn files_are_short() {
     let mut files = Vec::new();
     for source in sources() {
         walk(&source, &mut files);
     }
-    // Tests read like lists, and may be long.
+    // Tests are lists of cases and may be long.
     let is_test = |file: &PathBuf| {
         let tests = workspace().join("tests");
         file.starts_with(&tests) && !file.starts_with(tests.join("bench"))

@@ -1,7 +1,7 @@
-//! What may happen next: to nodes, pods, the spec, the leader and the time.
+//! The possible events: for nodes, pods, the spec, the leader and time.
 //!
-//! Repairs and progress are always possible. Disturbances take from a budget that is part of the state, so the states are
-//! finite. Time passes only while the leader has nothing to do: it is faster than every wait.
+//! Repairs and progress are always possible. Disturbances use up a budget that is part of the state, so the
+//! number of states is finite. Time passes only while the leader is idle: it is faster than every wait.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodRef(NodeId, u8);
 
-/// One step from a state to the next.
+/// A step from a state to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Break(u8),
@@ -61,10 +61,9 @@ pub enum Event {
     Suspend,
     Resume,
     Pass,
-    /// A pass whose status is written later: the executor limits the pace of status writes.
+    /// A reconcile whose status is written later, because the executor limits the rate of status writes.
     PassWithoutStatus,
-    /// A pass whose leader dies after this number of writes. `is_in_flight`: the writes that run side by side with the
-    /// next one may still arrive.
+    /// The leader dies after this number of writes. `is_in_flight`: parallel writes may still arrive.
     NewLeader {
         written: u8,
         is_in_flight: bool,
@@ -76,7 +75,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The order of events while all goes well: repairs first, time last. None for a disturbance.
+    /// The priority of an event without disturbances: repairs first, time last. `None` for a disturbance.
     pub fn heals(self) -> Option<u8> {
         Some(match self {
             Self::Drop => 0,
@@ -126,22 +125,22 @@ impl fmt::Display for Event {
             Self::RaiseMax => write!(f, "a user raises maxFailedNodes by 1"),
             Self::Suspend => write!(f, "a user suspends"),
             Self::Resume => write!(f, "a user resumes"),
-            Self::Pass => write!(f, "a pass of the leader"),
-            Self::PassWithoutStatus => write!(f, "a pass of the leader, whose status is written later"),
+            Self::Pass => write!(f, "the leader reconciles"),
+            Self::PassWithoutStatus => write!(f, "the leader reconciles and writes the status later"),
             Self::NewLeader { written, is_in_flight } => {
                 let rest =
-                    if *is_in_flight { "; the writes beside the next one may still arrive" } else { "" };
-                write!(f, "the leader dies after {written} writes of a pass{rest}")
+                    if *is_in_flight { "; the writes parallel to the next one may still arrive" } else { "" };
+                write!(f, "the leader dies after {written} writes of a reconcile{rest}")
             }
             Self::Land => write!(f, "writes of the deposed leader arrive"),
             Self::Drop => write!(f, "writes of the deposed leader are lost"),
-            Self::Wait => write!(f, "time passes, until it would change the plan"),
+            Self::Wait => write!(f, "time passes until the plan changes"),
             Self::Day => write!(f, "a day passes"),
         }
     }
 }
 
-/// The first state: Nodes, and a DaemonJob that no manager has seen.
+/// The initial state: Nodes, and a DaemonJob that no manager has seen.
 pub fn initial(variant: Variant, budget: Budget) -> State {
     let mut nodes = [Node::created(0); NAMES];
     for node in nodes.iter_mut().skip(usize::from(variant.nodes)) {
@@ -160,14 +159,14 @@ pub fn initial(variant: Variant, budget: Budget) -> State {
     }
 }
 
-/// The states that may follow.
+/// Collects the states that may follow.
 pub struct Successors<'w> {
     worlds: &'w mut Worlds,
     from: &'w State,
     found: Vec<(Event, State)>,
 }
 
-/// Every event that may happen now. An error is a broken invariant, and the event that breaks it.
+/// The events that are possible in a state. An error is a broken invariant with the event that breaks it.
 pub fn successors(worlds: &mut Worlds, from: &State) -> Result<Vec<(Event, State)>, (Event, String)> {
     let pass = worlds.pass(from);
     invariants::of_pass(worlds, from, &pass).map_err(|broken| (Event::Pass, broken))?;
@@ -202,14 +201,14 @@ impl Successors<'_> {
         }
     }
 
-    /// Whether the node may need one more pod.
+    /// Whether the node may need another pod.
     fn may_retry(&self, id: NodeId) -> bool {
         let recorded = self.worlds.line(self.from.shards[id.slot()].line).map_or(0, |line| line.pod);
         let pods = self.from.pods.iter().filter(|pod| pod.node == id).map(|pod| u64::from(pod.number));
         pods.chain([recorded]).max() < Some(self.worlds.variant.attempts.into())
     }
 
-    /// Whether the node may need one more pod if those that have not started are deleted.
+    /// Whether the node may need another pod if its pods that have not started are deleted.
     fn may_lose_unstarted(&self, id: NodeId) -> bool {
         let has_not_started = |pod: &Pod| pod.node == id && pod.phase == Phase::Unbound;
         !self.from.pods.iter().any(has_not_started) || self.may_retry(id)
@@ -349,7 +348,7 @@ impl Successors<'_> {
             for write in &self.from.in_flight {
                 write_once(self.worlds, &mut landed, write);
             }
-            // A status that arrives late judges what was.
+            // A late status describes the past.
             landed.truth.is_convicted &= self.from.truth.is_convicted;
             self.found.push((Event::Land, landed));
         } else if is_idle {
@@ -367,7 +366,7 @@ impl Successors<'_> {
         }
     }
 
-    /// The leader dies before any of its writes, and perhaps while some are on their way.
+    /// The leader dies before one of its writes, with or without writes in flight.
     fn new_leader(&mut self, pass: &Pass, writes: &[Write]) {
         let mut end_of_step = 0;
         let mut ends = Vec::new();
@@ -406,7 +405,7 @@ fn late(write: Write) -> Write {
     }
 }
 
-/// The state after these writes of a pass.
+/// The state after these writes of a reconcile.
 fn passed(worlds: &Worlds, from: &State, pass: &Pass, writes: &[Write]) -> State {
     let mut state = from.clone();
     state.memory = pass.memory;
@@ -425,7 +424,7 @@ fn passed(worlds: &Worlds, from: &State, pass: &Pass, writes: &[Write]) -> State
     state
 }
 
-/// One write, and what it makes true.
+/// Executes a write and updates the truth.
 fn write_once(worlds: &Worlds, state: &mut State, write: &Write) {
     let before = state.status;
     state.apply(write);
@@ -450,7 +449,7 @@ fn write_once(worlds: &Worlds, state: &mut State, write: &Write) {
 }
 
 impl State {
-    /// Becomes another state, and keeps the budget.
+    /// Becomes another state, but keeps the budget.
     fn replace(&mut self, other: Self) {
         let budget = self.budget;
         *self = other;
@@ -463,7 +462,7 @@ impl State {
         self.truth.is_convicted = false;
     }
 
-    /// A pod ends, by a kubelet that its node has. `outcome`: how the attempt ended, if it was one.
+    /// The kubelet of an existing node reports the end of a pod. `outcome` is that of its attempt.
     fn end(&mut self, at: usize, phase: Phase, outcome: Option<Outcome>) {
         let pod = &mut self.pods[at];
         pod.phase = phase;
@@ -471,30 +470,30 @@ impl State {
         let pod = *pod;
         let node = self.nodes[usize::from(pod.node.name)];
         let is_renewed = outcome == Some(Outcome::Succeeded) && pod.started_on == Some(node.generation);
-        // The mark says that it was no attempt, once the pod is deleted.
+        // After the deletion, the mark shows that the pod was not an attempt.
         let is_superfluous = pod.deletion != Deletion::None && pod.has_mark("Superfluous");
         let outcome = outcome.filter(|outcome| *outcome == Outcome::Succeeded || !is_superfluous);
-        // A pod with a mark may fail on its own, and be deleted afterwards. Of a pod that is deleted before it starts, nobody
-        // knows what ran if its node is not Ready after that.
+        // A marked pod may fail by itself and be deleted afterwards. If a pod is deleted before its start and
+        // its node is not Ready afterwards, it is unknown whether it ran.
         let is_open = pod.mark.is_some() && outcome == Some(Outcome::Failed);
         self.truth.nodes[pod.node.slot()].is_ambiguous |=
             is_open || outcome.is_none() && phase == Phase::Failed;
         let home = if is_renewed { NodeId { generation: node.generation, ..pod.node } } else { pod.node };
         let has_own = self.shards[home.slot()].line != 0 || self.pods.iter().any(|other| other.node == home);
         let truth = &mut self.truth.nodes[home.slot()];
-        // A late write made it for the Node that had the name before, and the present Node had a pod of its own. The rules
-        // leave it open which of the two counts.
+        // A late write created the pod for the former Node of this name, and the present Node had its own
+        // pod. The rules do not decide which of the two counts.
         truth.has_second_pod |= home != pod.node && (has_own || truth.tried.is_some());
         truth.is_ambiguous |= truth.has_second_pod;
         truth.tried = truth.tried.max(Some(pod.truth));
-        // A superfluous pod has no outcome, so the rules leave it open whether it makes its node suspect. The ledger may know
-        // a later pod than a late one.
+        // A superfluous pod has no outcome, so the rules do not decide whether it makes its node suspect. The
+        // ledger may have a later pod than a late one.
         let is_open = truth.has_second_pod || is_superfluous && phase == Phase::Failed;
         if pod.has_node_ready && phase != Phase::Rejected && !pod.is_late && !is_open {
             truth.unclear = Some(pod.truth);
         }
         if let Some(outcome) = outcome {
-            // A late pod of an older rollout does not undo the counts of the present one: its number is lower.
+            // A late pod of an older rollout does not reset the counts: its number is lower.
             if truth.rollout < pod.truth {
                 truth.rollout = pod.truth;
                 (truth.failures, truth.possible_failures) = (0, 0);
@@ -503,7 +502,7 @@ impl State {
             match outcome {
                 Outcome::Succeeded => {
                     truth.failures = 0;
-                    // Of two pods that ran at one time the one with the higher number counts, whichever ended last.
+                    // Of two concurrent pods, the one with the higher number counts, whichever ended last.
                     if !truth.is_ambiguous {
                         truth.possible_failures = 0;
                     }
@@ -519,7 +518,7 @@ impl State {
         self.settle_pod(at);
     }
 
-    /// The garbage collector fails a pod whose node is gone, and deletes it at once.
+    /// The garbage collector fails a pod of a deleted node, and deletes it.
     fn collect(&mut self, at: usize) {
         let pod = &mut self.pods[at];
         if !pod.phase.has_ended() {
@@ -529,20 +528,20 @@ impl State {
         self.delete_pod(at);
     }
 
-    /// Counts a node that is about to be deleted.
+    /// Counts a node before its deletion.
     fn count_deleted(&mut self, id: NodeId) {
         let rollout = self.truth.rollout;
         let truth = self.truth.nodes[id.slot()];
         let has_failed = truth.last.is_some_and(|last| {
             last.outcome == Outcome::Failed && last.rollout == rollout && !truth.is_ambiguous
         });
-        // The mark of a superfluous pod says that it was no attempt.
+        // The mark of a superfluous pod shows that it was not an attempt.
         let runs = self.pods.iter().any(|pod| {
             let is_attempt = pod.has_node_ready && !pod.is_late && pod.mark.is_none() && pod.truth == rollout;
             pod.node == id && pod.phase == Phase::Running && is_attempt && !truth.has_second_pod
         });
         let is_suspect = runs || truth.unclear == Some(rollout) && !self.nodes[usize::from(id.name)].is_ready;
-        // On a node that was cordoned, a retry that runs may succeed before the leader looks: then nothing counts.
+        // On a cordoned node, a running retry may succeed before the leader reconciles. Then nothing counts.
         let may_succeed =
             truth.was_cordoned && self.pods.iter().any(|pod| pod.node == id && pod.phase == Phase::Running);
         self.truth.gone += u8::from(has_failed && !may_succeed || is_suspect && !truth.was_cordoned);

@@ -1,7 +1,8 @@
-//! The invariants of the DaemonJob page, section Proof, judged by what happened and not by what the plan says of it.
+//! The invariants of a DaemonJob (docs/reliability.md), judged by the events and not by the plan's reports.
 //!
-//! Where the rules leave it open whether something counts (a write on its way, a failure that met a deletion), an invariant
-//! that demands takes the reading with fewer failures, and one that forbids takes the reading with more.
+//! The rules may leave open whether something counts, such as a write in flight or a failure during a
+//! deletion. Then an invariant that requires something assumes fewer failures, and one that forbids assumes
+//! more.
 
 use quintet_daemonjob::api::{DaemonJobStatus, FailurePolicyType, NodeReason};
 use quintet_runtime::model::conditions::is_true;
@@ -9,10 +10,10 @@ use quintet_runtime::model::conditions::is_true;
 use crate::state::{NodeId, Outcome, Phase, Pod, State};
 use crate::world::{Pass, Worlds, name_of};
 
-/// A broken invariant, in words.
+/// Ok, or a description of the broken invariant.
 type Judgement = Result<(), String>;
 
-/// When a suspect node is lost.
+/// The seconds after which a suspect node is lost.
 const LOST: u16 = 600;
 
 fn has_reason(status: &DaemonJobStatus, type_: &str, reason: &str) -> bool {
@@ -22,16 +23,16 @@ fn has_reason(status: &DaemonJobStatus, type_: &str, reason: &str) -> bool {
     status.conditions.iter().find(holds).is_some()
 }
 
-/// Whether failed nodes hold the making of pods.
+/// Whether the failure policy stops the rollout.
 pub fn is_braked(status: &DaemonJobStatus) -> bool {
     has_reason(status, "Paused", "MaxFailedNodesExceeded")
 }
 
 fn listed(list: &[NodeReason], id: NodeId) -> Option<String> {
-    list.iter().find(|told| told.node == name_of(id.name)).map(|told| told.reason.clone())
+    list.iter().find(|one| one.node == name_of(id.name)).map(|one| one.reason.clone())
 }
 
-/// What no state may be.
+/// Checks a state.
 pub fn of_state(state: &State) -> Judgement {
     for (at, pod) in state.pods.iter().enumerate() {
         let is_other = |other: &&Pod| other.occupies() && !other.is_late && other.node.name == pod.node.name;
@@ -42,17 +43,17 @@ pub fn of_state(state: &State) -> Judgement {
     Ok(())
 }
 
-/// What no run of events may end in, when nothing is left to happen.
+/// Checks a state in which no event remains.
 pub fn of_rest(worlds: &Worlds, state: &State) -> Judgement {
-    let Some(status) = worlds.status(state.status) else { return Err("5: there is no status".to_owned()) };
+    let Some(status) = worlds.status(state.status) else { return Err("5: no status was written".to_owned()) };
     let is = |type_| is_true(&status.conditions, type_);
     let has_ended = is("Complete") || is("Failed") || is("Suspended") || is_braked(status);
     has_ended.then_some(()).ok_or_else(|| {
-        "5: all goes well, and the DaemonJob is neither Complete nor Failed nor held for a user".to_owned()
+        "5: without disturbances, the DaemonJob is not Complete, Failed or held for a user".to_owned()
     })
 }
 
-/// What no pass may do.
+/// Checks a reconcile.
 pub fn of_pass(worlds: &Worlds, state: &State, pass: &Pass) -> Judgement {
     let facts = Facts { worlds, state, pass };
     facts.creations()?;
@@ -63,7 +64,7 @@ pub fn of_pass(worlds: &Worlds, state: &State, pass: &Pass) -> Judgement {
     facts.reasons()
 }
 
-/// What is true before a pass, and what the leader knows that no event shows: for how long nodes are not Ready.
+/// The state before a reconcile, and what the leader has measured: how long nodes have not been Ready.
 struct Facts<'s> {
     worlds: &'s Worlds,
     state: &'s State,
@@ -71,13 +72,13 @@ struct Facts<'s> {
 }
 
 impl Facts<'_> {
-    /// The rollout that this pass is about.
+    /// The rollout of this reconcile.
     fn rollout(&self) -> u8 {
         let truth = self.state.truth;
         truth.rollout + u8::from(truth.template != Some(self.state.spec.template))
     }
 
-    /// The deleted nodes that count as failed by every reading of the rules.
+    /// The deleted nodes that count as failed in every reading of the rules.
     fn gone(&self) -> u8 {
         let truth = self.state.truth;
         if self.rollout() == truth.rollout { truth.gone } else { 0 }
@@ -93,7 +94,7 @@ impl Facts<'_> {
         last.is_some_and(|last| last.outcome == outcome && last.rollout == self.rollout())
     }
 
-    /// Whether an attempt failed in this rollout and none has succeeded since, of which there were this number of failures.
+    /// Whether an attempt failed in this rollout and none has succeeded since. `failures` is their number.
     fn has_failed(&self, id: NodeId, failures: u8) -> bool {
         let is_current = self.state.truth.nodes[id.slot()].rollout == self.rollout();
         self.last(id, Outcome::Failed) || is_current && failures > 0 && !self.last(id, Outcome::Succeeded)
@@ -106,34 +107,34 @@ impl Facts<'_> {
         })
     }
 
-    /// Whether the leader may judge the last attempt on the node otherwise.
+    /// Whether the leader may judge the last attempt on the node differently.
     fn is_ambiguous(&self, id: NodeId) -> bool {
         self.state.truth.nodes[id.slot()].is_ambiguous
     }
 
-    /// Whether the node has more failures than it may have, by their number so far.
+    /// Whether the node has more than `backoffLimit` failures.
     fn exceeds(&self, id: NodeId, failures: u8) -> bool {
         let is_current = self.state.truth.nodes[id.slot()].rollout == self.rollout();
         is_current && failures > self.worlds.variant.backoff_limit
     }
 
-    /// For how long the leader has seen the node not Ready.
+    /// Whether the leader has seen the node not Ready for [`LOST`] seconds.
     fn has_been_down(&self, id: NodeId) -> bool {
         self.pass.memory.nodes[id.slot()].not_ready.is_some_and(|age| age >= LOST)
     }
 
-    /// Whether the node is not Ready since an attempt.
+    /// Whether the node has not been Ready since an attempt.
     fn is_suspect(&self, id: NodeId) -> bool {
         let is_ready = self.state.node_of(id).is_some_and(|node| node.is_ready);
         !is_ready && self.state.is_suspect(id, |_| true)
     }
 
-    /// Whether the brake was on when the leader began, and the node is not Ready since.
+    /// Whether the rollout was stopped when the leader began, and the node has not been Ready since.
     fn is_inherited(&self, id: NodeId) -> bool {
         self.pass.memory.nodes[id.slot()].is_inherited
     }
 
-    /// The nodes that count as failed by every reading of the rules.
+    /// The number of nodes that count as failed in every reading of the rules.
     fn failed(&self) -> u8 {
         let rollout = self.rollout();
         let failed = self.state.existing().filter(|(id, node)| {
@@ -149,7 +150,7 @@ impl Facts<'_> {
         u8::try_from(failed.count()).unwrap_or(u8::MAX).saturating_add(self.gone())
     }
 
-    /// Whether the node counts as failed by some reading of the rules.
+    /// Whether the node counts as failed in some reading of the rules.
     fn may_have_failed(&self, id: NodeId) -> bool {
         let Some(node) = self.state.node_of(id) else { return false };
         let is_down = self.has_been_down(id) || self.is_inherited(id);
@@ -160,7 +161,7 @@ impl Facts<'_> {
             || !node.is_ready && is_down && self.was_tried(id)
     }
 
-    /// Invariants 1 and 2, and *once*.
+    /// Invariants 1 and 2, and that a node succeeds once.
     fn creations(&self) -> Judgement {
         let made = &self.pass.creations;
         if made.is_empty() {
@@ -169,21 +170,21 @@ impl Facts<'_> {
         let Facts { worlds, state, .. } = self;
         let (failed, max) = (self.failed(), worlds.max_failed(state.spec));
         if worlds.variant.policy != FailurePolicyType::Continue && failed > max {
-            return Err(format!("1: a pod is made while {failed} nodes have failed and {max} may"));
+            return Err(format!("1: a pod is created, but {failed} nodes have failed and {max} may fail"));
         }
         if state.spec.is_suspended || state.truth.template != Some(state.spec.template) {
-            return Err("a pod is made while suspended, or before the status tells the rollout".to_owned());
+            return Err("a pod is created while suspended, or before the status has the rollout".to_owned());
         }
         for pod in made {
             let name = name_of(pod.node.name);
             if state.node_of(pod.node).is_none_or(|node| node.is_tainted || !node.is_ready) {
-                return Err(format!("a pod is made for node {name}, which may not have one"));
+                return Err(format!("a pod is created for node {name}, which may not have one"));
             }
             if self.is_done(pod.node) && !self.is_ambiguous(pod.node) {
-                return Err(format!("once: node {name} succeeded with this template and runs again"));
+                return Err(format!("node {name} succeeded with this template and runs again"));
             }
             if pod.number > worlds.variant.attempts + 1 {
-                return Err(format!("pod {} of node {name}, which had no reason for so many", pod.number));
+                return Err(format!("pod {} of node {name} exceeds the attempts", pod.number));
             }
         }
         self.places(made)
@@ -216,14 +217,12 @@ impl Facts<'_> {
         let all_hold = made.iter().all(may_hold);
         let limit = usize::from(self.worlds.variant.parallelism);
         if running > limit || !all_hold && running + held > limit {
-            return Err(format!(
-                "2: {running} pods run, {held} more places are held, parallelism is {limit}"
-            ));
+            return Err(format!("2: {running} pods run, {held} more slots are held, parallelism is {limit}"));
         }
         Ok(())
     }
 
-    /// What the status says of failures is true.
+    /// The failures in the status are true.
     fn lists(&self) -> Judgement {
         let status = &self.pass.status;
         for (id, _) in self.state.existing() {
@@ -231,7 +230,7 @@ impl Facts<'_> {
                 && !self.may_have_failed(id)
             {
                 return Err(format!(
-                    "node {} is listed as failed, {reason}, and has not failed",
+                    "node {} is listed as failed, {reason}, but has not failed",
                     name_of(id.name)
                 ));
             }
@@ -239,13 +238,13 @@ impl Facts<'_> {
                 && self.has_failed(id, self.state.truth.nodes[id.slot()].failures)
                 && !self.is_ambiguous(id)
             {
-                return Err(format!("node {} has failed and is skipped, {reason}", name_of(id.name)));
+                return Err(format!("node {} has failed, but is skipped, {reason}", name_of(id.name)));
             }
         }
         let failed = self.state.existing().filter(|(id, _)| self.may_have_failed(*id)).count();
         let failed = failed + self.state.deleted().filter(|id| self.was_tried(*id)).count();
         if is_braked(status) && failed <= usize::from(self.worlds.max_failed(self.state.spec)) {
-            return Err(format!("the brake is on, and {failed} nodes have failed"));
+            return Err(format!("the rollout is stopped, but only {failed} nodes have failed"));
         }
         Ok(())
     }
@@ -254,19 +253,19 @@ impl Facts<'_> {
     fn complete(&self) -> Judgement {
         let Facts { worlds, state, pass } = self;
         if state.truth.is_convicted {
-            return Err("4: Failed becomes Complete, and nothing has happened that allows it".to_owned());
+            return Err("4: Failed becomes Complete without an event that allows it".to_owned());
         }
         let mut failed = 0;
         for (id, node) in state.existing() {
             let name = name_of(id.name);
             if !node.is_ready && state.is_suspect(id, |_| true) && !self.has_been_down(id) {
-                return Err(format!("3: Complete, and node {name} is suspect"));
+                return Err(format!("3: Complete, but node {name} is suspect"));
             }
             let is_lost = listed(&pass.status.failed_nodes, id).is_some();
             failed += u8::from(is_lost);
-            let is_told = is_lost || listed(&pass.status.skipped_nodes, id).is_some();
-            if !self.is_done(id) && !self.is_ambiguous(id) && !is_told {
-                return Err(format!("3: Complete, and node {name} is neither done nor listed"));
+            let is_explained = is_lost || listed(&pass.status.skipped_nodes, id).is_some();
+            if !self.is_done(id) && !self.is_ambiguous(id) && !is_explained {
+                return Err(format!("3: Complete, but node {name} is neither done nor listed"));
             }
         }
         let tolerated = match worlds.variant.policy {
@@ -274,12 +273,12 @@ impl Facts<'_> {
             _ => 0,
         };
         if failed > tolerated {
-            return Err(format!("3: Complete, {failed} nodes have failed and {tolerated} may"));
+            return Err(format!("3: Complete, but {failed} nodes have failed and {tolerated} may fail"));
         }
         Ok(())
     }
 
-    /// Invariant 6: who waits is told why.
+    /// Invariant 6: every waiting node has a reason.
     fn reasons(&self) -> Judgement {
         let status = &self.pass.status;
         let is = |type_| is_true(&status.conditions, type_);
@@ -288,14 +287,14 @@ impl Facts<'_> {
             let pending = listed(&status.pending_nodes, id);
             let is_listed =
                 listed(&status.failed_nodes, id).is_some() || listed(&status.skipped_nodes, id).is_some();
-            let is_told = pending.is_some() || is_listed || self.state.pods.iter().any(runs);
-            if !is_told && !self.is_done(id) && !self.is_ambiguous(id) {
+            let is_explained = pending.is_some() || is_listed || self.state.pods.iter().any(runs);
+            if !is_explained && !self.is_done(id) && !self.is_ambiguous(id) {
                 return Err(format!("6: node {} waits without a reason", name_of(id.name)));
             }
             let is_held = is("Paused") || is("Suspended") || is("Complete") || is("Failed");
             let begins = !self.pass.steps.is_empty();
             if pending.as_deref() == Some("Creating") && !is_held && !begins {
-                return Err(format!("6: node {} gets no pod, and nothing holds it", name_of(id.name)));
+                return Err(format!("6: node {} gets no pod, but no hold explains it", name_of(id.name)));
             }
         }
         Ok(())

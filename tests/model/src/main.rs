@@ -1,11 +1,8 @@
-//! `quintet-model`: every state that a small DaemonJob can reach, and the invariants in each.
+//! `quintet-model` explores every state that a small DaemonJob can reach, and checks the invariants in each.
 //!
-//! The plan is the real one; nodes, pods, users, leaders and the time are modelled in [`environment`]. Two scopes: two nodes
-//! with two managers and up to three pods a node, and three nodes with one manager and up to two pods a node. A search ends when
-//! there is no new state. It prints its counts, and for a broken invariant the shortest steps to it; then the exit code
-//! is 1.
-//!
-//! `--long` allows more disturbances in one run. `--log FILE` adds a line with date, commit and counts to a file.
+//! The plan is the real one; [`environment`] models nodes, pods, users, leaders and time. A search ends when
+//! it finds no new state. The program prints counts, and the shortest steps to a broken invariant; then the
+//! exit code is 1. `--long` allows more disturbances. `--log FILE` appends date, commit and counts.
 
 mod environment;
 mod invariants;
@@ -27,7 +24,6 @@ use crate::search::{Found, search};
 use crate::state::{Budget, FAULTS};
 use crate::world::Variant;
 
-/// One search.
 struct Case {
     scope: usize,
     variant: Variant,
@@ -40,21 +36,21 @@ const SCOPES: [&str; 2] =
 /// Disturbances of each kind: Break, Taint, Cordon, Delete, Fail, Reject, Kill, Act, Leader, Day.
 type Faults = [u8; FAULTS];
 
-/// Whatever may happen.
+/// All disturbances.
 const ALL: Faults = [2, 1, 1, 1, 2, 1, 1, 2, 1, 1];
-/// Nodes break, are tainted, cordoned and deleted.
+/// Nodes break, and are tainted, cordoned and deleted.
 const NODES: Faults = [2, 1, 1, 1, 1, 0, 0, 0, 0, 1];
 /// Pods fail, are rejected and deleted.
 const PODS: Faults = [0, 1, 0, 0, 2, 1, 1, 0, 0, 0];
 /// Users change the spec twice, and a pod fails.
 const ACTS: Faults = [0, 0, 0, 0, 1, 0, 0, 2, 0, 0];
-/// Leaders die in the middle of a pass.
+/// Leaders die during a reconcile.
 const LEADERS: Faults = [1, 0, 0, 1, 1, 0, 1, 1, 1, 0];
 
-/// The disturbances of one run in the short tier, and in the long one.
+/// The number of disturbances of a run in the short tier and in the long one.
 type Tiers = [u8; 2];
 
-/// Scope, type, parallelism, backoffLimit, disturbances of each kind and in all.
+/// Scope, type, parallelism, backoffLimit, disturbances of each kind and in total.
 const CASES: [(usize, FailurePolicyType, u8, u8, Faults, Tiers); 24] = [
     (0, Pause, 1, 1, PODS, [3, 5]),
     (0, Pause, 1, 0, ACTS, [3, 3]),
@@ -119,7 +115,7 @@ fn main() -> ExitCode {
     if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs the searches, two at a time. After a broken invariant no further one begins.
+/// Runs the searches, two at a time. A broken invariant prevents further ones.
 fn run(cases: &[Case], only: Option<usize>) -> Vec<Option<Found>> {
     let next = AtomicUsize::new(0);
     let is_broken = AtomicBool::new(false);
@@ -134,7 +130,7 @@ fn run(cases: &[Case], only: Option<usize>) -> Vec<Option<Found>> {
                         continue;
                     }
                     let result = search(case.variant, case.budget);
-                    println!("{at:2} {} {}", told(case), counts(&result));
+                    println!("{at:2} {} {}", describe(case), counts(&result));
                     is_broken.fetch_or(result.broken.is_some(), Ordering::Relaxed);
                     if let Ok(mut found) = found.lock() {
                         found[at] = Some(result);
@@ -146,7 +142,7 @@ fn run(cases: &[Case], only: Option<usize>) -> Vec<Option<Found>> {
     found.into_inner().unwrap_or_default()
 }
 
-fn told(case: &Case) -> String {
+fn describe(case: &Case) -> String {
     let Variant { nodes, policy, max_failed, parallelism, backoff_limit, .. } = case.variant;
     format!(
         "{nodes} nodes, {policy:?} {max_failed}, parallelism {parallelism}, backoffLimit {backoff_limit}:"
@@ -158,19 +154,19 @@ fn counts(found: &Found) -> String {
     format!("{states} states, {transitions} transitions, depth {depth}, {:.1} s", took.as_secs_f64())
 }
 
-/// Prints what is broken, with the shortest steps to each, and the counts of each scope. Returns whether all holds.
+/// Prints broken invariants with the shortest steps to each, and the counts. Returns whether all hold.
 fn report(cases: &[Case], found: &[Option<Found>]) -> bool {
     let broken =
         cases.iter().zip(found).filter_map(|(case, found)| Some((case, found.as_ref()?.broken.as_ref()?)));
     let mut broken: Vec<_> = broken.collect();
     broken.sort_by_key(|(_, (_, steps))| steps.len());
-    let mut told_before = Vec::new();
+    let mut described = Vec::new();
     for (case, (why, steps)) in &broken {
-        println!("\n{} broken: {why}", told(case));
-        if told_before.contains(&why) {
+        println!("\n{} broken: {why}", describe(case));
+        if described.contains(&why) {
             continue;
         }
-        told_before.push(why);
+        described.push(why);
         for (number, step) in (1..).zip(steps) {
             println!("{number:5}. {step}");
         }
@@ -193,7 +189,7 @@ fn summary(scope: usize, name: &str, cases: &[Case], found: &[Option<Found>]) ->
     format!("{name}: {states} states, depth {depth}, {seconds:.0} s, {broken} broken")
 }
 
-/// Adds a line with date, commit and counts to a file.
+/// Appends a line with date, commit and counts to a file.
 fn log(file: &str, is_long: bool, cases: &[Case], found: &[Option<Found>]) -> std::io::Result<()> {
     let commit = Command::new("git").args(["describe", "--always", "--dirty"]).output()?;
     let commit = String::from_utf8_lossy(&commit.stdout).trim().to_owned();

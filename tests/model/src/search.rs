@@ -1,7 +1,7 @@
-//! A search through all states, breadth first, so that a counterexample is a shortest one.
+//! A breadth-first search through all states, so that a counterexample is a shortest one.
 //!
-//! A state is known by a digest of 128 bits; with ten million states the chance that two share one is below 1e-24. The
-//! states themselves are kept only until they are expanded.
+//! A state is identified by a digest of 128 bits. With ten million states, the chance of a collision is below
+//! 1e-24. The states themselves are kept only until they are expanded.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
@@ -14,7 +14,6 @@ use crate::invariants;
 use crate::state::{Budget, State, Write};
 use crate::world::{Variant, Worlds, name_of};
 
-/// What a search has found.
 pub struct Found {
     pub states: usize,
     pub transitions: usize,
@@ -24,11 +23,11 @@ pub struct Found {
     pub broken: Option<(String, Vec<String>)>,
 }
 
-/// A state as it is remembered.
+/// A state after its expansion.
 struct Known {
     before: u32,
     event: Event,
-    /// The next state while all goes well; itself where nothing is left to happen.
+    /// The next state without further disturbances; the state itself at rest.
     healed: u32,
 }
 
@@ -82,14 +81,13 @@ pub fn search(variant: Variant, budget: Budget) -> Found {
         transitions: search.transitions,
         depth: depth - 1,
         took: began.elapsed(),
-        broken: broken.map(|(at, last, why)| (why, search.told(at, last))),
+        broken: broken.map(|(at, last, why)| (why, search.describe(at, last))),
     }
 }
 
 type Broken = (u32, Option<Event>, String);
 
 impl Search {
-    /// The next level.
     fn expand(&mut self, level: Vec<(u32, State)>) -> Result<Vec<(u32, State)>, Broken> {
         let mut next = Vec::new();
         for (number, state) in level {
@@ -123,7 +121,7 @@ impl Search {
         Ok(next)
     }
 
-    /// A state from which all goes well for ever and nothing comes of it.
+    /// A state that never settles, even without further disturbances.
     fn unhealed(&self) -> Option<Broken> {
         let mut rests = vec![false; self.known.len()];
         for start in 0..self.known.len() {
@@ -136,7 +134,7 @@ impl Search {
                     break;
                 }
                 if path.len() > self.known.len() {
-                    let why = "5: all goes well, and the DaemonJob never comes to rest".to_owned();
+                    let why = "5: without disturbances, the DaemonJob never settles".to_owned();
                     return Some((u32::try_from(start).unwrap_or_default(), None, why));
                 }
                 at = healed;
@@ -148,8 +146,8 @@ impl Search {
         None
     }
 
-    /// The steps to a state, and the one that breaks an invariant there, for a person.
-    fn told(&mut self, to: u32, last: Option<Event>) -> Vec<String> {
+    /// A readable list of the steps to a state, with the last one, which breaks an invariant.
+    fn describe(&mut self, to: u32, last: Option<Event>) -> Vec<String> {
         let mut events: Vec<Event> = last.into_iter().collect();
         let mut at = to;
         while at != 0 {
@@ -171,13 +169,15 @@ impl Search {
         lines
     }
 
-    /// What a pass does, for a person.
+    /// A readable list of the writes of a reconcile.
     fn pass(&mut self, state: &State) -> String {
         let pass = self.worlds.pass(state);
         let mut text = String::new();
         for write in pass.steps.iter().flatten() {
-            let told = match write {
-                Write::Create(pod) => format!("makes pod {} of node {}", pod.number, name_of(pod.node.name)),
+            let line = match write {
+                Write::Create(pod) => {
+                    format!("creates pod {} of node {}", pod.number, name_of(pod.node.name))
+                }
                 Write::Mark { pod, mark } => {
                     let mark = mark.map_or("nothing", |mark| crate::world::MARKS[usize::from(mark)]);
                     format!("marks pod {} of node {} with {mark}", pod.number, name_of(pod.node.name))
@@ -197,10 +197,10 @@ impl Search {
                     let lists = [&status.failed_nodes, &status.pending_nodes, &status.skipped_nodes];
                     let nodes = lists.into_iter().flatten().map(|one| format!("{} {}", one.node, one.reason));
                     let nodes: Vec<String> = nodes.collect();
-                    format!("tells {:?} and {:?}", conditions.join(", "), nodes.join(", "))
+                    format!("sets {:?} and lists {:?}", conditions.join(", "), nodes.join(", "))
                 }
             };
-            let _ = write!(text, "\n       {told}");
+            let _ = write!(text, "\n       {line}");
         }
         text
     }

@@ -1,20 +1,20 @@
-//! The state of the model: everything that the plan reads, and the truth that the invariants are judged by.
+//! The state of the model: everything that the plan reads, and the truth by which the invariants are judged.
 //!
-//! A state is small and has no clock. Every time in it is an age: the time since the event, rounded down to the last
-//! threshold that it has passed. Ledger lines and statuses are numbers of interned values, see [`crate::world`].
+//! A state is small and has no clock. A time is an age, rounded down to the last threshold that it has
+//! passed. Ledger lines and statuses are numbers of interned values, see [`crate::world`].
 
 use crate::world::MARKS;
 
-/// The most node names.
+/// The maximum number of node names.
 pub const NAMES: usize = 3;
-/// Nodes of one name, one after the other: a Node is deleted and created again once.
+/// The maximum number of Nodes with a name: a Node is deleted and created again once.
 const GENERATIONS: usize = 2;
-/// More than the pods that one node may have.
+/// More than the maximum number of pods of a node.
 const MOST_PODS: usize = 5;
-/// Node objects that may exist in one search.
+/// The maximum number of Node objects.
 pub const NODES: usize = NAMES * GENERATIONS;
 
-/// One Node object: its name, and which one of that name it is.
+/// A Node object, by its name and its number among the Nodes of that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId {
     pub name: u8,
@@ -22,7 +22,7 @@ pub struct NodeId {
 }
 
 impl NodeId {
-    /// Where it is in arrays of [`NODES`].
+    /// The index in arrays of [`NODES`].
     pub fn slot(self) -> usize {
         usize::from(self.name) * GENERATIONS + usize::from(self.generation)
     }
@@ -39,7 +39,7 @@ impl NodeId {
     }
 }
 
-/// The Node of one name, as it is now or as it was last.
+/// The present or the last Node with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "a node has independent conditions")]
 pub struct Node {
@@ -49,7 +49,7 @@ pub struct Node {
     pub is_ready: bool,
     pub is_tainted: bool,
     pub is_cordoned: bool,
-    /// Created since the run began.
+    /// Whether it was created after the run began.
     pub is_new: bool,
 }
 
@@ -71,7 +71,6 @@ impl Node {
     }
 }
 
-/// How far a pod has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
     Unbound,
@@ -100,7 +99,6 @@ pub enum Deletion {
     AfterItsEnd,
 }
 
-/// A pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pod {
     pub node: NodeId,
@@ -111,23 +109,22 @@ pub struct Pod {
     pub phase: Phase,
     /// The annotation node-ready.
     pub has_node_ready: bool,
-    /// The Node of its name where its container started.
+    /// The Node on which its container started.
     pub started_on: Option<u8>,
     /// The annotation deleted-for, as an index into [`crate::world::MARKS`].
     pub mark: Option<u8>,
     pub deletion: Deletion,
     pub has_finalizer: bool,
-    /// Seconds since the leader saw its end. It has seen the end before the time passes, so a later deletion changes
-    /// nothing.
+    /// The seconds since the leader saw its end. The leader sees an end before time passes, so a later
+    /// deletion changes nothing.
     pub age: u8,
-    /// The rollout by the count of [`Truth::rollout`].
+    /// The number of its rollout, see [`Truth::rollout`].
     pub truth: u8,
-    /// A write of a deposed leader made it, after its successor made or recorded another one.
+    /// Created by a write of a deposed leader, after its successor created or recorded another pod.
     pub is_late: bool,
 }
 
 impl Pod {
-    /// A pod that was just made.
     pub fn of(node: NodeId, number: u8) -> Self {
         Self {
             node,
@@ -147,12 +144,12 @@ impl Pod {
         }
     }
 
-    /// Whether its containers run, or may yet.
+    /// Whether its containers run or may still run.
     pub fn occupies(&self) -> bool {
         !self.phase.has_ended() && (self.deletion == Deletion::None || self.phase != Phase::Unbound)
     }
 
-    /// Whether it has the annotation deleted-for with this word.
+    /// Whether the annotation deleted-for has this value.
     pub fn has_mark(&self, word: &str) -> bool {
         self.mark.is_some_and(|mark| MARKS[usize::from(mark)] == word)
     }
@@ -162,13 +159,12 @@ impl Pod {
         1 << (self.node.slot() * MOST_PODS + usize::from(self.number) % MOST_PODS)
     }
 
-    /// The same pod, by what its name and UID are made of.
+    /// Whether `other` has the same name and UID.
     pub fn is(&self, other: &Self) -> bool {
         (self.node, self.number, self.is_late) == (other.node, other.number, other.is_late)
     }
 }
 
-/// What the user wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
     pub generation: u8,
@@ -177,35 +173,34 @@ pub struct Spec {
     pub is_suspended: bool,
 }
 
-/// What one process remembers of a node: ages in seconds.
+/// The measurements of a process about a node: ages in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeMemory {
     pub not_ready: Option<u16>,
     pub unhealthy: Option<u16>,
     pub is_leaving: bool,
-    /// Whether the brake may rest on it, by what an earlier leader saw.
+    /// Whether an earlier leader may have stopped the rollout because of this node.
     pub is_inherited: bool,
 }
 
-/// What the leader remembers: the values of `Clocks`, as ages in seconds.
+/// The leader's memory: the values of `Clocks`, as ages in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Memory {
-    /// Since it first looked.
+    /// Since its first reconcile.
     pub began: Option<u16>,
-    /// Since it wrote to the ledger.
+    /// Since its last write to the ledger.
     pub flushed: Option<u16>,
-    /// Whether the clocks stood still, because the fleet was unhealthy as a whole.
+    /// Whether the clocks were stopped, because the fleet was unhealthy as a whole.
     pub stood_still: bool,
-    /// The pods that it saw ended, by [`Pod::bit`]; of these: which were already deleted, on cordoned or tainted nodes, and
-    /// on nodes that it saw Ready.
+    /// The pods that it saw ended, by [`Pod::bit`]. Then three parts of these: already deleted; on cordoned
+    /// or tainted nodes; on Ready nodes.
     pub ends: [u32; 4],
     pub nodes: [NodeMemory; NODES],
 }
 
-/// A node's ConfigMap: the model's UIDs are in different shards.
+/// The ConfigMap of a node. The model's UIDs are in different shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Shard {
-    /// Whether the ConfigMap exists.
     pub exists: bool,
     /// The node's line; 0 for none.
     pub line: u16,
@@ -213,7 +208,7 @@ pub struct Shard {
     pub gone: u16,
 }
 
-/// One write, with what it expects to find.
+/// A write with its preconditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
     Create(Pod),
@@ -224,7 +219,6 @@ pub enum Write {
     Status { before: (Spec, u16), after: u16 },
 }
 
-/// How the last attempt on a node ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     Succeeded,
@@ -232,7 +226,6 @@ pub enum Outcome {
     Disrupted,
 }
 
-/// The last attempt on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt {
     pub outcome: Outcome,
@@ -240,46 +233,44 @@ pub struct Attempt {
     pub rollout: u8,
 }
 
-/// What happened on a node, whatever the manager knows of it.
+/// The events on a node, known to the manager or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeTruth {
-    /// The rollout that the counts are about.
+    /// The rollout of the counts.
     pub rollout: u8,
-    /// Failures since the last success that every reading of the rules counts.
+    /// Failures since the last success, in the reading of the rules with the fewest.
     pub failures: u8,
-    /// Failures since the last success that some reading of the rules counts.
+    /// Failures since the last success, in the reading of the rules with the most.
     pub possible_failures: u8,
     pub last: Option<Attempt>,
-    /// The rollout of an attempt since whose end no pass saw the node Ready.
+    /// The rollout of an attempt after which no reconcile saw the node Ready.
     pub unclear: Option<u8>,
     pub was_cordoned: bool,
-    /// Whether the rules leave it open how the last attempt counts, or a late write made another pod for the node.
+    /// Whether it is open how the last attempt counts, or a late write created another pod for the node.
     pub is_ambiguous: bool,
-    /// Whether a late write made another pod for the node. A known gap of the plan: once the ledger has one of the two pods,
-    /// the plan ignores an attempt or a success of the other one, unless its number is higher.
+    /// Whether a late write created another pod for the node. A known gap of the plan: if the ledger has one
+    /// of the two pods, the plan ignores results of the other, unless its number is higher.
     pub has_second_pod: bool,
-    /// The latest rollout of which a pod was bound.
+    /// The latest rollout with a pod that was bound.
     pub tried: Option<u8>,
 }
 
-/// What happened, whatever the manager knows of it.
+/// The events, known to the manager or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Truth {
-    /// Counts the rollouts that the manager has seen.
+    /// The number of rollouts that the manager has seen.
     pub rollout: u8,
-    /// The template of that rollout.
     pub template: Option<u8>,
-    /// Nodes deleted while they were suspect or failed, by every reading of the rules.
+    /// Nodes deleted while they were suspect or failed in every reading of the rules.
     pub gone: u8,
-    /// The status said Failed, and nothing has happened since that may make the DaemonJob Complete.
+    /// Whether the status was Failed, without a later event that allows Complete.
     pub is_convicted: bool,
     pub nodes: [NodeTruth; NODES],
 }
 
-/// Disturbances that are left.
+/// The remaining disturbances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// In all.
     pub all: u8,
     /// Of each [`crate::environment::Fault`].
     pub each: [u8; FAULTS],
@@ -288,7 +279,6 @@ pub struct Budget {
 /// Kinds of disturbances.
 pub const FAULTS: usize = 10;
 
-/// A state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub nodes: [Node; NAMES],
@@ -306,13 +296,11 @@ pub struct State {
 }
 
 impl State {
-    /// The Node of a name, if it exists.
     pub fn node_of(&self, id: NodeId) -> Option<&Node> {
         let node = &self.nodes[usize::from(id.name)];
         (node.exists && node.generation == id.generation).then_some(node)
     }
 
-    /// The Nodes that were deleted.
     pub fn deleted(&self) -> impl Iterator<Item = NodeId> {
         let ids = (0..NODES).map(NodeId::at);
         ids.filter(|id| {
@@ -321,19 +309,18 @@ impl State {
         })
     }
 
-    /// The Nodes that exist.
     pub fn existing(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         let nodes = self.nodes.iter().zip(0..).filter(|(node, _)| node.exists);
         nodes.map(|(node, name)| (NodeId { name, generation: node.generation }, node))
     }
 
-    /// Whether a pod keeps the node's name occupied.
+    /// Whether a pod occupies the node's name.
     pub fn is_occupied(&self, name: u8) -> bool {
         self.pods.iter().any(|pod| pod.node.name == name && pod.occupies())
     }
 
-    /// Whether an attempt of such a rollout makes the node suspect while it is not Ready, or gone. Pods of late writes do
-    /// not count: the ledger may know later ones.
+    /// Whether an attempt of a rollout accepted by `of` makes the node suspect while it is not Ready or
+    /// deleted. Pods of late writes do not count: the ledger may have later ones.
     pub fn is_suspect(&self, id: NodeId, of: impl Fn(u8) -> bool) -> bool {
         let runs = |pod: &Pod| {
             pod.node == id
@@ -346,12 +333,11 @@ impl State {
             || self.pods.iter().any(|pod| runs(pod) && of(pod.truth))
     }
 
-    /// Puts the pods into their order.
     pub fn sort(&mut self) {
         self.pods.sort_unstable();
     }
 
-    /// A pod is gone. A later one of its name has another UID: no request and no memory is about that one.
+    /// Removes a pod. A later pod with its name has another UID, so requests and memory are dropped.
     pub fn remove_pod(&mut self, at: usize) {
         let pod = self.pods.remove(at);
         self.memory.ends = self.memory.ends.map(|bits| bits & !pod.bit());
@@ -362,7 +348,7 @@ impl State {
         self.in_flight.retain(|write| !target(write).is_some_and(|target| target.is(&pod)));
     }
 
-    /// Removes a pod that nothing holds any more.
+    /// Removes a deleted pod that has no finalizer.
     pub fn settle_pod(&mut self, at: usize) {
         let pod = self.pods[at];
         let is_over = pod.phase.has_ended() || pod.phase == Phase::Unbound;
@@ -371,7 +357,6 @@ impl State {
         }
     }
 
-    /// A request to delete a pod.
     pub fn delete_pod(&mut self, at: usize) {
         let pod = &mut self.pods[at];
         if pod.deletion == Deletion::None {
@@ -381,7 +366,7 @@ impl State {
         self.settle_pod(at);
     }
 
-    /// Carries out a write of the leader, or one of a deposed leader that arrives late.
+    /// Executes a write, which may be a late one of a deposed leader.
     pub fn apply(&mut self, write: &Write) {
         let found = |pods: &[Pod], pod: &Pod| pods.iter().position(|other| other.is(pod));
         match write {

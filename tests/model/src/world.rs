@@ -1,7 +1,7 @@
-//! From a state to the plan's input, and from the plan's actions to writes.
+//! Converts a state to the plan's input, and the plan's actions to writes.
 //!
-//! The plan, the clocks, the ledger lines and the status are the real ones. Each search has one point in time, [`NOW`];
-//! times in the plan's input are `NOW` minus the ages in the state.
+//! The plan, the clocks, the ledger lines and the status are the real ones. A search happens at one moment,
+//! [`NOW`]. Times in the plan's input are `NOW` minus the ages in the state.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -33,7 +33,7 @@ use serde_json::{Value, json};
 
 use crate::state::{Deletion, Memory, NODES, Node, NodeId, Phase, Pod, Shard, Spec, State, Write};
 
-/// The beginning of an hour: deleted nodes are counted by the hour.
+/// The beginning of an hour, because deleted nodes are counted by the hour.
 const NOW: Timestamp = Timestamp::constant(1_780_272_000, 0);
 const JOB: &str = "d";
 
@@ -50,13 +50,13 @@ pub const MARKS: [&str; 9] = [
     "Outdated",
 ];
 
-/// Longer than a deleted node counts, to the hour.
+/// Longer than the time for which a deleted node counts, rounded to the hour.
 pub const DAY: i64 = 25 * 3_600;
-/// The waits of the backoff.
+/// The delays of the backoff.
 const BACKOFFS: [i64; 4] = [0, 10, 20, 40];
-/// When a pending unhealthy node is skipped, and when a suspect one is lost.
+/// The ages at which a pending unhealthy node is skipped, and a suspect one is lost.
 const CLOCKS: [i64; 3] = [0, 300, 600];
-/// The shortest and the longest time between two writes to the ledger.
+/// The minimum and the maximum time between two writes to the ledger.
 const FLUSHES: [i64; 3] = [0, 1, 300];
 const GONE_AGES: [i64; 2] = [0, DAY];
 
@@ -73,16 +73,15 @@ fn age_of(at: Timestamp) -> i64 {
     NOW.duration_since(at).as_secs()
 }
 
-/// The same event, seen after more time has passed.
+/// The age of an event after more time has passed.
 fn aged(at: Timestamp, seconds: i64, thresholds: &[i64]) -> Timestamp {
     ago(floor(age_of(at) + seconds, thresholds))
 }
 
-/// What one search is about.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
     pub nodes: u8,
-    /// The most pods of one node.
+    /// The maximum number of pods of a node.
     pub attempts: u8,
     pub policy: FailurePolicyType,
     pub max_failed: u8,
@@ -90,7 +89,7 @@ pub struct Variant {
     pub backoff_limit: u8,
 }
 
-/// Values by number; 0 stands for none.
+/// Values by number; 0 for none.
 struct Interner<T> {
     numbers: HashMap<String, u16>,
     values: Vec<T>,
@@ -114,21 +113,18 @@ impl<T> Interner<T> {
     }
 }
 
-/// What a pass of the leader does.
 pub struct Pass {
-    /// The writes of each step; the last step writes the status, if it changes.
+    /// The writes of each step. The last step writes the status, if it changes.
     pub steps: Vec<Vec<Write>>,
-    /// The pods that are made.
     pub creations: Vec<Pod>,
-    /// The whole status.
     pub status: DaemonJobStatus,
-    /// What the leader remembers, before it has written anything.
+    /// The leader's memory before its writes.
     pub memory: Memory,
-    /// The seconds after which time alone changes the answer.
+    /// The seconds after which time alone changes the plan.
     pub again: Option<i64>,
 }
 
-/// Builds the plan's input, and keeps what it has built.
+/// Builds the plan's input, and caches it.
 pub struct Worlds {
     pub variant: Variant,
     lines: Interner<Entry>,
@@ -143,7 +139,7 @@ pub struct Worlds {
     clocks: HashMap<(Memory, Vec<(u32, u8)>), Clocks>,
 }
 
-/// What was built for a key, or is built now.
+/// Returns the cached value of a key, or builds it.
 fn kept<K: Hash + Eq + Copy, V>(kept: &mut HashMap<K, Arc<V>>, key: K, build: impl FnOnce() -> V) -> Arc<V> {
     kept.entry(key).or_insert_with(|| Arc::new(build())).clone()
 }
@@ -180,24 +176,23 @@ impl Worlds {
         self.variant.max_failed + u8::from(spec.has_raised_max)
     }
 
-    /// A status as it was written, without what no later plan reads.
+    /// A written status, without the fields that no later plan reads.
     pub fn status(&self, number: u16) -> Option<&DaemonJobStatus> {
         self.statuses.get(number).map(|status| &**status)
     }
 
-    /// A ledger line.
     pub fn line(&self, number: u16) -> Option<&Entry> {
         self.lines.get(number)
     }
 
-    /// What a shard says, for a person.
+    /// A shard in readable form.
     pub fn told(&self, slot: u8, shard: Shard) -> String {
         let line = self.line(shard.line).map_or_else(|| "no line".to_owned(), ToString::to_string);
         let gone = self.gone.get(shard.gone).map_or_else(String::new, |gone| format!("; gone: {gone}"));
         format!("{}: {line}{gone}", self.uids[usize::from(slot)])
     }
 
-    /// The state after this many seconds in which nothing else happened.
+    /// The state after this number of seconds without an event.
     pub fn wait(&mut self, state: &State, seconds: i64) -> State {
         let mut state = state.clone();
         for pod in state.pods.iter_mut().filter(|pod| pod.phase.has_ended()) {
@@ -230,7 +225,6 @@ impl Worlds {
         state
     }
 
-    /// The deletions that the ledger counts.
     pub fn counts_deleted_nodes(&self, state: &State) -> bool {
         let has_gone = |shard: &Shard| {
             shard.gone != 0 || self.lines.get(shard.line).is_some_and(|entry| entry.gone.is_some())
@@ -241,7 +235,7 @@ impl Worlds {
     fn intern_line(&mut self, mut entry: Entry, seconds: i64) -> u16 {
         entry.ended = aged(entry.ended, seconds, &BACKOFFS);
         entry.gone = entry.gone.map(|at| aged(at, seconds, &GONE_AGES));
-        // Only pendingDeadlineSeconds reads it.
+        // Only pendingDeadlineSeconds reads this.
         entry.rejected_since = entry.rejected_since.map(|_| NOW);
         self.lines.number(entry.to_string(), entry)
     }
@@ -269,7 +263,7 @@ impl Worlds {
     fn intern_status(&mut self, told: DaemonJobStatus, seconds: i64) -> u16 {
         let mut status = DaemonJobStatus {
             observed_generation: told.observed_generation,
-            // Nodes are created before it or after it, see `node`.
+            // Nodes are created before or after it, see `node`.
             start_time: told.start_time.map(|_| Time(ago(500))),
             template_hash: told.template_hash,
             rollout: told.rollout,
@@ -291,7 +285,6 @@ impl Worlds {
         self.statuses.number(key, Arc::new(status))
     }
 
-    /// What the leader does in this state.
     pub fn pass(&mut self, state: &State) -> Pass {
         let job = self.job(state.spec, state.status);
         let (world, memory) = self.world(state, &job);
@@ -356,7 +349,7 @@ impl Worlds {
         (world, memory)
     }
 
-    /// The clocks that remember this: they look at nodes and pods that went through it.
+    /// Clocks with this memory. They are shown the nodes and pods that lead to it.
     fn clocks(&mut self, state: &State) -> Clocks {
         let memory = &state.memory;
         let seen = state.pods.iter().filter(|pod| memory.ends[0] & pod.bit() != 0);
@@ -378,11 +371,11 @@ impl Worlds {
             let ages = memory.nodes.iter().flat_map(|node| [node.not_ready, node.unhealthy]).flatten();
             let mut ages: Vec<i64> = ages.map(i64::from).collect();
             ages.sort_unstable_by_key(|age| -age);
-            // At first all nodes are Ready.
+            // At first, all nodes are Ready.
             for (at, age) in std::iter::once((began, i64::MAX)).chain(ages.into_iter().map(|age| (age, age)))
             {
                 let nodes = self.remembered_nodes(memory, age);
-                // Without its taint first: an inherited node had it before, and its clock must begin here.
+                // First without the taint: an inherited node already had it, and its clock must start here.
                 let mut untainted = nodes.clone();
                 for (node, known) in untainted.iter_mut().zip(&memory.nodes) {
                     if known.is_inherited && known.not_ready.map(i64::from) == Some(age) {
@@ -405,7 +398,7 @@ impl Worlds {
         clocks
     }
 
-    /// A job whose status tells of the brake where the leader inherited it.
+    /// A DaemonJob whose status reports a stopped rollout if the leader inherited one.
     fn remembered_job(&mut self, memory: &Memory, unhealthy_from_start: i32) -> DaemonJob {
         let is_braked = memory.nodes.iter().any(|node| node.is_inherited);
         let rollout = Rollout {
@@ -422,8 +415,8 @@ impl Worlds {
         DaemonJob { status: Some(status), ..(*self.job(Spec::default(), 0)).clone() }
     }
 
-    /// Shows the clocks each ended pod that the leader remembers. Returns that number of running pods: while there are so
-    /// many, the clocks forget no end.
+    /// Shows the clocks each ended pod of the memory. Returns as many running pods, so that all ends are
+    /// kept.
     fn remember_ends(
         &mut self,
         clocks: &mut Clocks,
@@ -453,7 +446,7 @@ impl Worlds {
         running
     }
 
-    /// The nodes that the leader remembers, as they were at this age.
+    /// The nodes of the memory at this age.
     fn remembered_nodes(&mut self, memory: &Memory, age: i64) -> Vec<Arc<KubeNode>> {
         let mut nodes = Vec::new();
         for (slot, known) in memory.nodes.iter().enumerate() {
@@ -469,7 +462,7 @@ impl Worlds {
         nodes
     }
 
-    /// Makes the clocks look at a fleet that is unhealthy as a whole.
+    /// Shows the clocks a fleet that is unhealthy as a whole.
     fn stand_still(&mut self, clocks: &mut Clocks, memory: &Memory, pods: Vec<Arc<KubePod>>) {
         let mut nodes = self.remembered_nodes(memory, 0);
         let sick = self.node(NodeId::at(0), Node { is_ready: false, ..Node::created(0) });
@@ -532,7 +525,7 @@ impl Worlds {
         })
     }
 
-    /// `current`: which Node has the name now, or had it last.
+    /// `current` is the number of the present or last Node with the name.
     fn pod(&mut self, pod: Pod, current: u8) -> Arc<KubePod> {
         let node = self.node(pod.node, Node::created(0));
         let job = self.job(Spec::default(), 0);
@@ -612,7 +605,6 @@ impl Worlds {
         })
     }
 
-    /// What an action of the plan writes.
     fn write(&mut self, state: &State, world: &World, action: &Action<DaemonJobStatus>) -> Write {
         let pod = |name: &str| {
             let at = world.pods.iter().position(|pod| *pod.meta.name == *name);
@@ -681,12 +673,11 @@ fn taint(key: &str) -> Taint {
     Taint { key: key.into(), value: "".into(), effect: "NoSchedule".into() }
 }
 
-/// The name of a node.
 pub fn name_of(name: u8) -> &'static str {
     ["a", "b", "c"][usize::from(name)]
 }
 
-/// UIDs whose lines are in different shards.
+/// UIDs that are in different shards.
 fn uid(id: NodeId) -> String {
     format!("{}{}", name_of(id.name), id.generation + 1)
 }

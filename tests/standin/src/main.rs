@@ -1,6 +1,5 @@
-//! A program of many names, as busybox is, for the images that the local cluster's real nodes run without a registry. It knows
-//! the commands of the samples and no more, and says so of any other. Called by none of their names it does what the
-//! container that keeps a pod's namespaces does: it waits.
+//! The container program of real nodes, which need no registry: a multi-call binary like busybox, with the
+//! commands of the samples only. Under its own name it waits, as the pause container of a pod does.
 
 use std::io::{Read as _, Write as _, copy, stdout};
 use std::net::{Ipv4Addr, TcpListener};
@@ -21,7 +20,7 @@ fn main() -> ExitCode {
     let code = if name == "sh" {
         match args.split_first() {
             Some((flag, script)) if flag == "-c" && !script.is_empty() => shell(&script[0]),
-            _ => fail("sh", "this stand-in for a shell only runs `sh -c SCRIPT`"),
+            _ => fail("sh", "this stand-in only supports `sh -c SCRIPT`"),
         }
     } else {
         command(&name, &args)
@@ -29,11 +28,11 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// A script of commands with `;` between them, and words in single or double quotes. `exit` ends it.
+/// Runs a script of commands separated by `;`, with words in single or double quotes. `exit` ends it.
 fn shell(script: &str) -> u8 {
     let commands = match parse(script) {
         Ok(commands) => commands,
-        Err(what) => return fail("sh", &format!("this stand-in for a shell does not know {what}")),
+        Err(what) => return fail("sh", &format!("this stand-in does not support {what}")),
     };
     let mut last = 0;
     for words in commands {
@@ -46,7 +45,7 @@ fn shell(script: &str) -> u8 {
     last
 }
 
-/// The words of each command; an error names what is more than this shell knows.
+/// The words of each command. The error names the unsupported syntax.
 fn parse(script: &str) -> Result<Vec<Vec<String>>, String> {
     let (mut commands, mut words, mut word) = (Vec::new(), Vec::new(), None::<String>);
     let mut quote = None;
@@ -70,7 +69,7 @@ fn parse(script: &str) -> Result<Vec<Vec<String>>, String> {
         }
     }
     if quote.is_some() {
-        return Err("a quote that is not closed".to_owned());
+        return Err("an open quote".to_owned());
     }
     words.extend(word);
     commands.push(words);
@@ -81,20 +80,20 @@ fn command(name: &str, args: &[String]) -> u8 {
     match name {
         "true" => 0,
         "false" => 1,
-        "echo" => say(&args.join(" ")),
+        "echo" => print(&args.join(" ")),
         "hostname" => match std::fs::read_to_string("/proc/sys/kernel/hostname") {
-            Ok(name) => say(name.trim()),
+            Ok(name) => print(name.trim()),
             Err(error) => fail(name, &error.to_string()),
         },
-        "date" => say(&jiff::Timestamp::now().to_string()),
+        "date" => print(&jiff::Timestamp::now().to_string()),
         "ip" if args == ["route"] => match std::fs::read_to_string("/proc/net/route") {
-            Ok(table) => say(&routes(&table).join("\n")),
+            Ok(table) => print(&routes(&table).join("\n")),
             Err(error) => fail(name, &error.to_string()),
         },
         "cat" => args.iter().map(|file| cat(file)).max().unwrap_or(0),
         "sleep" => match args.first().and_then(|seconds| seconds.parse().ok()) {
             Some(seconds) => wait(Some(Duration::from_secs(seconds))),
-            None => fail(name, "a number of seconds is needed"),
+            None => fail(name, "the argument must be a number of seconds"),
         },
         "nginx" => match TcpListener::bind((Ipv4Addr::UNSPECIFIED, 80)) {
             Ok(listener) => {
@@ -104,21 +103,22 @@ fn command(name: &str, args: &[String]) -> u8 {
             Err(error) => fail(name, &error.to_string()),
         },
         "quintet-standin" => wait(None),
-        _ => fail(name, "this stand-in for busybox does not know it") + 126,
+        _ => fail(name, "this stand-in does not have this command") + 126,
     }
 }
 
-/// Answers every connection with a page, as a server does that a probe asks whether it is ready.
+/// Answers every request with status 200, as a ready server does.
 fn serve(listener: &TcpListener) {
     for mut stream in listener.incoming().flatten() {
         let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
-        // What is asked for does not matter, but a connection with something unread is closed rudely.
+        // The request does not matter, but closing a connection with unread bytes resets it.
         let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     }
 }
 
-/// The routes of /proc/net/route, of which some have a gateway. Addresses are there as the processor keeps numbers.
+/// The routes in `/proc/net/route`, in the format of `ip route`. Addresses in the table have the byte order
+/// of the processor.
 fn routes(table: &str) -> Vec<String> {
     let address =
         |text: &str| u32::from_str_radix(text, 16).ok().map(|number| Ipv4Addr::from(number.to_ne_bytes()));
@@ -134,7 +134,7 @@ fn routes(table: &str) -> Vec<String> {
     table.lines().skip(1).filter_map(route).collect()
 }
 
-fn say(line: &str) -> u8 {
+fn print(line: &str) -> u8 {
     u8::from(writeln!(stdout(), "{line}").is_err())
 }
 
@@ -148,23 +148,23 @@ fn cat(file: &str) -> u8 {
     copied.map_or_else(|error| fail("cat", &format!("{file}: {error}")), |_| 0)
 }
 
-/// Waits until the time is over or the process is told to end. The first process of a container is told so in vain unless it
-/// listens: the exit code is then that of a program that a signal ended.
+/// Waits until the time is over or a signal arrives. The kernel ignores signals to the first process of a
+/// container unless the process handles them. The exit code is that of a program that a signal ended.
 fn wait(limit: Option<Duration>) -> u8 {
-    let (told, ends) = channel();
+    let (sender, ends) = channel();
     if let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) {
-        thread::spawn(move || signals.forever().next().map(|signal| told.send(signal)));
+        thread::spawn(move || signals.forever().next().map(|signal| sender.send(signal)));
     }
     let signal = match limit {
         Some(limit) => match ends.recv_timeout(limit) {
             Ok(signal) => Some(signal),
             Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => return fail("sleep", "signals cannot be heard"),
+            Err(RecvTimeoutError::Disconnected) => return fail("sleep", "cannot handle signals"),
         },
         None => ends.recv().ok(),
     };
     match signal {
-        // The container that keeps a pod's namespaces is done when it is told so.
+        // The pause container exits with success.
         Some(_) if limit.is_none() => 0,
         Some(signal) => 128 + u8::try_from(signal).unwrap_or(0),
         None => 0,
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_are_words_and_semicolons() {
+    fn parses_words_quotes_and_semicolons() {
         let parsed = parse("echo this fails on purpose; exit 1").unwrap();
         assert_eq!(parsed, [vec!["echo", "this", "fails", "on", "purpose"], vec!["exit", "1"]]);
         assert_eq!(parse("echo 'a;  b' \"\"").unwrap(), [["echo", "a;  b", ""]]);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_served() {
+    fn serves_a_page() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || serve(&listener));
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn routes_are_told_as_ip_does() {
+    fn prints_routes_as_ip_does() {
         let table = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
             eth0\t00000000\t0100580A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
             eth0\t0000580A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_ends_with_its_exit_or_its_last_command() {
+    fn a_script_returns_its_exit_or_its_last_command() {
         assert_eq!(shell("exit 42"), 42);
         assert_eq!(shell("false; true"), 0);
         assert_eq!(shell("true; false"), 1);

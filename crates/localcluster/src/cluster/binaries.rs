@@ -1,6 +1,5 @@
-//! The programs of the control plane, built from Go modules once and kept in the user's cache, outside the checkout,
-//! so that a second checkout finds them. What they are and in which version is stated by
-//! `tests/controlplane/**/go.mod` alone; everything here is derived from it.
+//! The programs of the control plane, built from Go modules once and kept in the user's cache, which all
+//! checkouts share. `tests/controlplane/**/go.mod` alone states the versions.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -18,14 +17,14 @@ use crate::paths;
 use crate::progress::Step;
 use crate::run::{self, Log};
 
-/// One program: where its source is and what it is called.
+/// The name of a program and its source.
 struct Recipe {
     name: &'static str,
-    /// The folder of the Go module, below tests/controlplane.
+    /// The folder of the Go module, below `tests/controlplane`.
     folder: &'static str,
-    /// The Go module whose version is the program's.
+    /// The Go module whose version is the program's version.
     module: &'static str,
-    /// The package, below the module.
+    /// The package, as a path in `module`.
     package: &'static str,
 }
 
@@ -72,19 +71,19 @@ const RECIPES: [Recipe; 18] = [
     Recipe { name: VALE, folder: "vale", module: "github.com/vale-cli/vale/v3", package: "cmd/vale" },
 ];
 
-/// Those that the directory named by `KUBEBUILDER_ASSETS` must have. Further ones are taken from it if they are there.
+/// The programs that the directory `KUBEBUILDER_ASSETS` must have; others in it are used too.
 const ASSETS: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
 
-/// How a user gets by without Go.
-const WITHOUT_GO: &str = "or let KUBEBUILDER_ASSETS name a directory with all of etcd, kube-apiserver, \
-    kube-controller-manager, kube-scheduler, kubectl, kwok and helm, or use a cluster that you have: \
+/// The alternatives to an installed Go, for messages.
+const WITHOUT_GO: &str = "or set KUBEBUILDER_ASSETS to a directory with etcd, kube-apiserver, \
+    kube-controller-manager, kube-scheduler, kubectl, kwok and helm, or use an existing cluster: \
     `cargo xtask demo --context NAME`";
 
-/// Every program of a cluster.
+/// The programs of a cluster.
 pub const ALL: [&str; 7] =
     ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "helm"];
 
-/// Every program of a cluster with real nodes.
+/// The programs of a cluster with real nodes.
 pub const REAL: [&str; 14] = [
     "etcd",
     "kube-apiserver",
@@ -102,35 +101,35 @@ pub const REAL: [&str; 14] = [
     "host-local",
 ];
 
-/// Contains C: it sets up seccomp.
+/// Needs a C compiler: it sets up seccomp.
 const RUNC: &str = "runc";
 
-/// Checks the project's texts. Contains C: parsers of programming languages.
+/// Checks the project's texts. Needs a C compiler: it contains parsers of programming languages.
 const VALE: &str = "vale";
 
-/// Those that test the chart, besides helm and kubectl.
+/// The programs that test the chart, besides helm and kubectl.
 pub const CHART: [&str; 2] = ["helm-unittest", "promtool"];
 
 /// The program that checks the project's texts.
 pub const PROSE: [&str; 1] = [VALE];
 
-/// Programs that are there to be run.
+/// Programs that are ready to run.
 #[derive(Clone, Debug)]
 pub struct Binaries(BTreeMap<String, PathBuf>);
 
 impl Binaries {
-    /// Where a program is.
+    /// The path of a program.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
         self.0.get(name).cloned().with_context(|| format!("{name} was not built"))
     }
 
-    /// All of them, by name.
+    /// The programs with their paths, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Path)> {
         self.0.iter().map(|(name, path)| (name.as_str(), path.as_path()))
     }
 }
 
-/// Makes sure that programs are there, building what is not. The first time takes minutes, and says so.
+/// Returns the paths of programs and builds missing ones. The first build takes minutes.
 pub fn ensure(names: &[&str]) -> Result<Binaries> {
     let mut found = BTreeMap::new();
     if let Some(dir) = env::var_os("KUBEBUILDER_ASSETS").filter(|dir| !dir.is_empty()) {
@@ -139,18 +138,18 @@ pub fn ensure(names: &[&str]) -> Result<Binaries> {
             if file.is_file() {
                 found.insert(name.to_owned(), file);
             } else if ASSETS.contains(&name) {
-                bail!("KUBEBUILDER_ASSETS is {}, but there is no {name} in it", Path::new(&dir).display());
+                bail!("KUBEBUILDER_ASSETS is {}, but has no {name}", Path::new(&dir).display());
             }
         }
     }
     let cache = paths::cache()?.join("bin");
-    let wanted: Vec<&Recipe> =
+    let desired: Vec<&Recipe> =
         RECIPES.iter().filter(|r| names.contains(&r.name) && !found.contains_key(r.name)).collect();
     let mut homes = BTreeMap::new();
     let mut missing = Vec::new();
-    for recipe in &wanted {
+    for recipe in &desired {
         if !homes.contains_key(recipe.folder) {
-            homes.insert(recipe.folder, Home::of(&cache, recipe.folder, &wanted)?);
+            homes.insert(recipe.folder, Home::of(&cache, recipe.folder, &desired)?);
         }
         let home = &homes[recipe.folder];
         if !home.dir.join(recipe.name).is_file() {
@@ -167,14 +166,14 @@ pub fn ensure(names: &[&str]) -> Result<Binaries> {
     Ok(Binaries(found))
 }
 
-/// Whether a program was built before, so that [`ensure`] returns at once.
+/// Whether a program was built before, so that [`ensure`] returns immediately.
 pub fn is_built(name: &str) -> bool {
     let Some(recipe) = RECIPES.iter().find(|recipe| recipe.name == name) else { return false };
     let home = paths::cache().and_then(|cache| Home::of(&cache.join("bin"), recipe.folder, &[recipe]));
     home.is_ok_and(|home| home.dir.join(name).is_file())
 }
 
-/// Where the programs of one Go module are kept.
+/// The folder of the programs of one Go module.
 struct Home {
     source: PathBuf,
     go_mod: String,
@@ -182,7 +181,7 @@ struct Home {
 }
 
 impl Home {
-    fn of(cache: &Path, folder: &str, wanted: &[&Recipe]) -> Result<Self> {
+    fn of(cache: &Path, folder: &str, desired: &[&Recipe]) -> Result<Self> {
         let source = paths::controlplane().join(folder);
         let read = |name: &str| {
             let file = source.join(name);
@@ -194,8 +193,8 @@ impl Home {
         let stem = format!("{label}-{}", run::short_hex(&sums));
         let dir = match go_version(&source, &go_mod) {
             Ok(go) => cache.join(format!("{stem}-{go}")),
-            // What was built before Go went away still runs.
-            Err(error) => match built_before(cache, &stem, folder, wanted) {
+            // Without Go, programs built earlier still run.
+            Err(error) => match built_before(cache, &stem, folder, desired) {
                 Some(dir) => dir,
                 None => return Err(error),
             },
@@ -204,30 +203,30 @@ impl Home {
     }
 }
 
-fn built_before(cache: &Path, stem: &str, folder: &str, wanted: &[&Recipe]) -> Option<PathBuf> {
+fn built_before(cache: &Path, stem: &str, folder: &str, desired: &[&Recipe]) -> Option<PathBuf> {
     let complete =
-        |dir: &Path| wanted.iter().filter(|r| r.folder == folder).all(|r| dir.join(r.name).is_file());
+        |dir: &Path| desired.iter().filter(|r| r.folder == folder).all(|r| dir.join(r.name).is_file());
     let dirs = fs::read_dir(cache).ok()?.flatten();
     dirs.filter(|entry| entry.file_name().to_string_lossy().starts_with(stem))
         .map(|entry| entry.path())
         .find(|dir| complete(dir))
 }
 
-/// The version of Go that builds a module, which may be one that the `go` command fetches itself.
+/// The version of Go that builds a module. The `go` command may download it.
 pub(crate) fn go_version(source: &Path, go_mod: &str) -> Result<String> {
     let needed = go_directive(go_mod).context("tests/controlplane: a go.mod without a go line")?;
     if paths::find_program("go").is_none() {
         bail!(
-            "building the control plane needs Go {needed} or newer, and there is no `go` on the PATH: install it from \
+            "building the control plane needs Go {needed} or newer, but there is no `go` on the PATH: install it from \
              https://go.dev/dl, {WITHOUT_GO}"
         );
     }
     let output = run::output(Command::new("go").args(["env", "GOVERSION"]).current_dir(source), None)?;
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if !output.status.success() || !is_at_least(&version, needed) {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let has = if version.is_empty() { said } else { format!("`go` is {version}") };
-        bail!("building the control plane needs Go {needed} or newer, and {has}: update it, {WITHOUT_GO}");
+        let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let has = if version.is_empty() { error } else { format!("`go` is {version}") };
+        bail!("building the control plane needs Go {needed} or newer, but {has}: update it, {WITHOUT_GO}");
     }
     Ok(version)
 }
@@ -235,14 +234,14 @@ pub(crate) fn go_version(source: &Path, go_mod: &str) -> Result<String> {
 fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
     let target = home.dir.join(recipe.name);
     if target.is_file() {
-        // Another checkout built it while this one waited for the lock.
+        // Another process built it while this one waited for the lock.
         return Ok(());
     }
     let version = required_version(&home.go_mod, recipe.module)
         .with_context(|| format!("tests/controlplane: no go.mod requires {}", recipe.module))?;
     let package = [recipe.module, recipe.package].join("/");
     let label = format!(
-        "building {} {version} from source, once ({number} of {of}; minutes for the first ones)",
+        "building {} {version} from source, once ({number} of {of}; the first ones take minutes)",
         recipe.name
     );
     let package = package.trim_end_matches('/');
@@ -250,7 +249,6 @@ fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
     go_build_with(label, &home.source, package, &flags, &target)
 }
 
-/// What `go build` is told besides what to build.
 struct Flags {
     ldflags: String,
     tags: &'static str,
@@ -258,7 +256,7 @@ struct Flags {
 }
 
 impl Flags {
-    /// What a program needs; its folder is for what has to be fetched for that.
+    /// The options for a program. Downloads that it needs go below `dir`.
     fn of(name: &str, dir: &Path) -> Result<Self> {
         let mut variables = vec![("CGO_ENABLED", "0".into())];
         let tags = match name {
@@ -271,7 +269,7 @@ impl Flags {
                 variables = vec![("CGO_ENABLED", "1".into())];
                 ""
             }
-            // File systems that no node of ours has, and that would ask for C libraries.
+            // File systems that the nodes do not have, and that need C libraries.
             "containerd" => "no_btrfs no_devmapper no_zfs",
             _ => "",
         };
@@ -279,7 +277,7 @@ impl Flags {
     }
 }
 
-/// Builds a package of a Go module into a file. `label` is what the user sees meanwhile.
+/// Builds a package of a Go module into the file `target`. The user sees `label` meanwhile.
 pub(crate) fn go_build(
     label: String,
     source: &Path,
@@ -294,7 +292,7 @@ pub(crate) fn go_build(
 
 fn go_build_with(label: String, source: &Path, package: &str, flags: &Flags, target: &Path) -> Result<()> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
-    // Beside its target, so that it can be moved there in one step: an interrupted build leaves nothing half-made.
+    // Next to its target, for an atomic rename: an interrupted build leaves no incomplete program.
     let half_made = target.with_file_name(format!(".{name}.building"));
     let log = Log::fresh(target.with_file_name(format!("{name}.build.log")))?;
     let mut step = Step::start_long(label);
@@ -326,8 +324,8 @@ fn go_build_with(label: String, source: &Path, package: &str, flags: &Flags, tar
     Ok(())
 }
 
-/// Programs built from a module proxy do not know their version, and a server without one is refused by some
-/// clients: it is put in by the linker, where Kubernetes' own build puts it.
+/// Linker flags with the version, in the variables that Kubernetes' own build sets. Programs built from a
+/// module proxy do not know their version, and some clients reject a server without one.
 fn ldflags(module: &str, version: &str) -> String {
     let mut flags = vec!["-s -w".to_owned()];
     let mut set = |package: &str, values: &[(&str, &str)]| {
@@ -355,7 +353,7 @@ fn ldflags(module: &str, version: &str) -> String {
         }
         "github.com/opencontainers/runc" => {
             set("main", &[("version", version.trim_start_matches('v'))]);
-            // It needs nothing of the machine that it runs on.
+            // A static runc does not depend on the libraries of the machine that runs it.
             flags.push("-extldflags -static".to_owned());
         }
         _ => {}
@@ -363,7 +361,7 @@ fn ldflags(module: &str, version: &str) -> String {
     flags.join(" ")
 }
 
-/// A folder with links to the programs, for a `PATH`.
+/// Fills a folder for a `PATH` with links to the programs.
 pub fn link(binaries: &Binaries, dir: &Path) -> Result<()> {
     for (name, target) in binaries.iter() {
         let link = dir.join(name);
@@ -391,12 +389,12 @@ pub fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
     })
 }
 
-/// The Go version that a go.mod asks for.
+/// The Go version that a go.mod requires.
 fn go_directive(go_mod: &str) -> Option<&str> {
     go_mod.lines().find_map(|line| line.strip_prefix("go ")).map(str::trim)
 }
 
-/// Whether `go1.26.8` is at least `1.26.0`. What follows the numbers (`rc1`, ` X:...`) does not count.
+/// Whether `go1.26.8` is at least `1.26.0`. A suffix (`rc1`, ` X:...`) does not count.
 fn is_at_least(version: &str, needed: &str) -> bool {
     let numbers = |text: &str| -> Vec<u32> {
         let text = text.trim_start_matches("go");
@@ -412,7 +410,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn go_versions_compare_by_their_numbers() {
+    fn compares_go_versions_by_their_numbers() {
         assert!(is_at_least("go1.26.8", "1.26.0"));
         assert!(is_at_least("go1.30", "1.26.0"));
         assert!(is_at_least("go1.26.0", "1.26.0"));
@@ -424,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_from_go_mod() {
+    fn reads_versions_from_go_mod() {
         let go_mod = "module x\n\ngo 1.26.0\n\nrequire (\n\tk8s.io/kubernetes v1.37.1 // indirect\n)\nrequire a.b/c v0.1.0\n";
         assert_eq!(go_directive(go_mod), Some("1.26.0"));
         assert_eq!(required_version(go_mod, "k8s.io/kubernetes"), Some("v1.37.1"));
@@ -446,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn kubernetes_is_told_its_version() {
+    fn the_linker_sets_the_version_of_kubernetes() {
         let flags = ldflags("k8s.io/kubernetes", "v1.37.1");
         assert!(flags.contains("-X k8s.io/component-base/version.gitVersion=v1.37.1"));
         assert!(flags.contains("-X k8s.io/client-go/pkg/version.gitMinor=37"));

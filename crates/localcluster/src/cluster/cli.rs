@@ -28,45 +28,46 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Bring a cluster up, or what of it is not running
+    /// Start a cluster, or the stopped parts of a running one
     ///
-    /// The first time builds Kubernetes, etcd, kwok and helm from source with Go, which takes minutes; they are kept
-    /// in the user's cache. After that a cluster is up in seconds. A directory with etcd, kube-apiserver and kubectl
-    /// named by KUBEBUILDER_ASSETS is used in place of built ones. Everything listens on 127.0.0.1 only.
+    /// The first start builds Kubernetes, etcd, kwok and helm from source with Go, which takes minutes; the
+    /// user's cache keeps them. Later starts take seconds. If KUBEBUILDER_ASSETS names a directory with etcd,
+    /// kube-apiserver and kubectl, these programs are used. Everything listens on 127.0.0.1 only.
     ///
-    /// With `--nodes real`, which needs root on Linux, every node is one that runs pods: containerd, runc and kubelet, built
-    /// from source too, in namespaces of the node's own. Images come from the archives that `cargo xtask image` writes and
-    /// `cargo xtask cluster load` takes; a stand-in for busybox that knows the commands of the samples is always there.
+    /// With `--nodes real`, which needs root on Linux, nodes run pods: each has containerd, runc and kubelet,
+    /// also built from source, in its own namespaces. Images come from archives that `cargo xtask image`
+    /// writes and `cargo xtask cluster load` loads. A stand-in for busybox with the commands of the samples
+    /// is always loaded.
     Up {
-        /// How many simulated nodes the cluster has (3 for a new one), or `real` or `real:N` for N real ones (2 for a new one)
+        /// The number of simulated nodes (3 by default), or `real` or `real:N` for real ones (2 by default)
         #[arg(long)]
         nodes: Option<Nodes>,
     },
-    /// Make images known to real nodes, by their archives
+    /// Load images from archives, for real nodes
     Load {
-        /// What `cargo xtask image` wrote
+        /// Archives that `cargo xtask image` wrote
         #[arg(required = true)]
         archives: Vec<PathBuf>,
     },
-    /// Kill a real node as a power failure does, boot it, or cut it off
+    /// Kill a real node like a power failure, boot it, or disconnect it
     Node {
-        /// What happens to it
+        /// The action
         #[arg(value_enum)]
         what: Power,
-        /// Its number. To boot: that of a node that was killed, or the next one, which then joins
+        /// The node's number; `boot` takes a killed node or the next number, which joins as a new node
         #[arg(value_parser = clap::value_parser!(u8).range(1..=i64::from(real::MAX_NODES)))]
         number: u8,
     },
-    /// Pass connections on to the network of real nodes
+    /// Forward connections to the network of real nodes
     #[command(hide = true)]
     Gateway(real::gateway::Args),
-    /// Become a real node
+    /// Start a real node
     #[command(hide = true)]
     NodeBoot(real::init::Args),
     /// Run a real node, in its namespaces
     #[command(hide = true)]
     NodeInit(real::init::Args),
-    /// Stop a cluster and remove everything it left
+    /// Stop a cluster and remove its files
     Down,
     /// Show the cluster's processes
     Status,
@@ -77,18 +78,18 @@ enum Command {
         /// A component, `audit`, or a manager: `manager` is its log, `manager.out` its stdout
         #[arg(default_value = "manager")]
         component: String,
-        /// Go on printing what is added
+        /// Continue to print new lines
         #[arg(short, long)]
         follow: bool,
     },
 }
 
-/// How many nodes, and of which kind.
+/// The number and kind of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nodes {
-    /// So many that only say what they do.
+    /// This number of simulated nodes.
     Simulated(usize),
-    /// So many that run pods, or as many as there are.
+    /// This number of real nodes; without one, the present number.
     Real(Option<usize>),
 }
 
@@ -112,16 +113,16 @@ impl FromStr for Nodes {
     }
 }
 
-/// What happens to a node.
+/// An action on a node.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Power {
-    /// Its kubelet, its runtime and its pods die at once
+    /// Kill its kubelet, its container runtime and its pods at once
     Kill,
-    /// It starts, or joins
+    /// Start the node
     Boot,
-    /// Its cable is pulled: everything on it runs on, and packets are lost without a word
+    /// Pull its cable: everything on it continues to run, and packets are lost silently
     Unplug,
-    /// Its cable is put in again
+    /// Plug its cable in again
     Plug,
 }
 
@@ -217,7 +218,7 @@ fn env(name: &str) -> Result<()> {
 fn logs(name: &str, component: &str, follow: bool) -> Result<()> {
     let cluster = Cluster::open(name)?;
     if cluster.is_real() && component == "manager" {
-        // There it is a pod.
+        // The manager is a pod there.
         let mut kubectl = cluster.kubectl();
         kubectl.args([
             "logs",
@@ -228,7 +229,7 @@ fn logs(name: &str, component: &str, follow: bool) -> Result<()> {
         ]);
         kubectl.args(["--prefix", "--tail=-1"]).args(follow.then_some("--follow"));
         if !kubectl.status().context("cannot run kubectl")?.success() {
-            bail!("cluster {name}: the managers' logs cannot be read, see above");
+            bail!("cluster {name}: cannot read the managers' logs, see above");
         }
         return Ok(());
     }
@@ -271,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_are_a_number_or_real() {
+    fn parses_nodes_as_a_number_or_real() {
         assert_eq!("5".parse(), Ok(Nodes::Simulated(5)));
         assert_eq!("real".parse(), Ok(Nodes::Real(None)));
         assert_eq!("real:3".parse(), Ok(Nodes::Real(Some(3))));

@@ -1,4 +1,4 @@
-//! The processes of a control plane: with which arguments each is started, and how one knows that it works.
+//! The processes of a control plane: their arguments and their health checks.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -20,7 +20,7 @@ pub enum Component {
     Etcd,
     /// The API server.
     Apiserver,
-    /// The controllers of Deployments, garbage, service accounts and the rest.
+    /// The controllers of Deployments, garbage collection, service accounts and so on.
     ControllerManager,
     /// Binds pods to nodes.
     Scheduler,
@@ -29,14 +29,13 @@ pub enum Component {
 }
 
 impl Component {
-    /// All of them, in the order of start.
+    /// The components of a cluster with simulated nodes, in the order of start.
     pub const ALL: [Self; 5] =
         [Self::Etcd, Self::Apiserver, Self::ControllerManager, Self::Scheduler, Self::Kwok];
 
-    /// Those of a cluster whose nodes are real.
+    /// The components of a cluster with real nodes, in the order of start.
     pub const REAL: [Self; 4] = [Self::Etcd, Self::Apiserver, Self::ControllerManager, Self::Scheduler];
 
-    /// Those that a cluster has.
     pub(super) fn of(settings: &Settings) -> &'static [Self] {
         if settings.real { &Self::REAL } else { &Self::ALL }
     }
@@ -52,7 +51,7 @@ impl Component {
         }
     }
 
-    /// The port that it answers on.
+    /// The port that the component serves on.
     pub fn port(self, settings: &Settings) -> u16 {
         match self {
             Self::Etcd => settings.ports.etcd,
@@ -63,14 +62,14 @@ impl Component {
         }
     }
 
-    /// Whether it answers that it is well.
+    /// Whether the component's health endpoint answers 200.
     pub fn is_well(self, kube: &Kube, settings: &Settings) -> Result<bool> {
         let port = self.port(settings);
         let well = |path: &str| http::get(port, path).is_some_and(|(status, _)| status == 200);
         Ok(match self {
             Self::Etcd => well("/health"),
             Self::Kwok => well("/readyz"),
-            // These speak TLS, and kubectl does too.
+            // These speak TLS, so kubectl sends the request.
             Self::Apiserver => raw(kube, port, "/readyz")?,
             Self::ControllerManager | Self::Scheduler => raw(kube, port, "/healthz")?,
         })
@@ -88,7 +87,7 @@ impl Component {
                 format!("--tls-private-key-file={}", pki("serving.key")),
             ]
         };
-        // The default limits are for clusters that share an API server with others.
+        // The default limits are for clients that share an API server with others.
         let client = || {
             vec![
                 format!("--kubeconfig={kubeconfig}"),
@@ -108,7 +107,7 @@ impl Component {
                 format!("--listen-peer-urls=http://127.0.0.1:{}", ports.etcd_peer),
                 format!("--initial-advertise-peer-urls=http://127.0.0.1:{}", ports.etcd_peer),
                 format!("--initial-cluster=default=http://127.0.0.1:{}", ports.etcd_peer),
-                // What a machine's crash takes with it can be made again.
+                // A cluster that a machine's crash destroys can be created again.
                 "--unsafe-no-fsync".to_owned(),
                 "--log-level=warn".to_owned(),
             ],
@@ -116,7 +115,7 @@ impl Component {
                 serving(),
                 vec![
                     format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd),
-                    // There may be no default route to find an address by, and nobody else looks for this server.
+                    // Without a default route no address is detected, and no other server needs one.
                     "--advertise-address=127.0.0.1".to_owned(),
                     "--endpoint-reconciler-type=none".to_owned(),
                     "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
@@ -140,7 +139,7 @@ impl Component {
                     "--use-service-account-credentials".to_owned(),
                     format!("--service-account-private-key-file={}", pki("service-accounts.key")),
                     format!("--root-ca-file={}", pki("ca.crt")),
-                    // Simulated nodes report seldom, and a busy machine must not make them vanish.
+                    // Simulated nodes report rarely, and a busy machine must not make them NotReady.
                     "--node-monitor-grace-period=24h".to_owned(),
                 ],
             ]
@@ -154,10 +153,10 @@ impl Component {
         }
     }
 
-    /// The command that starts it, with `more` arguments after its own, and a fingerprint that changes with everything
-    /// it was started with. Of a flag that is given twice the last one counts.
+    /// The command that starts the component, with `more` arguments at the end, and a fingerprint of
+    /// everything that it is started with. If a flag is given twice, the last one wins.
     pub fn command(self, dir: &Dir, settings: &Settings, more: &[&str]) -> Result<(Command, String)> {
-        // The link leads to another file when versions change.
+        // The link's target changes with the version.
         let program = fs::canonicalize(dir.bin().join(self.name()))
             .with_context(|| format!("{} is missing", self.name()))?;
         let mut args = self.args(dir, settings);
@@ -211,13 +210,13 @@ fn kwok_config(dir: &Dir) -> PathBuf {
     dir.path().join("kwok.yaml")
 }
 
-/// Writes the files that the components read: kubeconfigs, the audit policy, and kwok's settings and stages in one
-/// file. What comes from the checkout is copied: the cluster may outlive it, and another one may continue it.
+/// Writes the files that the components read: kubeconfigs, the audit policy, and kwok's settings and stages
+/// in one file. Files of the checkout are copied, because the cluster may outlive the checkout.
 pub fn configure(dir: &Dir, settings: &Settings) -> Result<()> {
     let clients = pki::clients().map(|name| (name.to_owned(), Ipv4Addr::LOCALHOST));
     let nodes = pki::nodes().map(|(name, _)| (name, real::CONTROL_PLANE));
     for (client, server) in clients.chain(nodes) {
-        // What runs on a node is not where loopback is the API server's.
+        // On a node, loopback does not lead to the API server.
         let server = if client == "kube-proxy" { real::CONTROL_PLANE } else { server };
         let file = |name: String| dir.pki().join(name).display().to_string();
         let config = serde_json::json!({

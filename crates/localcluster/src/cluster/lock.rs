@@ -1,5 +1,5 @@
-//! Locks between commands, on files: one build at a time, one command at a time for a cluster. The system lets go of
-//! them when their holder ends, however it ends.
+//! File locks between commands: one build at a time, and one command at a time for a cluster. The kernel
+//! releases a lock when its holder exits.
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crate::interrupt;
 use crate::progress::Step;
 
-/// Takes the lock of that file, waiting for its holder, who is named to the user. Held until the value is dropped.
+/// Takes the lock of a file and holds it until the value is dropped. While it waits, the user sees `holder`.
 pub(crate) fn take(file: &Path, holder: &str) -> Result<File> {
     if let Some(parent) = file.parent() {
         fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
@@ -22,7 +22,7 @@ pub(crate) fn take(file: &Path, holder: &str) -> Result<File> {
         let lock = File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
         match lock.try_lock() {
             Ok(()) if is_still(&lock, file) => return Ok(lock),
-            // The holder removed the file when it was done: this lock would keep nobody out.
+            // The holder removed the file, so this lock excludes no other process.
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 interrupt::check()?;

@@ -1,9 +1,10 @@
-//! A real Kubernetes control plane on this machine: etcd, kube-apiserver, kube-controller-manager and kube-scheduler
-//! as plain processes on loopback ports, with nodes and kubelets that kwok simulates. It needs no container engine
-//! and no root, starts in seconds, and several run beside each other by name. Root on Linux may have [`real`] nodes.
+//! A Kubernetes control plane on this machine: etcd, kube-apiserver, kube-controller-manager and
+//! kube-scheduler as plain processes on loopback ports, with nodes that kwok simulates. It needs no container
+//! engine and no root and starts in seconds. Several clusters can run at once, by name. Root on Linux can
+//! have [`real`] nodes.
 //!
-//! Its processes outlive the command that started them; everything about them is in a folder in the user's cache
-//! ([`state`]), so that any later command finds, continues or stops them.
+//! The processes outlive the command that started them. Their state is in a folder of the user's cache
+//! ([`state`]), so that a later command can find, continue or stop them.
 
 pub mod binaries;
 pub mod cli;
@@ -32,21 +33,21 @@ use ports::Ports;
 use processes::{Launch, Process};
 use state::{Dir, Settings};
 
-/// The name of the cluster that commands mean when none is given.
+/// The name of the cluster if none is given.
 pub const DEFAULT_NAME: &str = "quintet";
 
-/// The number of nodes of a new cluster.
+/// The number of simulated nodes of a new cluster.
 pub const DEFAULT_NODES: usize = 3;
 
-/// How long a component may take until it is well, on a busy machine.
+/// How long a component may take to become healthy, on a busy machine.
 const START_LIMIT: Duration = Duration::from_mins(2);
 
-/// What `up` is asked for.
+/// The options of [`Cluster::up`].
 #[derive(Clone, Debug)]
 pub struct UpOptions {
     /// The cluster's name.
     pub name: String,
-    /// The number of simulated nodes; a cluster that is there keeps its own where this is not given.
+    /// The number of nodes. Without one, an existing cluster keeps its number.
     pub nodes: Option<usize>,
 }
 
@@ -65,29 +66,29 @@ pub struct Cluster {
     kube: Kube,
 }
 
-/// How a process of a cluster is.
+/// The status of a process of a cluster.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// The component, or a manager that runs against the cluster.
     pub name: String,
-    /// Its pid, where it was ever started.
+    /// Its process ID, if it was ever started.
     pub pid: Option<i32>,
-    /// The port that it answers on; 0 where it has none.
+    /// The port that it serves on, or 0.
     pub port: u16,
-    /// Whether it runs, and how it fares.
+    /// Whether it runs and is ready.
     pub state: State,
 }
 
-/// Whether a process runs, and how it fares.
+/// Whether a process runs and is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It does not run.
+    /// Not running.
     Stopped,
-    /// It runs, and has no port on which it could tell more.
+    /// Running, without a port for a health check.
     Running,
-    /// It runs and does not answer that it is ready.
+    /// Running, and not ready.
     NotReady,
-    /// It answers that it is ready.
+    /// Running and ready.
     Ready,
 }
 
@@ -102,21 +103,21 @@ impl State {
 }
 
 impl Status {
-    /// Whether it belongs to the control plane, and is not a manager.
+    /// Whether it is a part of the cluster and not a manager.
     pub fn is_component(&self) -> bool {
         is_component(&self.name)
     }
 }
 
 impl Cluster {
-    /// Brings a cluster up: builds what is missing, starts what does not run, and waits until it is of use. Whatever
-    /// it started is stopped again if it fails. The second value says what was started; nothing means that the
-    /// cluster was up.
+    /// Brings a cluster up: builds missing programs, starts stopped processes, and waits until the cluster is
+    /// usable. If that fails, it stops the processes that it started. The second value names the started
+    /// processes; empty if the cluster was up.
     pub fn up(options: &UpOptions) -> Result<(Self, Vec<String>)> {
         Self::up_with(options, false)
     }
 
-    /// The same with real nodes.
+    /// As [`up`](Self::up), with real nodes.
     pub fn up_real(options: &UpOptions) -> Result<(Self, Vec<String>)> {
         if let Some(missing) = real::missing() {
             bail!("{missing}");
@@ -130,7 +131,7 @@ impl Cluster {
             if real { binaries::ensure(&binaries::REAL)? } else { binaries::ensure(&binaries::ALL)? };
         dir.create()?;
         let _lock = lock(&dir)?;
-        // Another command may have removed it while this one waited.
+        // Another command may have removed the folder meanwhile.
         dir.create()?;
         let settings = settings(&dir, options, real)?;
         binaries::link(&binaries, &dir.bin())?;
@@ -154,11 +155,11 @@ impl Cluster {
         }
     }
 
-    /// A cluster that was brought up before.
+    /// Opens a cluster that exists.
     pub fn open(name: &str) -> Result<Self> {
         let dir = Dir::of(name)?;
         let Some(settings) = dir.settings()? else {
-            bail!("there is no cluster {name:?}: `cargo xtask cluster up{}` makes it", name_option(name));
+            bail!("there is no cluster {name:?}: run `cargo xtask cluster up{}`", name_option(name));
         };
         Ok(Self::at(name.to_owned(), dir, settings))
     }
@@ -185,7 +186,7 @@ impl Cluster {
         &self.name
     }
 
-    /// The kubeconfig of its administrator.
+    /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.kubeconfig("admin")
     }
@@ -195,27 +196,27 @@ impl Cluster {
         self.settings.nodes
     }
 
-    /// How its user reaches it.
+    /// Access to the cluster as its administrator.
     pub fn kube(&self) -> &Kube {
         &self.kube
     }
 
-    /// `kubectl` as its administrator.
+    /// `kubectl` as the administrator.
     pub fn kubectl(&self) -> Command {
         self.kube.kubectl()
     }
 
-    /// `helm` as its administrator.
+    /// `helm` as the administrator.
     pub fn helm(&self) -> Command {
         self.kube.helm()
     }
 
-    /// Its folder.
+    /// The cluster's folder.
     pub fn dir(&self) -> &Dir {
         &self.dir
     }
 
-    /// The API server's audit log: one JSON line per write request (reads, watches and leases are left out).
+    /// The API server's audit log ([`crate::audit`]).
     pub fn audit_log(&self) -> PathBuf {
         self.dir.logs().join("audit.log")
     }
@@ -225,14 +226,13 @@ impl Cluster {
         processes::find(&self.dir.processes(), component.name())
     }
 
-    /// Starts a component anew, with `more` arguments after its own, as a benchmark needs it. The next
-    /// [`up`](Self::up) starts it as it is by itself.
+    /// Restarts a component with `more` arguments, for a benchmark, until the next [`up`](Self::up).
     pub fn restart(&self, component: Component, more: &[&str]) -> Result<Process> {
         let _lock = lock(&self.dir)?;
         if let Some(process) = self.process(component)? {
             processes::stop(&[&process]);
         }
-        // On a busy machine the last threads of a process may hold its port for a moment longer.
+        // On a busy machine, the last threads of a process may hold its port a little longer.
         let port = component.port(&self.settings);
         run::poll(&format!("port {port}"), START_LIMIT, Duration::from_millis(20), || {
             Ok(ports::is_free(port).then_some(()))
@@ -243,7 +243,7 @@ impl Cluster {
         Ok(process)
     }
 
-    /// How its processes are.
+    /// The status of each process.
     pub fn status(&self) -> Result<Vec<Status>> {
         let recorded = processes::all(&self.dir.processes())?;
         let mut statuses = Vec::new();
@@ -277,17 +277,17 @@ impl Cluster {
         Ok(statuses)
     }
 
-    /// Stops every process that was started for the cluster, and removes the cluster.
+    /// Stops every process of the cluster and removes the cluster.
     pub fn down(self) -> Result<()> {
         let _lock = lock(&self.dir)?;
         let recorded = processes::all(&self.dir.processes())?;
-        let component = |wanted: Component| move |process: &&Process| process.name == wanted.name();
+        let component = |searched: Component| move |process: &&Process| process.name == searched.name();
         let store = component(Component::Etcd);
         let server = component(Component::Apiserver);
         if self.settings.real {
             real::end_nodes(&self, &recorded)?;
         }
-        // Clients first, then the server, then its store: nobody waits for an answer that cannot come.
+        // Clients first, then the server, then its store, so that no process waits for an answer.
         processes::stop(&recorded.iter().filter(|p| !store(p) && !server(p)).collect::<Vec<_>>());
         processes::stop(&recorded.iter().filter(|p| server(p)).collect::<Vec<_>>());
         processes::stop(&recorded.iter().filter(|p| store(p)).collect::<Vec<_>>());
@@ -301,7 +301,7 @@ impl Cluster {
         if self.settings.real {
             return self.start_real(started);
         }
-        // Each needs the one before it; the last three need the server alone and start together.
+        // The last three components need only the API server, so they start together.
         self.start_together(&[Component::Etcd], started)?;
         self.start_together(&[Component::Apiserver], started)?;
         nodes::ensure(&self.kube, self.settings.nodes)?;
@@ -318,7 +318,7 @@ impl Cluster {
     fn start_real(&self, started: &mut Vec<Process>) -> Result<()> {
         real::prepare(self, started)?;
         self.start_together(&[Component::Etcd], started)?;
-        // They do what they can while the API server starts.
+        // The nodes start while the API server starts.
         real::start_nodes(self, started)?;
         self.start_together(&[Component::Apiserver], started)?;
         real::server_became_ready(&self.dir)?;
@@ -332,7 +332,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Pods are refused until the controller-manager has made it.
+    /// Waits for the service account that the controller-manager creates. Until then, pods are rejected.
     fn wait_for_account(&self) -> Result<()> {
         run::poll("the default service account", START_LIMIT, Duration::from_millis(150), || {
             Ok(self.kube.get("default", "serviceaccount", "default")?.map(|_| ()))
@@ -362,7 +362,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a component that does not run.
+    /// Starts a component that is not running.
     fn launch(&self, component: Component, more: &[&str]) -> Result<(Process, Log, Step)> {
         let (command, fingerprint) = component.command(&self.dir, &self.settings, more)?;
         let log = Log::now(self.dir.logs().join(format!("{}.log", component.name())));
@@ -383,9 +383,9 @@ impl Cluster {
 
     fn wait_until_well(&self, component: Component, process: &Process, log: &Log) -> Result<()> {
         let name = component.name();
-        let waited = run::poll(&format!("{name} is well"), START_LIMIT, Duration::from_millis(50), || {
+        let waited = run::poll(&format!("{name} is healthy"), START_LIMIT, Duration::from_millis(50), || {
             if !process.is_alive() {
-                bail!("{name} ended while starting");
+                bail!("{name} exited while starting");
             }
             Ok(component.is_well(&self.kube, &self.settings)?.then_some(()))
         });
@@ -398,7 +398,7 @@ impl Cluster {
     }
 }
 
-/// How a command is told which cluster is meant, with a space before it; nothing for the default one.
+/// The option that names a cluster on a command line, after a space; empty for the default cluster.
 pub fn name_option(name: &str) -> String {
     if name == DEFAULT_NAME { String::new() } else { format!(" --name {name}") }
 }
@@ -407,8 +407,7 @@ fn is_component(name: &str) -> bool {
     Component::ALL.iter().any(|component| component.name() == name) || real::is_ours(name)
 }
 
-/// The settings of the cluster in `dir`: those it has, or new ones where it is new or where somebody else took a port
-/// while it was not running.
+/// The settings of the cluster in `dir`. It gets new ports if another process took one while it was stopped.
 fn settings(dir: &Dir, options: &UpOptions, real: bool) -> Result<Settings> {
     let clusters = state::all()?;
     let _ports = lock::take(&clusters.join("ports.lock"), "another cluster that starts")?;
@@ -416,7 +415,7 @@ fn settings(dir: &Dir, options: &UpOptions, real: bool) -> Result<Settings> {
     if let Some(old) = old.filter(|old| old.real != real) {
         let (has, asked) = if old.real { ("real", "simulated") } else { ("simulated", "real") };
         bail!(
-            "cluster {} has {has} nodes and gets no {asked} ones: take it down first (`cargo xtask cluster down{}`), or use \
+            "cluster {} has {has} nodes and cannot have {asked} ones: take it down first (`cargo xtask cluster down{}`), or use \
              another --name",
             options.name,
             name_option(&options.name)
@@ -448,5 +447,5 @@ fn ports_are_ours(dir: &Dir, settings: &Settings) -> Result<bool> {
 }
 
 fn lock(dir: &Dir) -> Result<File> {
-    lock::take(&dir.lock(), "another command that works on this cluster")
+    lock::take(&dir.lock(), "another command on this cluster")
 }

@@ -1,5 +1,5 @@
-//! Certificates of one cluster: a CA whose key is forgotten at once, one certificate for everything that serves, and
-//! one for each client. EC P-256 keys in PKCS#8, which Go and rustls both read.
+//! The certificates of a cluster: a CA whose key is not kept, one certificate for all servers, and one for
+//! each client. The keys are EC P-256 in PKCS#8, which Go and rustls read.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -21,26 +21,26 @@ const CLIENTS: [(&str, &str, Option<&str>); 6] = [
     ("admin", "quintet:admin", Some("system:masters")),
     ("kube-controller-manager", "system:kube-controller-manager", None),
     ("kube-scheduler", "system:kube-scheduler", None),
-    // Plays every kubelet, so it may do what all of them may.
+    // kwok plays every kubelet, so it has the permissions of all of them.
     ("kwok", "quintet:kwok", Some("system:masters")),
-    // Of clusters with real nodes: by which the API server asks kubelets, and by which Services are followed.
+    // For real nodes: the API server's client of the kubelets, and kube-proxy.
     ("kubelet-client", "quintet:kube-apiserver", Some("system:masters")),
     ("kube-proxy", "system:kube-proxy", None),
 ];
 
-/// The names of the clients that [`ensure`] makes certificates for.
+/// The names of the clients with a certificate.
 pub(super) fn clients() -> impl Iterator<Item = &'static str> {
     CLIENTS.iter().map(|(file, ..)| *file)
 }
 
-/// The names of the nodes that [`ensure`] makes certificates for, real or not: no key of the CA is kept for a later one.
+/// The names and addresses of all possible nodes: without the CA's key no certificate can be added later.
 pub(super) fn nodes() -> impl Iterator<Item = (String, Ipv4Addr)> {
     (1..=network::MAX_NODES).map(|number| (network::name_of(number), network::node(number)))
 }
 
-/// Makes the certificates below `dir` where they are not all there.
+/// Creates the certificates below `dir`, unless all exist.
 pub(super) fn ensure(dir: &Path) -> Result<()> {
-    // Written last.
+    // This file is written last.
     let complete = dir.join("ca.crt");
     if complete.exists() {
         return Ok(());
@@ -59,7 +59,7 @@ pub(super) fn ensure(dir: &Path) -> Result<()> {
     for (name, address) in nodes() {
         write_pair(&name, node(&name, address)?)?;
     }
-    // Tokens of service accounts are signed with this; it needs no certificate.
+    // The key that signs tokens of service accounts needs no certificate.
     let signing = KeyPair::generate()?;
     state::write(&dir.join("service-accounts.key"), signing.serialize_pem().as_bytes())?;
     state::write(&dir.join("service-accounts.pub"), signing.public_key_pem().as_bytes())?;
@@ -76,7 +76,7 @@ fn authority() -> Result<CertifiedIssuer<'static, KeyPair>> {
 
 fn serving() -> Result<CertificateParams> {
     let mut params = params("localhost");
-    // The last two are where the API server is for real nodes and for their pods.
+    // The last two are the addresses for real nodes and for their pods.
     let addresses = [Ipv4Addr::LOCALHOST, network::CONTROL_PLANE, network::SERVER];
     let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
     params.subject_alt_names =
@@ -89,7 +89,7 @@ fn serving() -> Result<CertificateParams> {
     Ok(params)
 }
 
-/// A kubelet's: it asks the API server, and is asked by it.
+/// The certificate of a kubelet, which is a client and a server.
 fn node(name: &str, address: Ipv4Addr) -> Result<CertificateParams> {
     let mut params = client(&format!("system:node:{name}"), Some("system:nodes"));
     params.subject_alt_names =
@@ -113,7 +113,7 @@ fn params(common_name: &str) -> CertificateParams {
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
     params.use_authority_key_identifier_extension = true;
-    // A day back, for clocks that are set back.
+    // A day ago, in case a clock is set back.
     params.not_before = (SystemTime::now() - YEAR / 365).into();
     params.not_after = (SystemTime::now() + YEAR * 10).into();
     params

@@ -1,6 +1,5 @@
-//! Free ports on the loopback interface. They are taken from below the range that systems give to outgoing
-//! connections, so that nothing takes one between its choice and its use; a lock keeps two clusters apart that start
-//! at the same moment.
+//! Free ports on the loopback interface, below the range of outgoing connections, so that no connection takes
+//! a port before its use. A lock separates two clusters that start at the same moment.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +22,7 @@ const RANGE: Range<u16> = 20_000..30_000;
 pub struct Ports {
     /// etcd, for clients.
     pub etcd: u16,
-    /// etcd, for peers that never come.
+    /// etcd, for peers; there are none.
     pub etcd_peer: u16,
     /// kube-apiserver.
     pub apiserver: u16,
@@ -36,7 +35,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Chooses six that are free now and that no other cluster below `clusters` calls its own.
+    /// Chooses six ports that are free and that no cluster below `clusters` has.
     pub(super) fn choose(clusters: &Path) -> Result<Self> {
         let [etcd, etcd_peer, apiserver, controller_manager, scheduler, kwok] = choose(clusters, &[])?;
         Ok(Self { etcd, etcd_peer, apiserver, controller_manager, scheduler, kwok })
@@ -47,7 +46,7 @@ impl Ports {
     }
 }
 
-/// Chooses some that are free now, are nobody's in `taken`, and that no cluster below `clusters` calls its own.
+/// Chooses ports that are free, not in `taken`, and that no cluster below `clusters` has.
 pub(crate) fn choose<const N: usize>(clusters: &Path, taken: &[u16]) -> Result<[u16; N]> {
     let of_clusters = of_all_clusters(clusters);
     let mut free = free().filter(|port| !of_clusters.contains(port) && !taken.contains(port));
@@ -58,13 +57,13 @@ pub(crate) fn choose<const N: usize>(clusters: &Path, taken: &[u16]) -> Result<[
     Ok(chosen)
 }
 
-/// Whether nobody listens on a port of the loopback interface.
+/// Whether no process listens on a port of the loopback interface.
 pub fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// A free port that this process has not been given before, and that no cluster calls its own: one that comes up listens some
-/// time after it has chosen.
+/// A free port that this process has not returned before and that no cluster has. A starting cluster listens
+/// some time after it has chosen its ports.
 pub fn one() -> Result<u16> {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +77,7 @@ pub fn one() -> Result<u16> {
     }
 }
 
-/// Free ports, each once, beginning anywhere in the range.
+/// All free ports, beginning anywhere in the range.
 fn free() -> impl Iterator<Item = u16> {
     let width = u32::from(RANGE.end - RANGE.start);
     let moment = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());

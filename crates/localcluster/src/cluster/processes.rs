@@ -1,5 +1,5 @@
-//! Processes that outlive the command that started them. Each has a record on disk with its pid and the time it
-//! started at, so that a pid that was given to another process since is never signalled.
+//! Processes that outlive the command that started them. A record on disk has the pid and the start time, so
+//! that another process with a reused pid is never signalled.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
@@ -14,43 +14,43 @@ use serde::{Deserialize, Serialize};
 
 use super::state;
 
-/// How long a process has to end by itself after SIGTERM: a manager may take 20 seconds.
+/// How long a process has to exit after SIGTERM; a manager may take 20 seconds.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// A process that was started, as it is recorded.
+/// The record of a started process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// What it is: a component of the control plane, or a manager.
+    /// A component of the control plane, or a manager.
     pub name: String,
-    /// Its process id.
+    /// The process ID.
     pub pid: i32,
-    /// When it started, in the system's own words. With the pid it names one process.
+    /// The start time in the system's format. With the pid it identifies a process.
     pub started: String,
-    /// The port that tells its health.
+    /// The port of the health check.
     pub port: u16,
-    /// Changes with whatever the process was started with.
+    /// Changes with everything that the process is started with.
     pub fingerprint: String,
 }
 
-/// What to start.
+/// A process to start.
 #[derive(Debug)]
 pub struct Launch<'a> {
-    /// What it is called in records and messages.
+    /// The name in records and messages.
     pub name: &'a str,
     /// Program, arguments and environment.
     pub command: Command,
-    /// The port that tells its health.
+    /// The port of the health check.
     pub port: u16,
-    /// Changes with whatever the process was started with.
+    /// Changes with everything that the process is started with.
     pub fingerprint: String,
-    /// Where its stdout goes, appended.
+    /// The file to which stdout is appended.
     pub stdout: PathBuf,
-    /// Where its stderr goes, appended.
+    /// The file to which stderr is appended.
     pub stderr: PathBuf,
 }
 
-/// Starts a process in a process group of its own, so that neither a Ctrl-C at this terminal nor its closing reaches
-/// it, and records it below `records`. The child need not be waited for.
+/// Starts a process and records it below `records`. The process has its own process group, so that neither
+/// Ctrl-C nor closing the terminal reaches it. Callers need not wait for the child.
 pub fn start(records: &Path, mut launch: Launch<'_>) -> Result<(Process, Child)> {
     let open = |file: &Path| {
         OpenOptions::new()
@@ -67,11 +67,11 @@ pub fn start(records: &Path, mut launch: Launch<'_>) -> Result<(Process, Child)>
         .process_group(0)
         .spawn()
         .with_context(|| format!("cannot start {}", launch.name))?;
-    let pid = i32::try_from(child.id()).context("the system gave a pid that is no pid")?;
+    let pid = i32::try_from(child.id()).context("the system returned an invalid pid")?;
     let process = Process {
         name: launch.name.to_owned(),
         pid,
-        // A child that has ended already is still there until it is waited for, so this does not race.
+        // This does not race: an exited child exists until it is waited for.
         started: start_time(pid).unwrap_or_default(),
         port: launch.port,
         fingerprint: launch.fingerprint,
@@ -85,7 +85,7 @@ pub fn start(records: &Path, mut launch: Launch<'_>) -> Result<(Process, Child)>
 
 /// Records this process under a name.
 pub(crate) fn claim(records: &Path, name: &str) -> Result<()> {
-    let pid = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
+    let pid = i32::try_from(std::process::id()).context("the system returned an invalid pid")?;
     let process = Process {
         name: name.to_owned(),
         pid,
@@ -96,12 +96,12 @@ pub(crate) fn claim(records: &Path, name: &str) -> Result<()> {
     state::write_json(&record(records, name), &process)
 }
 
-/// The recorded process of that name, alive or not.
+/// The recorded process with that name, alive or not.
 pub fn find(records: &Path, name: &str) -> Result<Option<Process>> {
     state::read_json(&record(records, name))
 }
 
-/// Every recorded process, alive or not, by name.
+/// All recorded processes, alive or not, by name.
 pub fn all(records: &Path) -> Result<Vec<Process>> {
     let Ok(entries) = fs::read_dir(records) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
@@ -115,7 +115,7 @@ pub fn all(records: &Path) -> Result<Vec<Process>> {
     Ok(found)
 }
 
-/// Takes the record of a process away.
+/// Removes the record of a process.
 pub fn forget(records: &Path, name: &str) {
     let _ = fs::remove_file(record(records, name));
 }
@@ -125,7 +125,7 @@ fn record(records: &Path, name: &str) -> PathBuf {
 }
 
 impl Process {
-    /// Whether this very process still runs.
+    /// Whether this process is still running.
     pub fn is_alive(&self) -> bool {
         !self.started.is_empty() && start_time(self.pid).as_deref() == Some(&self.started)
     }
@@ -136,7 +136,7 @@ impl Process {
         }
     }
 
-    /// SIGKILL, as a crash would be.
+    /// Sends SIGKILL, like a crash, and waits for the exit.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
         let started = Instant::now();
@@ -146,7 +146,7 @@ impl Process {
     }
 }
 
-/// Ends processes: SIGTERM to all of them, and SIGKILL to those that are still there after a while.
+/// Ends processes: SIGTERM to all, and SIGKILL to those that are still alive after 25 seconds.
 pub fn stop(processes: &[&Process]) {
     for process in processes {
         process.signal(Signal::TERM);
@@ -160,7 +160,7 @@ pub fn stop(processes: &[&Process]) {
     }
 }
 
-/// When a live process started, in the system's own words; nothing for one that has ended, waited for or not.
+/// The start time of a live process, in the system's format. `None` for an exited one, waited for or not.
 fn start_time(pid: i32) -> Option<String> {
     if Path::new("/proc/self/stat").exists() {
         return parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?);
@@ -171,8 +171,8 @@ fn start_time(pid: i32) -> Option<String> {
     (!state.starts_with('Z')).then(|| started.trim().to_owned())
 }
 
-/// Reads state and start time out of `/proc/PID/stat` (see proc(5)). The program's name, in parentheses, may hold
-/// anything, parentheses and spaces included.
+/// The start time from `/proc/PID/stat` (proc(5)); `None` for a zombie. The program's name is in parentheses
+/// and may itself contain parentheses and spaces.
 fn parse_stat(stat: &str) -> Option<String> {
     let mut fields = stat.rsplit_once(") ")?.1.split_ascii_whitespace();
     let state = fields.next()?;
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_time_is_field_22_whatever_the_program_is_called() {
+    fn the_start_time_is_field_22_for_any_program_name() {
         let fields = "S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1000 200";
         assert_eq!(parse_stat(&format!("42 (etcd) {fields}")).as_deref(), Some("987654"));
         assert_eq!(parse_stat(&format!("42 (a) b (c) {fields}")).as_deref(), Some("987654"));

@@ -1,5 +1,5 @@
-//! What is on disk for one cluster. Everything that a later command needs to find, stop or continue it is here, and
-//! every file is replaced as a whole, so that no reader sees half of one.
+//! The files of a cluster: everything that a later command needs to find, stop or continue it. A file is
+//! replaced as a whole, so that no reader sees half of it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,19 +13,19 @@ use serde::{Deserialize, Serialize};
 use super::ports::Ports;
 use crate::paths;
 
-/// What was chosen for a cluster when it was made.
+/// The settings of a cluster, chosen when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// The number of nodes.
     pub nodes: usize,
-    /// Whether they are real, and not simulated.
+    /// Whether the nodes are real.
     #[serde(default)]
     pub real: bool,
-    /// The ports that its components listen on.
+    /// The ports that the components listen on.
     pub ports: Ports,
 }
 
-/// What names may be, for messages.
+/// The rule for names, for messages.
 pub(crate) const VALID_NAMES: &str = "use up to 40 lower-case letters, digits and hyphens";
 
 /// The folder of one cluster.
@@ -33,20 +33,19 @@ pub(crate) const VALID_NAMES: &str = "use up to 40 lower-case letters, digits an
 pub struct Dir(PathBuf);
 
 impl Dir {
-    /// The folder of the cluster of that name, which need not exist.
+    /// The folder of the cluster with that name, which need not exist.
     pub fn of(name: &str) -> Result<Self> {
         if !is_valid_name(name) {
-            bail!("{name:?} is no name for a cluster: {VALID_NAMES}");
+            bail!("{name:?} is not a valid name for a cluster: {VALID_NAMES}");
         }
         Ok(Self(all()?.join(name)))
     }
 
-    /// A folder that is known already.
     pub(super) fn at(path: PathBuf) -> Self {
         Self(path)
     }
 
-    /// Its path.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -56,7 +55,7 @@ impl Dir {
         self.0.join("pki")
     }
 
-    /// The programs it runs, as links.
+    /// Links to the programs.
     pub fn bin(&self) -> PathBuf {
         self.0.join("bin")
     }
@@ -71,22 +70,22 @@ impl Dir {
         self.0.join("etcd")
     }
 
-    /// The records of the processes that were started for it.
+    /// The records of the cluster's processes.
     pub fn processes(&self) -> PathBuf {
         self.0.join("processes")
     }
 
-    /// The kubeconfig of one of its users; `admin` is the one for people.
+    /// The kubeconfig of a user; `admin` is for the administrator.
     pub fn kubeconfig(&self, user: &str) -> PathBuf {
         self.0.join(format!("{user}.kubeconfig"))
     }
 
-    /// Held while the cluster is brought up or down. It lies beside the folder, which `down` removes.
+    /// The lock of commands that change the cluster, outside the folder that `down` removes.
     pub fn lock(&self) -> PathBuf {
         self.0.with_extension("lock")
     }
 
-    /// Makes the folders; keys are in them, so they are the user's alone.
+    /// Creates the folders, which only the user can read, because they contain keys.
     pub fn create(&self) -> Result<()> {
         for dir in [&self.0, &self.pki(), &self.bin(), &self.logs(), &self.data(), &self.processes()] {
             fs::DirBuilder::new()
@@ -98,23 +97,23 @@ impl Dir {
         Ok(())
     }
 
-    /// What was chosen when the cluster was made, or nothing where there is no such cluster.
+    /// The settings; `None` if there is no such cluster.
     pub fn settings(&self) -> Result<Option<Settings>> {
         read_json(&self.0.join("settings.json"))
     }
 
-    /// Keeps what was chosen.
+    /// Writes the settings.
     pub fn keep_settings(&self, settings: &Settings) -> Result<()> {
         write_json(&self.0.join("settings.json"), settings)
     }
 }
 
-/// The folder that holds a folder per cluster.
+/// The folder with a folder for each cluster.
 pub fn all() -> Result<PathBuf> {
     Ok(paths::cache()?.join("clusters"))
 }
 
-/// Reads a JSON file, or nothing where there is none.
+/// Reads a JSON file; `None` if it does not exist.
 pub fn read_json<T: DeserializeOwned>(file: &Path) -> Result<Option<T>> {
     match fs::read(file) {
         Ok(text) => {
@@ -127,12 +126,12 @@ pub fn read_json<T: DeserializeOwned>(file: &Path) -> Result<Option<T>> {
     }
 }
 
-/// Writes a JSON file as a whole.
+/// Replaces a JSON file as a whole.
 pub fn write_json(file: &Path, value: &impl Serialize) -> Result<()> {
     write(file, serde_json::to_string_pretty(value)?.as_bytes())
 }
 
-/// Writes a file as a whole, readable by the user alone.
+/// Replaces a file as a whole; only the user can read it.
 pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = file.with_added_extension(format!("{}.tmp", std::process::id()));
     let written = fs::OpenOptions::new()
@@ -146,7 +145,7 @@ pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
     written.with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Whether a name can be that of a folder of ours.
+/// Whether a name is valid for a folder of a cluster or a broker.
 pub(crate) fn is_valid_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !name.is_empty() && name.len() <= 40 && name.chars().all(allowed) && !name.starts_with('-')

@@ -1,4 +1,4 @@
-//! The crates that cargo takes for a program, and which of them depends on which.
+//! The crates of a program and their dependencies, as resolved by cargo.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,36 +14,36 @@ pub struct Crate {
     pub name: String,
     /// Its version.
     pub version: String,
-    /// An SPDX expression; empty where the crate names none.
+    /// An SPDX expression; empty if the crate states none.
     pub licence: String,
-    /// Where its source is; empty where it does not say.
+    /// The URL of the source; empty if the crate states none.
     pub repository: String,
 }
 
 impl Crate {
-    /// The package URL, by which it is also referred to.
+    /// The package URL, which also identifies the crate in a [`Graph`].
     pub fn purl(&self) -> String {
         // A version's build metadata begins with a plus sign.
         format!("pkg:cargo/{}@{}", self.name, self.version.replace('+', "%2B"))
     }
 }
 
-/// Who depends on whom, by their package URLs.
+/// The dependencies between crates, by package URL.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Graph {
     /// The program's package.
     pub root: String,
     /// The crates.
     pub crates: BTreeMap<String, Crate>,
-    /// What each depends on directly.
+    /// The direct dependencies of each crate.
     pub depends_on: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// What is linked into a program: neither build scripts nor macros.
+/// The edges of crates that are linked into a program: no build scripts, no macros.
 pub const LINKED: &str = "normal,no-proc-macro";
 
 impl Graph {
-    /// The crates of a package by these edges, with the features that the package is built with.
+    /// The crates of a package along `edges`, with the features that the package is built with.
     pub fn of(package: &str, arch: Arch, edges: &str) -> Result<Self> {
         let mut cargo = run::cargo();
         cargo
@@ -53,13 +53,13 @@ impl Graph {
         Self::parse(&run::stdout(&mut cargo)?)
     }
 
-    /// Reads the tree: a line begins with its depth, and one whose dependencies were shown before ends in `(*)`.
+    /// Parses `cargo tree`: a line begins with its depth; `(*)` marks dependencies that were shown before.
     pub fn parse(tree: &str) -> Result<Self> {
         let mut graph = Self::default();
         let mut above: Vec<String> = Vec::new();
         for line in tree.lines() {
             let (one, depth) =
-                parse(line).with_context(|| format!("cargo tree says what nobody expected: {line}"))?;
+                parse(line).with_context(|| format!("unexpected output of cargo tree: {line}"))?;
             let purl = one.purl();
             above.truncate(depth);
             match above.last() {
@@ -81,11 +81,11 @@ fn parse(line: &str) -> Option<(Crate, usize)> {
     let digits = line.find(|c: char| !c.is_ascii_digit())?;
     let (depth, rest) = line.split_at(digits);
     let mut columns = rest.split('\t');
-    // Where it lies, or that it is a macro, may follow in parentheses.
+    // The path, or `(proc-macro)`, may follow.
     let mut words = columns.next()?.split(' ');
     let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
     let mut text = || columns.next().unwrap_or_default();
-    // A slash is the older way to write it.
+    // A slash is the old separator of licences.
     let licence = text().replace('/', " OR ").split_whitespace().collect::<Vec<_>>().join(" ");
     let repository = text().trim().to_owned();
     Some((
@@ -106,7 +106,7 @@ mod tests {
         1zlib v2.0.0\tMIT  AND  Zlib\t\n";
 
     #[test]
-    fn who_depends_on_whom_follows_from_the_depths() {
+    fn derives_dependencies_from_the_depths() {
         let graph = Graph::parse(TREE).unwrap();
         assert_eq!(graph.root, "pkg:cargo/quintet@0.1.0");
         let on = |name: &str| graph.depends_on[name].iter().map(String::as_str).collect::<Vec<_>>();
@@ -117,6 +117,6 @@ mod tests {
         assert_eq!(on("pkg:cargo/kit@0.1.0"), ["pkg:cargo/anyhow@1.0.1", "pkg:cargo/zlib@1.0.0%2B1.2"]);
         assert_eq!(on("pkg:cargo/anyhow@1.0.1"), [""; 0]);
         assert_eq!(graph.crates["pkg:cargo/anyhow@1.0.1"].licence, "MIT OR Apache-2.0");
-        assert!(Graph::parse("what is this").is_err());
+        assert!(Graph::parse("not a tree").is_err());
     }
 }

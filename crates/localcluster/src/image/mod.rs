@@ -1,5 +1,5 @@
-//! The images of the three programs, as archives that containerd, Docker, Podman and skopeo read, and
-//! what is in them. No container engine is needed.
+//! The images of the three programs, as archives for containerd, Docker, Podman and skopeo. Building them
+//! needs no container engine.
 
 pub mod crates;
 mod oci;
@@ -21,13 +21,12 @@ use crate::build::{self, Arch, megabytes};
 use crate::progress::Step;
 use crate::{paths, protoc, run};
 
-/// Where the images are published, and so what they are called.
+/// The registry and namespace of the published images.
 const REGISTRY: &str = "ghcr.io/quintet-operator";
 
-/// An image that is larger when compressed is one too large, in bytes.
+/// The maximum compressed size of an image, in bytes.
 const LIMIT: u64 = 10_000_000;
 
-/// A program that has an image.
 struct Recipe {
     program: &'static str,
     package: &'static str,
@@ -43,12 +42,12 @@ const RECIPES: [Recipe; 3] = [
     Recipe {
         program: "pulsar-consumer",
         package: "quintet-pulsar-client",
-        description: "Prints the messages of a topic of Apache Pulsar; what PulsarConsumers run",
+        description: "Prints the messages of an Apache Pulsar topic; runs in the pods of PulsarConsumers",
     },
     Recipe {
         program: "pulsar-producer",
         package: "quintet-pulsar-client",
-        description: "Sends messages to a topic of Apache Pulsar",
+        description: "Sends messages to an Apache Pulsar topic",
     },
 ];
 
@@ -57,7 +56,7 @@ pub fn name(program: &str) -> String {
     format!("{REGISTRY}/{program}:{}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The packages that the programs are of.
+/// The packages of the programs.
 pub fn packages() -> Vec<&'static str> {
     let packages: BTreeSet<&str> = RECIPES.iter().map(|recipe| recipe.package).collect();
     packages.into_iter().collect()
@@ -68,23 +67,23 @@ pub fn packages() -> Vec<&'static str> {
 pub struct Built {
     /// The archive.
     pub file: PathBuf,
-    /// Its bills of materials, one for each processor.
+    /// The software bills of materials, one for each architecture.
     pub bills: Vec<PathBuf>,
-    /// By which a registry knows it.
+    /// The digest in a registry.
     pub digest: String,
-    /// For each processor the digest of its manifest and what a node fetches, in bytes.
+    /// For each architecture, the digest of the manifest and the compressed size in bytes.
     pub images: Vec<(Arch, String, u64)>,
 }
 
 impl Built {
-    /// Fails where another build of the same commit came to something else.
+    /// Fails if another build of the same commit differs.
     pub fn must_equal(&self, other: &Self) -> Result<()> {
         let read = |file: &PathBuf| fs::read(file).with_context(|| format!("cannot read {}", file.display()));
         let files = |built: &Self| built.bills.iter().chain([&built.file]).cloned().collect::<Vec<_>>();
         for (one, another) in files(self).iter().zip(&files(other)) {
             ensure!(
                 read(one)? == read(another)?,
-                "{} and {} differ, and should not",
+                "{} and {} differ, but must be equal",
                 one.display(),
                 another.display()
             );
@@ -93,13 +92,13 @@ impl Built {
     }
 }
 
-/// Builds the images, for this machine's processor where none is named, and writes them to a folder.
+/// Builds the images, by default for this machine's architecture, and writes them to `output`.
 pub fn build(arches: &[Arch], output: &Path) -> Result<Vec<Built>> {
     if let Some(missing) = missing(arches)? {
         bail!("{missing}");
     }
     let mut programs = Vec::new();
-    for arch in wanted(arches) {
+    for arch in selected(arches) {
         let mut files = vec![build::release_for(Some(arch))?];
         files.extend(build::pulsar_release_for(Some(arch))?.context(protoc::MISSING)?);
         programs.push((arch, files));
@@ -107,22 +106,22 @@ pub fn build(arches: &[Arch], output: &Path) -> Result<Vec<Built>> {
     write(&programs, &Source::of_checkout()?, output)
 }
 
-/// The processors that are named, or this machine's.
-fn wanted(arches: &[Arch]) -> BTreeSet<Arch> {
+/// The given architectures, or this machine's.
+fn selected(arches: &[Arch]) -> BTreeSet<Arch> {
     if arches.is_empty() { Arch::HOST.into_iter().collect() } else { arches.iter().copied().collect() }
 }
 
-/// What keeps images for these processors, or for this machine's where none is named, from being built here.
+/// The missing requirement for [`build()`], with its remedy.
 pub fn missing(arches: &[Arch]) -> Result<Option<String>> {
     if protoc::find().is_none() {
-        return Ok(Some(format!("pulsar-consumer and pulsar-producer cannot be built: {}", protoc::MISSING)));
+        return Ok(Some(format!("cannot build pulsar-consumer and pulsar-producer: {}", protoc::MISSING)));
     }
     if Arch::HOST.is_none() {
         return Ok(Some(
             "images need static programs: build them on Linux with glibc, on x86_64 or aarch64".to_owned(),
         ));
     }
-    for arch in wanted(arches) {
+    for arch in selected(arches) {
         if let Some(missing) = arch.missing()? {
             return Ok(Some(missing));
         }
@@ -130,7 +129,7 @@ pub fn missing(arches: &[Arch]) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Writes the archives of programs that are built: for each processor the files, in the order of the recipes.
+/// Writes the archives of built programs. Their files are in the order of [`RECIPES`].
 fn write(programs: &[(Arch, Vec<PathBuf>)], source: &Source, output: &Path) -> Result<Vec<Built>> {
     fs::create_dir_all(output).with_context(|| format!("cannot create {}", output.display()))?;
     let version = env!("CARGO_PKG_VERSION");
@@ -168,8 +167,8 @@ fn write(programs: &[(Arch, Vec<PathBuf>)], source: &Source, output: &Path) -> R
     Ok(built)
 }
 
-/// The archive of an image for this machine's processor with the program that stands in for others, under a name with a tag. Of its other
-/// names, `run` is the one that it is called by where nothing else is asked for.
+/// The archive of an image with the stand-in program, for this machine's architecture. `name` has a tag.
+/// `links` are more names of the program, and `run` is the one that runs by default.
 pub(crate) fn of_standin(name: &str, program: &[u8], links: &[String], run: &str) -> Result<Vec<u8>> {
     let arch = Arch::HOST.context("images need static programs: build them on Linux with glibc")?;
     let (name, tag) = name.rsplit_once(':').with_context(|| format!("{name} has no tag"))?;
@@ -185,21 +184,21 @@ pub(crate) fn of_standin(name: &str, program: &[u8], links: &[String], run: &str
     Ok(oci::archive(&facts, &[oci::Program { arch, bytes: program.to_vec() }])?.bytes)
 }
 
-/// Reads an archive back, by other code than that which wrote it, and runs its program where this machine can.
+/// Checks an archive with code that did not write it, and runs its program if this machine can.
 pub fn check(image: &Built) -> Result<()> {
     let file = &image.file;
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let read = read::archive(&bytes).with_context(|| format!("{} is no image", file.display()))?;
-    ensure!(read.digest == image.digest, "{} is {} and not {}", file.display(), read.digest, image.digest);
+    let read = read::archive(&bytes).with_context(|| format!("{} is not an image", file.display()))?;
+    ensure!(read.digest == image.digest, "{} is {}, expected {}", file.display(), read.digest, image.digest);
     let images =
         read.images.iter().map(|one| (one.architecture.as_str(), one.digest.as_str(), one.compressed));
     let written = image.images.iter().map(|(arch, digest, size)| (arch.name(), digest.as_str(), *size));
-    ensure!(images.eq(written), "{} holds other images than were written", file.display());
+    ensure!(images.eq(written), "the images in {} differ from the written ones", file.display());
     for one in &read.images {
         let size = megabytes(one.compressed);
         ensure!(
             one.compressed <= LIMIT,
-            "{} has {size} for linux/{}: too large",
+            "{} has {size} for linux/{}, which is too large",
             read.name,
             one.architecture
         );
@@ -207,31 +206,31 @@ pub fn check(image: &Built) -> Result<()> {
         ensure!(is_static(bytes), "{program} needs a loader, which is not in its image");
         ensure!(
             one.config["config"]["Entrypoint"][0] == format!("/{program}"),
-            "{program} is not what is run"
+            "{program} is not the entrypoint"
         );
         if Arch::HOST.is_some_and(|host| host.name() == one.architecture) {
-            let said = say_version(program, bytes)?;
+            let version = print_version(program, bytes)?;
             let expected = format!("{program} {}", env!("CARGO_PKG_VERSION"));
-            ensure!(said.trim() == expected, "{program} calls itself {said:?}, which should be {expected:?}");
+            ensure!(version.trim() == expected, "the version is {version:?}, expected {expected:?}");
         }
     }
     Ok(())
 }
 
-/// What a program says of its version, run from an empty folder of its own.
-fn say_version(program: &str, bytes: &[u8]) -> Result<String> {
+/// The output of a program's `--version`, run from a copy in an empty folder.
+fn print_version(program: &str, bytes: &[u8]) -> Result<String> {
     let folder = env::temp_dir().join(format!("quintet-image-{program}-{}", std::process::id()));
     let file = folder.join(program);
-    let said = fs::create_dir_all(&folder)
+    let version = fs::create_dir_all(&folder)
         .and_then(|()| fs::write(&file, bytes))
         .and_then(|()| fs::set_permissions(&file, fs::Permissions::from_mode(0o755)))
         .with_context(|| format!("cannot write {}", file.display()))
         .and_then(|()| run::stdout(Command::new(&file).arg("--version").env_clear()));
     let _ = fs::remove_dir_all(&folder);
-    said
+    version
 }
 
-/// Whether a program asks for no interpreter. The layout is that of 64-bit little-endian ELF, which both processors have.
+/// Whether a program has no interpreter. The layout is that of 64-bit little-endian ELF.
 fn is_static(elf: &[u8]) -> bool {
     const INTERPRETER: usize = 3;
     let number = |at: usize, bytes: usize| -> Option<usize> {
@@ -246,16 +245,14 @@ fn is_static(elf: &[u8]) -> bool {
     elf.starts_with(b"\x7fELF\x02\x01") && headers().unwrap_or_default()
 }
 
-/// Where the programs come from.
 #[derive(Clone, Debug)]
 struct Source {
-    /// The commit; a word is added where files differ from it.
+    /// The commit, with the suffix `-dirty` if files differ from it.
     revision: Option<String>,
     created: Timestamp,
 }
 
 impl Source {
-    /// The commit of this checkout.
     fn of_checkout() -> Result<Self> {
         let git =
             |args: &[&str]| run::stdout(Command::new("git").args(args).current_dir(paths::workspace())).ok();
@@ -268,16 +265,15 @@ impl Source {
             }
             None => (None, "0".to_owned()),
         };
-        let asked = env::var("SOURCE_DATE_EPOCH").ok().filter(|seconds| !seconds.is_empty());
-        let seconds = asked.unwrap_or(time);
+        let set = env::var("SOURCE_DATE_EPOCH").ok().filter(|seconds| !seconds.is_empty());
+        let seconds = set.unwrap_or(time);
         let created = seconds.parse().ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
         let created = created.with_context(|| {
-            format!("SOURCE_DATE_EPOCH is {seconds}: it must be a number of seconds since 1970")
+            format!("SOURCE_DATE_EPOCH must be a number of seconds since 1970, got {seconds:?}")
         })?;
         Ok(Self { revision, created })
     }
 
-    /// What is said of an image.
     fn labels(&self, recipe: &Recipe) -> Vec<(&'static str, String)> {
         let repository = env!("CARGO_PKG_REPOSITORY");
         let mut labels = vec![
@@ -298,8 +294,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_asks_for_a_loader_is_told_apart() {
-        // Whatever runs this test was linked as cargo does by itself.
+    fn detects_a_program_that_needs_a_loader() {
+        // cargo links tests dynamically by default.
         let this = fs::read(env::current_exe().unwrap()).unwrap();
         assert!(!is_static(&this));
         let mut headers = vec![0; 0x40 + 0x38];
@@ -312,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_labelled_with_where_they_come_from() {
+    fn labels_images_with_their_origin() {
         let source =
             Source { revision: Some("abc".to_owned()), created: "2026-01-02T03:04:05Z".parse().unwrap() };
         let labels = source.labels(&RECIPES[0]);
@@ -322,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn builders_elsewhere_use_the_rust_that_is_asked_for() {
+    fn other_builders_use_the_required_rust() {
         let rust = env!("CARGO_PKG_RUST_VERSION");
         for (file, words) in [
             ("config/image/Dockerfile", format!("library/rust:{rust}-")),

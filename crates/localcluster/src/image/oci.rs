@@ -1,8 +1,7 @@
-//! An image as a tar archive in the OCI image layout, made without a container engine. It is a pure function of what it is
-//! told: the same program and the same facts make the same bytes.
+//! An image as a tar archive in the OCI image layout: a pure function of the program and its facts. It also
+//! has the `manifest.json` that older versions of `docker load` require.
 //!
-//! The archive also has the `manifest.json` that `docker load` looks for where Docker keeps no OCI images. Sources: the OCI
-//! image specification 1.1; the annotation `io.containerd.image.name` is containerd's.
+//! Sources: the OCI image specification 1.1; the annotation `io.containerd.image.name` is containerd's.
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -18,61 +17,56 @@ pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(super) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub(super) const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// The annotation that containerd imports an image by.
+/// containerd's annotation for the name under which it imports an image.
 const CONTAINERD_NAME: &str = "io.containerd.image.name";
 
-/// Where a reader of the archive finds the tag.
+/// The annotation with the tag.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// The user and group, not root: those of the chart's security context. In numbers, or a kubelet could not tell that this
-/// is not root.
+/// The user and group of the chart's security context, as numbers that a kubelet knows are not root.
 pub(super) const USER: u64 = 65_532;
 
-/// What is said of an image, whatever it is built for.
+/// The facts about an image that hold for all architectures.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    /// The name of the program, which is the image's only file and is run.
+    /// The name of the program, the image's only file and its entrypoint.
     pub program: &'static str,
-    /// The image's name, with its registry and without a tag.
+    /// The name with its registry, without a tag.
     pub name: String,
     pub tag: String,
-    /// When the source was committed, so that whoever builds it later gets the same image.
+    /// The time of the commit, so that a later build makes the same image.
     pub created: Timestamp,
-    /// `org.opencontainers.image.…` and its value; the time is added.
+    /// The names after `org.opencontainers.image.`, and their values. `created` is added.
     pub labels: Vec<(&'static str, String)>,
-    /// Further names of the program, where it does what it is called by; it is then run by these alone, and as root.
+    /// More names of a program that acts by its name. With them, the image has no entrypoint and no user.
     pub links: Vec<String>,
-    /// The one of them that is run where nothing else is asked for.
+    /// The link that runs by default.
     pub run: String,
 }
 
-/// One program, for one processor.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub arch: Arch,
     pub bytes: Vec<u8>,
 }
 
-/// An image for one processor, as it is stored.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     pub arch: Arch,
-    /// Of its manifest.
+    /// The digest of the manifest.
     pub digest: String,
-    /// What a node fetches: manifest, configuration and layer, in bytes.
+    /// The size of manifest, configuration and layer, in bytes.
     pub compressed: u64,
 }
 
-/// An archive and what is in it.
 #[derive(Clone, Debug)]
 pub(super) struct Archive {
     pub bytes: Vec<u8>,
-    /// By which a registry knows all of it.
+    /// The digest in a registry.
     pub digest: String,
     pub images: Vec<Stored>,
 }
 
-/// A blob and how it is referred to.
 struct Blob {
     media_type: &'static str,
     bytes: Vec<u8>,
@@ -92,7 +86,6 @@ impl Blob {
         json!({ "mediaType": self.media_type, "digest": self.digest, "size": self.bytes.len() })
     }
 
-    /// Where it is in the archive.
     fn path(&self) -> String {
         format!("blobs/{}", self.digest.replace(':', "/"))
     }
@@ -103,7 +96,7 @@ pub(super) fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", run::hex(&Sha256::digest(bytes)))
 }
 
-/// The archive of an image, for one processor or several.
+/// The archive of an image for one or more architectures.
 pub(super) fn archive(facts: &Facts, programs: &[Program]) -> Result<Archive> {
     let (mut blobs, mut manifests, mut images, mut docker) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let name = format!("{}:{}", facts.name, facts.tag);
@@ -121,7 +114,7 @@ pub(super) fn archive(facts: &Facts, programs: &[Program]) -> Result<Archive> {
         let mut descriptor = manifest.descriptor();
         descriptor["platform"] = json!({ "os": "linux", "architecture": program.arch.name() });
         manifests.push(descriptor);
-        // Docker's own format knows one processor alone: the first is as good as any.
+        // Docker's format has one architecture. Use the first.
         if docker.is_empty() {
             docker.push(json!({ "Config": config.path(), "RepoTags": [name], "Layers": [layer.path()] }));
         }
@@ -156,7 +149,6 @@ pub(super) fn archive(facts: &Facts, programs: &[Program]) -> Result<Archive> {
     Ok(Archive { bytes: tar(&files)?, digest, images })
 }
 
-/// What the runtime is told.
 fn config(facts: &Facts, arch: Arch, layer: &str) -> Value {
     let created = facts.created.to_string();
     let mut labels = serde_json::Map::new();
@@ -181,7 +173,7 @@ fn config(facts: &Facts, arch: Arch, layer: &str) -> Value {
     })
 }
 
-/// The files of the image: one, and links to it.
+/// The layer of the image: one file, and links to it.
 fn layer(name: &str, program: &[u8], links: &[String]) -> Result<Vec<u8>> {
     let mut tar = started(&[(name, 0o755, program)])?;
     for link in links {
@@ -190,12 +182,12 @@ fn layer(name: &str, program: &[u8], links: &[String]) -> Result<Vec<u8>> {
         let linked = tar.append_link(&mut header, link, format!("/{name}"));
         linked.with_context(|| format!("cannot archive {link}"))?;
     }
-    tar.into_inner().context("cannot end an archive")
+    tar.into_inner().context("cannot finish an archive")
 }
 
-/// Files of root's, without a time, in the order given.
+/// A tar archive of files that belong to root, without times, in the given order.
 fn tar(files: &[(&str, u32, &[u8])]) -> Result<Vec<u8>> {
-    started(files)?.into_inner().context("cannot end an archive")
+    started(files)?.into_inner().context("cannot finish an archive")
 }
 
 fn started(files: &[(&str, u32, &[u8])]) -> Result<tar::Builder<Vec<u8>>> {
@@ -217,7 +209,7 @@ fn header(size: u64, mode: u32) -> tar::Header {
     header
 }
 
-/// Compressed as well as gzip's format allows within seconds, without a name and a time.
+/// Compresses at the highest level, without a name and a time in the header.
 pub fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut compressor = Compressor::new(CompressionLvl::best());
     let mut gzip = vec![0; compressor.gzip_compress_bound(bytes.len())];
@@ -248,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn reads_what_it_wrote() {
         let written = archive(&facts(), &[program(Arch::Amd64)]).unwrap();
         let read = read::archive(&written.bytes).unwrap();
         assert_eq!(read.digest, written.digest);
@@ -280,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn several_processors_are_one_image() {
+    fn several_architectures_are_one_image() {
         let written = archive(&facts(), &[program(Arch::Amd64), program(Arch::Arm64)]).unwrap();
         let read = read::archive(&written.bytes).unwrap();
         assert_eq!(read.digest, written.digest);
@@ -290,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_were_changed_are_noticed() {
+    fn detects_changed_bytes() {
         let mut bytes = archive(&facts(), &[program(Arch::Amd64)]).unwrap().bytes;
         let at = bytes.windows(8).position(|eight| eight == br#""created"#).unwrap();
         bytes[at + 1] = b'C';
@@ -299,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_many_names_is_linked_and_run_by_them() {
+    fn links_a_program_with_many_names_and_runs_it_by_them() {
         let facts = Facts {
             links: vec!["bin/sh".to_owned(), "bin/true".to_owned()],
             run: "sh".to_owned(),
@@ -326,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_this_machine_is_in_a_layer() {
+    fn a_layer_contains_nothing_of_this_machine() {
         let layer = layer("quintet", b"x", &[]).unwrap();
         let mut tar = tar::Archive::new(layer.as_slice());
         let entry = tar.entries().unwrap().next().unwrap().unwrap();
@@ -334,7 +326,7 @@ mod tests {
         assert_eq!((header.mtime().unwrap(), header.uid().unwrap(), header.gid().unwrap()), (0, 0, 0));
         assert_eq!(header.mode().unwrap(), 0o755);
         assert_eq!((header.username().unwrap(), header.groupname().unwrap()), (Some(""), Some("")));
-        // RFC 1952: bytes 4 to 7 are the time, byte 3 says whether there is a name.
+        // RFC 1952: bytes 4 to 7 are the time, byte 3 is 0 without a name.
         let gzip = gzip(b"x").unwrap();
         assert_eq!(gzip[3..8], [0; 5]);
     }

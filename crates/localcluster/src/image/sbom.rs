@@ -1,8 +1,7 @@
-//! What is in a program: a software bill of materials in CycloneDX 1.6, for whoever looks up vulnerabilities and licences.
+//! The software bill of materials of a program in CycloneDX 1.6, for checks of vulnerabilities and licences.
 //!
-//! The crates are those that cargo links into the program, with the features that they are built with, so crates that only
-//! build or test are not among them. Checksums are those of Cargo.lock. Beside the crates there is what every static program
-//! has: Rust's library and the C library.
+//! It lists the crates that are linked into the program, without those for build or test, with the checksums
+//! of Cargo.lock. It also lists Rust's library and the C library, which every static program contains.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -17,7 +16,7 @@ use super::crates::{Crate, Graph, LINKED};
 use crate::build::Arch;
 use crate::{paths, run};
 
-/// A part of the program that is no crate.
+/// A part of the program that is not a crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Library {
     name: &'static str,
@@ -31,7 +30,6 @@ impl Library {
     }
 }
 
-/// The bill of a program of a package.
 pub(super) fn of(package: &str, program: &str, arch: Arch, created: Timestamp) -> Result<Vec<u8>> {
     let graph = Graph::of(package, arch, LINKED)?;
     let lock = paths::workspace().join("Cargo.lock");
@@ -42,7 +40,7 @@ pub(super) fn of(package: &str, program: &str, arch: Arch, created: Timestamp) -
     Ok(text)
 }
 
-/// The checksums in a Cargo.lock, by name and version.
+/// The checksums in Cargo.lock, by name and version.
 fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
     let packages = lock.split("[[package]]").skip(1);
     let field = |package: &str, key: &str| {
@@ -56,14 +54,14 @@ fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
         .collect()
 }
 
-/// What is linked beside crates.
+/// The libraries that are linked besides crates.
 fn libraries(arch: Arch) -> Result<Vec<Library>> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let rustc = run::stdout(Command::new(rustc).arg("--version").current_dir(paths::workspace()))?;
-    let rust = rustc.split(' ').nth(1).context("rustc does not say its version")?;
+    let rust = rustc.split(' ').nth(1).context("rustc does not print its version")?;
     let mut libraries =
         vec![Library { name: "rust-std", version: rust.to_owned(), licence: "MIT OR Apache-2.0" }];
-    // The one that the linker takes, which may be another than this system's.
+    // The C library of the linker, which may differ from the system's.
     let glibc = run::stdout(Command::new(arch.c_compiler()).args(["-print-file-name=libc.a"]))
         .ok()
         .and_then(|path| fs::read(path.trim()).ok())
@@ -74,7 +72,7 @@ fn libraries(arch: Arch) -> Result<Vec<Library>> {
     Ok(libraries)
 }
 
-/// The version that a C library has in it: `GNU C Library (Debian GLIBC 2.36-9+deb12u14) stable release version 2.36.`
+/// The version in a C library: `GNU C Library (Debian GLIBC 2.36-9+deb12u14) stable release version 2.36.`
 fn glibc_version(archive: &[u8]) -> Option<String> {
     const BEFORE: &[u8] = b"release version ";
     let at = archive.windows(BEFORE.len()).position(|window| window == BEFORE)?;
@@ -91,7 +89,7 @@ fn bill(
     libraries: &[Library],
     created: Timestamp,
 ) -> Result<Value> {
-    let root = graph.crates.get(&graph.root).context("cargo tree says nothing")?;
+    let root = graph.crates.get(&graph.root).context("cargo tree printed nothing")?;
     let component = |one: &Crate, kind: &str, name: &str| {
         let mut component = json!({
             "type": kind, "bom-ref": one.purl(), "name": name, "version": one.version, "purl": one.purl(),
@@ -157,7 +155,7 @@ mod tests {
         checksum = \"abc\"\n\n[[package]]\nname = \"kit\"\nversion = \"0.1.0\"\ndependencies = [\n \"anyhow\",\n]\n";
 
     #[test]
-    fn a_bill_names_each_crate_once_with_its_checksum() {
+    fn a_bill_lists_each_crate_once_with_its_checksum() {
         let glibc = Library { name: "glibc", version: "2.36".to_owned(), licence: "LGPL-2.1-or-later" };
         let created = "2026-01-02T03:04:05Z".parse().unwrap();
         let bill =
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_c_library_says_its_version() {
+    fn reads_the_version_of_a_c_library() {
         let text = b"\0GNU C Library (GLIBC 2.36-9) stable release version 2.36.\nCopyright";
         assert_eq!(glibc_version(text).as_deref(), Some("2.36"));
         assert_eq!(glibc_version(b"something else"), None);

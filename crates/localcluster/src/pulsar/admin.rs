@@ -1,4 +1,4 @@
-//! Pulsar's admin API, as far as tests need it: topics, subscriptions and their statistics.
+//! The part of Pulsar's admin API that tests need: topics, subscriptions and their statistics.
 
 use std::time::Duration;
 
@@ -7,62 +7,61 @@ use serde_json::Value;
 
 use crate::http::{self, Request};
 
-/// The first use of a topic takes seconds on a busy machine.
+/// A generous limit: the first use of a topic takes seconds on a busy machine.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// The administrator of a broker on this machine.
+/// A client of a broker's admin API on this machine.
 #[derive(Clone, Debug)]
 pub struct Admin {
     /// The port of the broker's web service.
     pub(super) port: u16,
-    /// The administrator's token, where the broker asks for one.
+    /// The administrator's token, if the broker requires one.
     pub(super) token: Option<String>,
 }
 
 impl Admin {
-    /// Makes a topic without partitions. Topics are given by their short name, or as
-    /// `persistent://tenant/namespace/name`.
+    /// Creates a topic without partitions, given as `name` or as `persistent://tenant/namespace/name`.
     pub fn create_topic(&self, topic: &str) -> Result<()> {
         self.put(&path(topic), "")
     }
 
-    /// Makes a topic with partitions.
+    /// Creates a topic with partitions.
     pub fn create_partitioned_topic(&self, topic: &str, partitions: u32) -> Result<()> {
         self.put(&format!("{}/partitions", path(topic)), &partitions.to_string())
     }
 
-    /// Makes a subscription at the beginning of a topic.
+    /// Creates a subscription at the beginning of a topic.
     pub fn create_subscription(&self, topic: &str, name: &str) -> Result<()> {
         self.put(&format!("{}/subscription/{name}", path(topic)), "\"earliest\"")
     }
 
-    /// Makes a namespace, such as `public/mine`.
+    /// Creates a namespace, such as `public/mine`.
     pub fn create_namespace(&self, namespace: &str) -> Result<()> {
         self.put(&format!("namespaces/{namespace}"), "")
     }
 
-    /// Makes a namespace in which no topic comes into being by being used.
+    /// Creates a namespace without automatic creation of topics.
     pub fn create_strict_namespace(&self, namespace: &str) -> Result<()> {
         let policies = r#"{"autoTopicCreationOverride": {"allowAutoTopicCreation": false, "topicType": "non-partitioned"}}"#;
         self.put(&format!("namespaces/{namespace}"), policies)
     }
 
-    /// Lets a role produce and consume in a namespace.
+    /// Allows a role to produce and consume in a namespace.
     pub fn grant(&self, namespace: &str, role: &str) -> Result<()> {
         self.post(&format!("namespaces/{namespace}/permissions/{role}"), "[\"produce\", \"consume\"]")
     }
 
-    /// Takes all rights in a namespace from a role.
+    /// Revokes all permissions of a role in a namespace.
     pub fn revoke(&self, namespace: &str, role: &str) -> Result<()> {
         self.change("DELETE", &format!("namespaces/{namespace}/permissions/{role}"), "")
     }
 
-    /// Has the broker close a topic, as it does to hand it to another one. Its clients come again.
+    /// Makes the broker close a topic, as if another broker took it over. Its clients reconnect.
     pub fn unload(&self, topic: &str) -> Result<()> {
         self.put(&format!("{}/unload", path(topic)), "")
     }
 
-    /// What the broker counts for a topic; nothing where there is no such topic.
+    /// The statistics of a topic; `None` if it does not exist.
     pub fn stats(&self, topic: &str) -> Result<Option<Value>> {
         let path = format!("{}/stats?getPreciseBacklog=true", path(topic));
         match self.send("GET", &path, "")? {
@@ -72,18 +71,17 @@ impl Admin {
         }
     }
 
-    /// The statistics of a subscription; null where there is none.
+    /// The statistics of a subscription; null if it does not exist.
     pub fn subscription(&self, topic: &str, name: &str) -> Result<Value> {
         Ok(self.stats(topic)?.map(|mut stats| stats["subscriptions"][name].take()).unwrap_or_default())
     }
 
-    /// How many entries, batches or messages sent alone, a subscription has not acknowledged; nothing where there is
-    /// no such subscription.
+    /// The number of entries that a subscription has not acknowledged; `None` if it does not exist.
     pub fn backlog(&self, topic: &str, subscription: &str) -> Result<Option<i64>> {
         Ok(self.subscription(topic, subscription)?["msgBacklog"].as_i64())
     }
 
-    /// Whether the broker answers for its namespaces, which it does last.
+    /// Whether the broker knows its namespaces, the last step of its start.
     pub(super) fn is_well(&self) -> bool {
         matches!(self.send("GET", "namespaces/public/default", ""), Ok((200, _)))
     }
@@ -116,7 +114,7 @@ impl Admin {
     }
 }
 
-/// `my-topic` as `persistent/public/default/my-topic`.
+/// Completes `my-topic` to `persistent/public/default/my-topic`.
 fn path(topic: &str) -> String {
     match topic.split_once("://") {
         Some((domain, rest)) => format!("{domain}/{rest}"),
@@ -130,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_names_of_topics_are_completed() {
+    fn completes_short_names_of_topics() {
         assert_eq!(path("a"), "persistent/public/default/a");
         assert_eq!(path("t/n/a"), "persistent/t/n/a");
         assert_eq!(path("non-persistent://t/n/a"), "non-persistent/t/n/a");

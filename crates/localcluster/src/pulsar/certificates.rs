@@ -1,5 +1,5 @@
-//! Certificates of one broker: a CA, whose key is kept so that the broker's certificate can be renewed, and the
-//! broker's own, which may be one that has ended. EC P-256 keys in PKCS#8, which Java reads too.
+//! The certificates of a broker: a CA, whose key is kept for renewals, and the broker's, which may be
+//! expired. Keys are EC P-256 in PKCS#8, which Java reads.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,18 +16,18 @@ use crate::cluster::state;
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// How long a certificate is good for.
+/// The validity of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
-    /// For a year from now.
+    /// Valid for a year from now.
     Year,
-    /// Until yesterday.
+    /// Expired yesterday.
     Expired,
 }
 
-/// Makes a CA below `dir`: `ca.crt` and `ca.key`, where there is none.
+/// Creates a CA below `dir`, `ca.crt` and `ca.key`, unless it exists.
 pub fn authority(dir: &Path) -> Result<()> {
-    // Written last.
+    // This file is written last.
     let complete = dir.join("ca.crt");
     if complete.exists() {
         return Ok(());
@@ -38,12 +38,11 @@ pub fn authority(dir: &Path) -> Result<()> {
     state::write(&complete, certificate.pem().as_bytes())
 }
 
-/// Makes a certificate for 127.0.0.1 and localhost below `dir`, signed by the CA that is there: `broker.crt` and
-/// `broker.key`.
+/// Creates `broker.crt` and `broker.key` below `dir`, for 127.0.0.1 and localhost, signed by the CA in `dir`.
 pub fn broker(dir: &Path, lifetime: Lifetime) -> Result<()> {
     let key = dir.join("ca.key");
     let key = fs::read_to_string(&key).with_context(|| format!("cannot read {}", key.display()))?;
-    // The issuer's name and key are what its certificate is made of; its dates play no part here.
+    // An issuer needs only the name and the key of the CA, not its dates.
     let issuer = Issuer::new(authority_params(), KeyPair::from_pem(&key)?);
     let mut params = params("localhost", lifetime);
     params.subject_alt_names =
@@ -70,7 +69,7 @@ fn params(common_name: &str, lifetime: Lifetime) -> CertificateParams {
     params.use_authority_key_identifier_extension = true;
     let now = SystemTime::now();
     let (from, until) = match lifetime {
-        // A day back, for clocks that are set back.
+        // A day ago, in case a clock is set back.
         Lifetime::Year => (now - DAY, now + 365 * DAY),
         Lifetime::Expired => (now - 10 * DAY, now - DAY),
     };

@@ -18,23 +18,23 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Bring a broker up, where it is not running
+    /// Start a broker, if it is not running
     ///
-    /// The first time fetches Apache Pulsar by Maven (250 MB) and starts it once; it is kept in the user's cache. After
-    /// that a broker is up in seconds. It needs Java 17 or newer, and listens on 127.0.0.1 only. What it stores stays
-    /// until it is taken down.
+    /// The first start downloads Apache Pulsar with Maven (250 MB), prepares it, and keeps it in the user's
+    /// cache. Later starts take seconds. A broker needs Java 17 or newer, listens on 127.0.0.1 only, and
+    /// keeps its data until it is taken down.
     Up {
         /// The broker's name; several may run at once
         #[arg(long, default_value = DEFAULT_NAME)]
         name: String,
-        /// Ask clients for a token; two are made, the administrator's and that of a role that may produce and consume
+        /// Require tokens; creates the administrator's and one of a role that may produce and consume
         #[arg(long)]
         auth: bool,
-        /// Have clients use TLS, with a certificate of a CA that is made for this broker
+        /// Require TLS, with a certificate of a CA that is created for this broker
         #[arg(long)]
         tls: bool,
     },
-    /// Stop a broker and remove everything it left
+    /// Stop a broker and remove its files
     Down {
         /// The broker's name
         #[arg(long, default_value = DEFAULT_NAME)]
@@ -94,8 +94,8 @@ fn list() -> Result<()> {
         let broker = Broker::open(&name)?;
         let pid = broker.process()?.map_or("-".to_owned(), |process| process.pid.to_string());
         let state = match broker.status()? {
-            (true, true) => "well",
-            (true, false) => "running, not well",
+            (true, true) => "ready",
+            (true, false) => "running, not ready",
             (false, _) => "not running",
         };
         table.push(format!(

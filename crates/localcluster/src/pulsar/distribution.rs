@@ -1,5 +1,5 @@
-//! Apache Pulsar's programs: fetched by Maven as the project publishes them, once, and kept in the user's cache. The
-//! version is stated here alone.
+//! Apache Pulsar's programs: published artefacts that Maven downloads once into the user's cache. Only this
+//! module states the version.
 
 use std::env;
 use std::fs;
@@ -18,24 +18,24 @@ use crate::run::{self, Log};
 /// The version of Apache Pulsar.
 pub const VERSION: &str = "4.0.8";
 
-/// The oldest Java that runs it.
+/// The oldest Java version that runs Pulsar.
 const JAVA: u32 = 17;
 
-/// What is taken out of the archive.
+/// The parts of the archive that are unpacked.
 const PARTS: [&str; 4] = ["lib", "conf", "LICENSE", "NOTICE"];
 
-/// Pulsar, unpacked, and what runs it.
+/// An unpacked Pulsar, and the programs that run it.
 #[derive(Clone, Debug)]
 pub struct Distribution {
     /// The folder with `lib` and `conf`.
     pub home: PathBuf,
     /// The `java` program.
     pub java: PathBuf,
-    /// What loads the broker's classes in half the time. Java passes over one that it cannot use.
+    /// The class data archive, which halves the start time. Java ignores an unusable one.
     pub classes: PathBuf,
 }
 
-/// A sentence that says what is missing to run Pulsar here; nothing where nothing is.
+/// The missing requirement for running Pulsar, as a sentence with its remedy; `None` if nothing is missing.
 pub fn missing() -> Option<String> {
     match java().and_then(|java| home(&java.1)) {
         Ok(distribution) if distribution.classes.is_file() => None,
@@ -44,7 +44,7 @@ pub fn missing() -> Option<String> {
     }
 }
 
-/// Makes sure that Pulsar is there. The first time fetches 250 MB, and says so.
+/// Returns Pulsar, and downloads it (250 MB, with visible progress) unless the cache has it.
 pub fn ensure() -> Result<Distribution> {
     let (java, version) = java()?;
     let distribution = Distribution { java, ..home(&version)? };
@@ -52,7 +52,7 @@ pub fn ensure() -> Result<Distribution> {
         return Ok(distribution);
     }
     let cache = paths::cache()?;
-    let _lock = lock::take(&cache.join("pulsar.lock"), "another command that fetches Pulsar")?;
+    let _lock = lock::take(&cache.join("pulsar.lock"), "another command that downloads Pulsar")?;
     if !distribution.home.is_dir() {
         fetch(&distribution.home)?;
     }
@@ -62,7 +62,7 @@ pub fn ensure() -> Result<Distribution> {
     Ok(distribution)
 }
 
-/// Where Pulsar is kept, and its classes for a Java of that version.
+/// The paths of Pulsar and of its class data archive for a version of Java.
 fn home(java_version: &str) -> Result<Distribution> {
     let home = paths::cache()?.join(format!("pulsar-{VERSION}"));
     let java = run::short_hex(&Sha256::digest(java_version));
@@ -72,7 +72,7 @@ fn home(java_version: &str) -> Result<Distribution> {
 
 fn fetch(home: &Path) -> Result<()> {
     let maven = maven()?;
-    // Beside its place, so that it can be moved there in one step: what was interrupted leaves nothing half-made.
+    // Next to its target, for an atomic rename: an interrupted download leaves no incomplete folder.
     let half_made = home.with_extension("unpacking");
     let _ = fs::remove_dir_all(&half_made);
     fs::create_dir_all(&half_made).with_context(|| format!("cannot create {}", half_made.display()))?;
@@ -83,7 +83,7 @@ fn fetch(home: &Path) -> Result<()> {
     fetched
 }
 
-/// Fetches the archive into a folder and unpacks it there.
+/// Downloads the archive into a folder and unpacks it there.
 fn download(maven: &Path, folder: &Path) -> Result<PathBuf> {
     let log = Log::fresh(folder.with_extension("log"))?;
     let artefact = format!("org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin");
@@ -94,7 +94,7 @@ fn download(maven: &Path, folder: &Path) -> Result<PathBuf> {
     logged(
         copy.current_dir(folder),
         &log,
-        &format!("fetching Apache Pulsar {VERSION} by Maven, once (250 MB)"),
+        &format!("downloading Apache Pulsar {VERSION} with Maven, once (250 MB)"),
     )?;
     let archive = folder.join(format!("pulsar-server-distribution-{VERSION}-bin.tar.gz"));
     let top = format!("apache-pulsar-{VERSION}");
@@ -123,31 +123,31 @@ fn logged(command: &mut Command, log: &Log, what: &str) -> Result<()> {
 
 fn maven() -> Result<PathBuf> {
     paths::find_program("mvn").context(
-        "Apache Pulsar is fetched by Maven, and there is no `mvn` on the PATH: install it (Debian: maven)",
+        "downloading Apache Pulsar needs Maven, but there is no `mvn` on the PATH: install it (Debian: maven)",
     )
 }
 
-/// The `java` to use, and what it calls its version.
+/// The path of `java`, and its output for `-version`.
 fn java() -> Result<(PathBuf, String)> {
     let of_home = env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin/java"));
     let needs = format!("Apache Pulsar needs Java {JAVA} or newer");
     let Some(java) = of_home.filter(|java| java.is_file()).or_else(|| paths::find_program("java")) else {
         bail!(
-            "{needs}, and there is no `java` on the PATH: install it (Debian: openjdk-{JAVA}-jre-headless)"
+            "{needs}, but there is no `java` on the PATH: install it (Debian: openjdk-{JAVA}-jre-headless)"
         );
     };
     let output = run::output(Command::new(&java).arg("-version"), None)?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    match major(&said) {
-        Some(version) if version >= JAVA => Ok((java, said)),
-        Some(version) => bail!("{needs}, and {} is version {version}", java.display()),
-        None => bail!("{needs}, and {} does not say its version", java.display()),
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    match major(&text) {
+        Some(version) if version >= JAVA => Ok((java, text)),
+        Some(version) => bail!("{needs}, but {} is version {version}", java.display()),
+        None => bail!("{needs}, but {} does not print its version", java.display()),
     }
 }
 
-/// The number in `openjdk version "17.0.15" 2025-04-15`. Before Java 9 it stood after `1.`.
-fn major(said: &str) -> Option<u32> {
-    let version = said.split_once("version \"")?.1;
+/// The number in `openjdk version "17.0.15" 2025-04-15`; before Java 9, it followed `1.`.
+fn major(text: &str) -> Option<u32> {
+    let version = text.split_once("version \"")?.1;
     let mut numbers = version.split(|c: char| !c.is_ascii_digit());
     match numbers.next()?.parse().ok()? {
         1 => numbers.next()?.parse().ok(),
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_of_java_is_read() {
+    fn reads_the_version_of_java() {
         assert_eq!(major("openjdk version \"17.0.15\" 2025-04-15\nOpenJDK Runtime\n"), Some(17));
         assert_eq!(major("java version \"1.8.0_402\""), Some(8));
         assert_eq!(major("openjdk version \"21\" 2023-09-19"), Some(21));

@@ -1,8 +1,8 @@
-//! A real Apache Pulsar broker on this machine, from its published artefact: one Java process on loopback ports, with
-//! token authentication and TLS where they are asked for. Several run beside each other by name.
+//! An Apache Pulsar broker on this machine, from its published artefact: one Java process on loopback ports,
+//! with optional token authentication and TLS. Several brokers can run at once, by name.
 //!
-//! Its process outlives the command that started it, as those of a [`cluster`](crate::cluster) do; everything about it
-//! is in a folder in the user's cache.
+//! The process outlives the command that started it, like those of a [`cluster`](crate::cluster). Its state
+//! is in a folder of the user's cache.
 
 mod admin;
 pub mod certificates;
@@ -33,32 +33,32 @@ pub use certificates::Lifetime;
 pub use distribution::missing;
 use server::{Files, START_LIMIT};
 
-/// The name of the broker that commands mean when none is given.
+/// The name of the broker if none is given.
 pub const DEFAULT_NAME: &str = "pulsar";
 
-/// The role that may produce and consume in `public/default`, where roles are asked for.
+/// The role that may produce and consume in `public/default`, if the broker requires tokens.
 pub const ROLE: &str = "app";
 
-/// A heap that is enough for tests.
+/// A heap size for tests.
 pub const SMALL_HEAP_MIB: u32 = 256;
 
 const PROCESS: &str = "broker";
 
-/// The process that passes connections on to it, where it is in a cluster's network.
+/// The record of the gateway to a broker in a cluster's network.
 const GATEWAY: &str = "gateway";
 
-/// What `up` is asked for.
+/// The options of [`Broker::up`].
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The broker's name.
     pub name: String,
-    /// Whether clients need a token. A broker that is there keeps what it has where this is not asked for.
+    /// Whether clients need a token. An existing broker keeps its setting.
     pub auth: bool,
-    /// Whether clients use TLS, and how good the broker's first certificate is; likewise.
+    /// The validity of the first certificate, if clients use TLS; an existing broker keeps its setting.
     pub tls: Option<Lifetime>,
-    /// The most that Java's heap may be, in MiB.
+    /// The maximum size of Java's heap, in MiB.
     pub heap_mib: u32,
-    /// Whether it is in the network of the cluster of its name, whose nodes are real and whose pods it serves.
+    /// Whether it serves the pods of the cluster with its name, in the network of that cluster's real nodes.
     pub in_cluster: bool,
 }
 
@@ -69,17 +69,15 @@ impl Options {
     }
 }
 
-/// The ports of one broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Ports {
-    /// For clients.
+    /// For clients without TLS.
     service: u16,
-    /// For clients that use TLS.
+    /// For clients with TLS.
     service_tls: u16,
-    /// The admin API.
     web: u16,
-    /// The store's.
+    /// The port of the store.
     bookie: u16,
 }
 
@@ -89,7 +87,6 @@ impl Ports {
     }
 }
 
-/// What was chosen for a broker when it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Settings {
@@ -102,7 +99,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Where its clients find it.
+    /// The address for clients.
     fn address(&self) -> Ipv4Addr {
         if self.in_cluster { real::CONTROL_PLANE } else { Ipv4Addr::LOCALHOST }
     }
@@ -117,14 +114,14 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Brings a broker up: fetches what is missing, starts it where it does not run, and waits until it is of use. The
-    /// second value says whether it was started; else it was up.
+    /// Brings a broker up: downloads Pulsar if necessary, starts the broker, and waits until it is usable.
+    /// The second value is whether it was started now.
     pub fn up(options: &Options) -> Result<(Self, bool)> {
         let files = files(&options.name)?;
         distribution::ensure()?;
         files.create()?;
         let _lock = lock(&files)?;
-        // Another command may have removed it while this one waited.
+        // Another command may have removed the folder meanwhile.
         files.create()?;
         let settings = settings(&files, options)?;
         let broker = Self { name: options.name.clone(), files, settings };
@@ -140,11 +137,11 @@ impl Broker {
         Ok((broker, started))
     }
 
-    /// A broker that was brought up before.
+    /// Opens a broker that exists.
     pub fn open(name: &str) -> Result<Self> {
         let files = files(name)?;
         let Some(settings) = kept(&files)? else {
-            bail!("there is no broker {name:?}: `cargo xtask pulsar up{}` makes it", name_option(name));
+            bail!("there is no broker {name:?}: run `cargo xtask pulsar up{}`", name_option(name));
         };
         Ok(Self { name: name.to_owned(), files, settings })
     }
@@ -161,13 +158,12 @@ impl Broker {
         Ok(names)
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What a client connects to: `pulsar://127.0.0.1:PORT`, or `pulsar+ssl://` where it uses TLS. In a cluster's network the
-    /// address is one that its pods reach, and nobody else.
+    /// The URL for clients, `pulsar://` or `pulsar+ssl://`. In a cluster's network, only its pods reach it.
     pub fn service_url(&self) -> String {
         let (address, ports) = (self.settings.address(), self.settings.ports);
         if self.settings.tls {
@@ -177,7 +173,7 @@ impl Broker {
         }
     }
 
-    /// The admin API's address, for the same clients; it has no TLS.
+    /// The URL of the admin API for the same clients, without TLS.
     pub fn admin_url(&self) -> String {
         format!("http://{}:{}", self.settings.address(), self.settings.ports.web)
     }
@@ -192,22 +188,22 @@ impl Broker {
         self.settings.tls
     }
 
-    /// The token of [`ROLE`], where clients need one.
+    /// The token of [`ROLE`], if clients need one.
     pub fn token_file(&self) -> PathBuf {
         self.files.tokens().join(format!("{ROLE}.token"))
     }
 
-    /// The administrator's token, where clients need one.
+    /// The administrator's token, if clients need one.
     pub fn admin_token_file(&self) -> PathBuf {
         self.files.admin_token()
     }
 
-    /// The CA that signed the broker's certificate, where it has one.
+    /// The CA of the broker's certificate, if it has one.
     pub fn ca_file(&self) -> PathBuf {
         self.files.tls().join("ca.crt")
     }
 
-    /// Its folder, which goes with it: a place for files of a test.
+    /// The broker's folder, which is removed with the broker. Tests may add files.
     pub fn dir(&self) -> &Path {
         &self.files.dir
     }
@@ -217,24 +213,24 @@ impl Broker {
         self.files.log()
     }
 
-    /// A token that this broker takes, until it ends. One that has ended is refused.
+    /// A token that this broker accepts until it expires.
     pub fn token(&self, role: &str, ends: Option<SystemTime>) -> Result<String> {
         let secret = self.files.secret();
         let secret = fs::read(&secret).with_context(|| format!("cannot read {}", secret.display()))?;
         Ok(tokens::token(&secret, role, ends))
     }
 
-    /// A token signed with another secret, which this broker refuses.
+    /// A token signed with another secret, which this broker rejects.
     pub fn foreign_token(&self, role: &str) -> String {
         tokens::token(&[7; 32], role, None)
     }
 
-    /// Gives the broker a new certificate of its CA, which it uses a moment later.
+    /// Replaces the broker's certificate. The broker uses the new one a moment later.
     pub fn renew_certificate(&self, lifetime: Lifetime) -> Result<()> {
         certificates::broker(&self.files.tls(), lifetime)
     }
 
-    /// Its administrator.
+    /// The admin API, as the administrator.
     pub fn admin(&self) -> Result<Admin> {
         let token = if self.settings.auth {
             let file = self.admin_token_file();
@@ -245,18 +241,18 @@ impl Broker {
         Ok(Admin { port: self.settings.ports.web, token })
     }
 
-    /// Its process, as it was last started.
+    /// The recorded process.
     pub fn process(&self) -> Result<Option<Process>> {
         processes::find(&self.files.processes(), PROCESS)
     }
 
-    /// Whether it runs, and whether it answers.
+    /// Whether the broker is running, and whether it is ready.
     pub fn status(&self) -> Result<(bool, bool)> {
         let running = self.process()?.is_some_and(|process| process.is_alive());
         Ok((running, running && self.admin()?.is_well()))
     }
 
-    /// Ends it as a crash would. What it acknowledged to producers survives.
+    /// Kills the broker, like a crash. Acknowledged messages of producers survive.
     pub fn kill(&self) -> Result<()> {
         if let Some(process) = self.process()? {
             process.kill();
@@ -264,7 +260,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Ends it in good order. Its data stay.
+    /// Stops the broker gracefully and keeps its data.
     pub fn stop(&self) -> Result<()> {
         if let Some(process) = self.process()? {
             processes::stop(&[&process]);
@@ -272,12 +268,12 @@ impl Broker {
         Ok(())
     }
 
-    /// Starts it again, on the same ports and with the same data; ends it before where it runs.
+    /// Restarts the broker with the same ports and data.
     pub fn restart(&self) -> Result<()> {
         let _lock = lock(&self.files)?;
         self.stop()?;
         for port in self.settings.ports.all() {
-            // On a busy machine the last threads of a process may hold its port for a moment longer.
+            // On a busy machine, the last threads of a process may hold its port a little longer.
             run::poll(&format!("port {port}"), START_LIMIT, Duration::from_millis(20), || {
                 Ok(ports::is_free(port).then_some(()))
             })?;
@@ -285,7 +281,7 @@ impl Broker {
         self.start().map(|_| ())
     }
 
-    /// Stops it and removes everything it left.
+    /// Stops the broker and removes its files.
     pub fn down(self) -> Result<()> {
         let _lock = lock(&self.files)?;
         self.stop()?;
@@ -302,18 +298,18 @@ impl Broker {
             let mut random = [0; 32];
             File::open("/dev/urandom")
                 .and_then(|mut source| source.read_exact(&mut random))
-                .context("cannot make a secret")?;
+                .context("cannot create a secret")?;
             state::write(&secret, &random)?;
         }
         state::write(&self.admin_token_file(), self.token("admin", None)?.as_bytes())?;
-        // A test may have put another one there.
+        // A test may have written another token.
         if !self.token_file().is_file() {
             state::write(&self.token_file(), self.token(ROLE, None)?.as_bytes())?;
         }
         Ok(())
     }
 
-    /// Makes the admin API reachable from outside the cluster's network, and says who keeps that network.
+    /// Forwards the admin API's port into the cluster's network. Returns the process that keeps the network.
     fn open_gateway(&self) -> Result<Process> {
         let cluster = Dir::of(&self.name)?;
         let keeper = real::network::keeper(&cluster)?
@@ -324,7 +320,7 @@ impl Broker {
         Ok(keeper)
     }
 
-    /// Starts it where it does not run as it should, and says whether it did.
+    /// Starts the broker, unless it is running with the same settings. Returns whether it was started.
     fn start(&self) -> Result<bool> {
         let distribution = distribution::ensure()?;
         let (mut command, mut fingerprint) = server::command(&distribution, &self.files, &self.settings)?;
@@ -353,9 +349,9 @@ impl Broker {
                 stderr: self.log(),
             },
         )?;
-        let well = run::poll("Apache Pulsar is well", START_LIMIT, Duration::from_millis(100), || {
+        let well = run::poll("Apache Pulsar is ready", START_LIMIT, Duration::from_millis(100), || {
             if !process.is_alive() {
-                bail!("Apache Pulsar ended while starting");
+                bail!("Apache Pulsar exited while starting");
             }
             Ok(admin.is_well().then_some(()))
         });
@@ -374,19 +370,19 @@ impl Broker {
     }
 }
 
-/// How a command is told which broker is meant, with a space before it; nothing for the default one.
+/// The option that names a broker on a command line, after a space; empty for the default broker.
 fn name_option(name: &str) -> String {
     if name == DEFAULT_NAME { String::new() } else { format!(" --name {name}") }
 }
 
-/// The folder that holds a folder per broker.
+/// The folder with a folder for each broker.
 fn all() -> Result<PathBuf> {
     Ok(paths::cache()?.join("brokers"))
 }
 
 fn files(name: &str) -> Result<Files> {
     if !is_valid_name(name) {
-        bail!("{name:?} is no name for a broker: {VALID_NAMES}");
+        bail!("{name:?} is not a valid name for a broker: {VALID_NAMES}");
     }
     Ok(Files { dir: all()?.join(name) })
 }
@@ -395,8 +391,8 @@ fn kept(files: &Files) -> Result<Option<Settings>> {
     state::read_json(&files.dir.join("settings.json"))
 }
 
-/// The settings of a broker: those it has, or new ones where it is new. Its ports are others where somebody took one
-/// while it was not running.
+/// The settings of a broker; new ones if it is new. It gets new ports if another process took one while it
+/// was stopped.
 fn settings(files: &Files, options: &Options) -> Result<Settings> {
     let clusters = state::all()?;
     let _ports = lock::take(&clusters.join("ports.lock"), "a cluster or another broker that starts")?;
@@ -406,7 +402,7 @@ fn settings(files: &Files, options: &Options) -> Result<Settings> {
         ("--tls", options.tls.is_some(), old.map(|old| old.tls)),
     ] {
         if asked && has == Some(false) {
-            bail!("this broker was made without {flag}: take it down first, or use another --name");
+            bail!("this broker was created without {flag}: take it down first, or use another --name");
         }
     }
     let running = processes::find(&files.processes(), PROCESS)?.is_some_and(|process| process.is_alive());
@@ -432,11 +428,11 @@ fn settings(files: &Files, options: &Options) -> Result<Settings> {
     Ok(settings)
 }
 
-/// It lies beside the folder, which `down` removes.
+/// The lock is outside the folder that `down` removes.
 fn lock_file(files: &Files) -> PathBuf {
     files.dir.with_extension("lock")
 }
 
 fn lock(files: &Files) -> Result<File> {
-    lock::take(&lock_file(files), "another command that works on this broker")
+    lock::take(&lock_file(files), "another command on this broker")
 }

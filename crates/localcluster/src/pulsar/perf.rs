@@ -1,5 +1,4 @@
-//! `pulsar-perf`, the measuring program of Apache Pulsar itself, from the same distribution as the broker: a producer and
-//! a consumer that are not ours.
+//! `pulsar-perf`, Apache Pulsar's benchmark program: a foreign producer and consumer to compare with.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +7,7 @@ use anyhow::Result;
 
 use super::distribution;
 
-/// What its own script opens of Java's own library.
+/// The packages of Java's library that pulsar-perf's script opens.
 const OPENED: [&str; 5] = [
     "java.base/sun.net",
     "java.base/java.lang",
@@ -17,7 +16,7 @@ const OPENED: [&str; 5] = [
     "java.base/jdk.internal.misc",
 ];
 
-/// The command, as its own script makes it, to be given arguments. What it writes besides its output goes to `dir`.
+/// The command of pulsar-perf's script, without arguments. Its files, except its output, go to `dir`.
 pub fn command(dir: &Path) -> Result<Command> {
     let distribution = distribution::ensure()?;
     let home = &distribution.home;

@@ -1,5 +1,5 @@
-//! The broker's process: a standalone Pulsar, which is broker, bookie and metadata in one Java program, with a
-//! configuration that keeps it small and on loopback.
+//! The broker's process: a standalone Pulsar, configured to be small and to listen on loopback. It is broker,
+//! bookie and metadata store in one Java program.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -18,10 +18,10 @@ use crate::cluster::{ports, state};
 use crate::progress::Step;
 use crate::run::{self, Log};
 
-/// How long a broker may take until it is well, on a busy machine.
+/// How long a broker may take to become ready, on a busy machine.
 pub const START_LIMIT: Duration = Duration::from_mins(3);
 
-/// Parts of Java's own library that Pulsar looks into.
+/// The packages of Java's library that Pulsar opens.
 const OPENED: [&str; 7] = [
     "java.base/java.io",
     "java.base/java.util.zip",
@@ -32,7 +32,7 @@ const OPENED: [&str; 7] = [
     "jdk.management/com.sun.management.internal",
 ];
 
-/// Log lines on stdout, at a level that tells why something was refused.
+/// Logs to stdout, at a level that includes the reasons of rejections.
 const LOG4J: &str = "status = warn
 appender.out.type = Console
 appender.out.name = out
@@ -42,15 +42,14 @@ rootLogger.level = info
 rootLogger.appenderRef.out.ref = out
 ";
 
-/// Where the files of one broker are.
+/// The files of a broker.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// The folder of all of them.
+    /// The folder of the files.
     pub dir: PathBuf,
 }
 
 impl Files {
-    /// The broker's configuration.
     fn configuration(&self) -> PathBuf {
         self.dir.join("standalone.conf")
     }
@@ -59,12 +58,12 @@ impl Files {
         self.dir.join("log4j2.properties")
     }
 
-    /// Messages and what is known about them.
+    /// Messages and metadata.
     pub fn data(&self) -> PathBuf {
         self.dir.join("data")
     }
 
-    /// Certificates and their keys.
+    /// Certificates and keys.
     pub fn tls(&self) -> PathBuf {
         self.dir.join("tls")
     }
@@ -94,7 +93,7 @@ impl Files {
         self.dir.join("processes")
     }
 
-    /// Makes the folders; keys are in them, so they are the user's alone.
+    /// Creates the folders, which only the user can read, because they contain keys.
     pub fn create(&self) -> Result<()> {
         use std::os::unix::fs::DirBuilderExt as _;
         for dir in [&self.dir, &self.data(), &self.tls(), &self.tokens(), &self.processes()] {
@@ -108,7 +107,7 @@ impl Files {
     }
 }
 
-/// The command that runs a broker, and what changes with it. Its configuration is written.
+/// Writes the configuration of a broker. Returns the command that runs the broker, and a fingerprint.
 pub fn command(java: &Distribution, files: &Files, settings: &Settings) -> Result<(Command, String)> {
     let original = java.home.join("conf/standalone.conf");
     let original =
@@ -136,8 +135,8 @@ pub fn command(java: &Distribution, files: &Files, settings: &Settings) -> Resul
     Ok((command, run::short_hex(&digest.finalize())))
 }
 
-/// A heap, and as much memory again outside it. The flags for short lives are for the small one only: with them a
-/// broker starts sooner and is slower later.
+/// The heap, and half as much direct memory. The flags for a fast start slow a broker down later, so only
+/// small brokers get them.
 fn java_flags(heap_mib: u32) -> Vec<String> {
     let mut flags = vec![
         format!("-Xmx{heap_mib}m"),
@@ -162,7 +161,7 @@ fn arguments(java: &Distribution, files: &Files, settings: &Settings) -> Vec<Str
     let path = |path: PathBuf| path.to_string_lossy().into_owned();
     vec![
         format!("-Dlog4j.configurationFile=file://{}", files.log4j().display()),
-        // Libraries that are unpacked at each start would else stay after it.
+        // Java unpacks libraries at each start. In another folder they would remain.
         format!("-Djava.io.tmpdir={}", files.data().display()),
         "-cp".to_owned(),
         class_path(java),
@@ -182,7 +181,7 @@ fn arguments(java: &Distribution, files: &Files, settings: &Settings) -> Vec<Str
     ]
 }
 
-/// Every jar by name, sorted: recorded classes belong to one class path, in its order.
+/// All jars, sorted, because a class data archive is valid only for one class path.
 fn class_path(java: &Distribution) -> String {
     let mut jars: Vec<String> = fs::read_dir(java.home.join("lib"))
         .into_iter()
@@ -207,11 +206,11 @@ fn common(settings: &Settings) -> Changes {
         ("dbStorage_writeCacheMaxSizeMb", "16".to_owned()),
         ("dbStorage_readAheadCacheMaxSizeMb", "16".to_owned()),
         ("dbStorage_rocksDB_blockCacheSize", (8 << 20).to_string()),
-        // The bookie would else listen on all interfaces, at a random port whatever it is told.
+        // Otherwise, the bookie listens on all interfaces, and on a random port despite its configuration.
         ("allowEphemeralPorts", "true".to_owned()),
         ("listeningInterface", "lo".to_owned()),
     ];
-    // In a cluster's network it also listens at the address that pods reach; nobody outside of that network does.
+    // In a cluster's network, the broker also listens at the address that pods reach.
     let bind = if settings.in_cluster { Ipv4Addr::UNSPECIFIED } else { settings.address() };
     changes.push(("bindAddress", bind.to_string()));
     changes.push(("advertisedAddress", settings.address().to_string()));
@@ -239,7 +238,7 @@ fn authentication(secret: &Path, admin_token: &str) -> Changes {
         ),
         ("tokenSecretKey", format!("file://{}", secret.display())),
         ("authorizationEnabled", "true".to_owned()),
-        // Those whose tokens run out are asked for others at once.
+        // The broker asks clients for a new token soon after theirs expires.
         ("authenticationRefreshCheckSeconds", "1".to_owned()),
         ("superUserRoles", "admin".to_owned()),
         (
@@ -250,7 +249,7 @@ fn authentication(secret: &Path, admin_token: &str) -> Changes {
     ]
 }
 
-/// A configuration with some settings changed; those that it does not have are added.
+/// Replaces settings of a configuration, and adds missing ones.
 fn configuration(original: &str, changes: &Changes) -> String {
     let is_changed = |line: &&str| {
         let name = line.split('=').next().unwrap_or_default().trim();
@@ -262,9 +261,9 @@ fn configuration(original: &str, changes: &Changes) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Runs a broker once, to record which classes it loads: later ones start in half the time.
+/// Runs a broker once to record the classes that it loads. Later starts take half the time.
 pub fn record_classes(java: &Distribution) -> Result<()> {
-    let mut step = Step::start_long("starting Apache Pulsar once, to start it faster later");
+    let mut step = Step::start_long("starting Apache Pulsar once, to speed up later starts");
     let dir = java.classes.with_extension("recording");
     let _ = fs::remove_dir_all(&dir);
     let files = Files { dir: dir.clone() };
@@ -296,10 +295,10 @@ fn record(java: &Distribution, files: &Files, step: &mut Step) -> Result<()> {
         .stderr(log.open()?);
     let mut child = recorder.spawn().context("cannot run java")?;
     let admin = Admin { port: settings.ports.web, token: None };
-    let well = run::poll("Apache Pulsar is well", START_LIMIT, Duration::from_millis(200), || {
+    let well = run::poll("Apache Pulsar is ready", START_LIMIT, Duration::from_millis(200), || {
         step.tick();
         if child.try_wait()?.is_some() {
-            bail!("Apache Pulsar ended while starting");
+            bail!("Apache Pulsar exited while starting");
         }
         Ok(admin.is_well().then_some(()))
     });
@@ -315,7 +314,7 @@ fn record(java: &Distribution, files: &Files, step: &mut Step) -> Result<()> {
     if recording.is_file() {
         fs::rename(&recording, &java.classes)
     } else {
-        // This Java records none: an empty file says that it was tried, and is passed over.
+        // This Java records none. An empty file marks the attempt, and Java ignores it.
         fs::write(&java.classes, "")
     }
     .with_context(|| format!("cannot write {}", java.classes.display()))
@@ -328,14 +327,14 @@ mod tests {
     const PORTS: Ports = Ports { service: 1, service_tls: 2, web: 3, bookie: 4 };
 
     #[test]
-    fn settings_are_changed_in_place_of_the_originals() {
+    fn replaces_and_adds_settings() {
         let changes = vec![("b", "3".to_owned()), ("d", "4".to_owned())];
         let changed = configuration("a=1\n# b=0\nb=2\nc=", &changes);
         assert_eq!(changed, "a=1\n# b=0\nc=\nb=3\nd=4\n");
     }
 
     #[test]
-    fn everything_that_listens_is_told_to_listen_on_loopback() {
+    fn all_listeners_use_loopback() {
         let settings = Settings { auth: false, tls: false, heap_mib: 256, in_cluster: false, ports: PORTS };
         let changes = common(&settings);
         let value = |name: &str| {
@@ -347,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_clusters_network_it_names_the_address_that_pods_reach() {
+    fn advertises_the_address_for_pods_in_a_cluster_network() {
         let settings = Settings { auth: false, tls: false, heap_mib: 256, in_cluster: true, ports: PORTS };
         let changes = common(&settings);
         assert!(changes.contains(&("advertisedAddress", "10.88.0.1".to_owned())));
@@ -355,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn only_small_brokers_are_made_for_short_lives() {
+    fn only_small_brokers_have_flags_for_a_fast_start() {
         let has = |heap: u32| java_flags(heap).iter().any(|flag| flag.contains("TieredStopAtLevel"));
         assert!(has(crate::pulsar::SMALL_HEAP_MIB));
         assert!(!has(1024));

@@ -1,15 +1,14 @@
-//! Tokens as Pulsar's brokers take them: JSON Web Tokens (RFC 7519), signed with a secret by HMAC-SHA256. A test needs
-//! good ones and bad ones.
+//! Tokens for Pulsar's brokers: JSON Web Tokens (RFC 7519), signed with HMAC-SHA256.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// SHA-256's block, in bytes.
+/// The block size of SHA-256, in bytes.
 const BLOCK: usize = 64;
 
-/// The token of a role, which ends at a moment or never.
+/// The token of a role, with an optional expiry.
 pub fn token(secret: &[u8], role: &str, ends: Option<SystemTime>) -> String {
     let mut claims = json!({ "sub": role });
     if let Some(ends) = ends {
@@ -57,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_written_in_base64url() {
+    fn writes_bytes_in_base64url() {
         for (bytes, text) in [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foob", "Zm9vYg")] {
             assert_eq!(base64url(bytes.as_bytes()), text);
         }
@@ -65,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_is_that_of_rfc_4231() {
+    fn signs_the_examples_of_rfc_4231() {
         let hex = |bytes: Vec<u8>| bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
         assert_eq!(
             hex(hmac_sha256(b"Jefe", b"what do ya want for nothing?")),

@@ -1,5 +1,5 @@
-//! Where the processes of nodes are counted and limited: a control group of the cluster's own, with one below it for each
-//! node, in version 1 of control groups where the memory controller is there, else in version 2.
+//! Control groups for the processes of nodes: one group for the cluster, and one below it for each node. Uses
+//! version 1 if the memory controller is there, else version 2.
 //!
 //! Sources: cgroups(7), cgroup_namespaces(7), the kernel's documentation of cgroup v2.
 
@@ -12,26 +12,25 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-/// What a kubelet must have.
+/// The controllers that a kubelet requires.
 const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
 
-/// A hierarchy of control groups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hierarchy {
-    /// Where it is mounted.
+    /// The mount point.
     pub mount: PathBuf,
-    /// As `mount -o` wants them: controllers, or `none,name=…`. Nothing in version 2.
+    /// The options for `mount -o`: controllers, or `none,name=…`. `None` in version 2.
     pub options: Option<String>,
-    /// The group that the cluster's is made in.
+    /// The group that contains the cluster's group.
     pub parent: PathBuf,
 }
 
-/// All of them, and which version they are of.
+/// All hierarchies, of one version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hierarchies(Vec<Hierarchy>);
 
 impl Hierarchies {
-    /// Those of this machine.
+    /// The hierarchies of this machine.
     pub fn of_machine() -> Result<Self> {
         let read = |file: &str| fs::read_to_string(file).with_context(|| format!("cannot read {file}"));
         let found = Self::parse(&read("/proc/mounts")?, &read("/proc/self/cgroup")?)?;
@@ -49,7 +48,6 @@ impl Hierarchies {
         Ok(found)
     }
 
-    /// Reads /proc/mounts and /proc/self/cgroup.
     fn parse(mounts: &str, own: &str) -> Result<Self> {
         let mounts: Vec<[&str; 3]> = mounts
             .lines()
@@ -58,8 +56,8 @@ impl Hierarchies {
                 Some([words.next()?, words.next()?, words.next()?])
             })
             .collect();
-        let has = |options: &str, wanted: &str| {
-            wanted.split(',').all(|wanted| options.split(',').any(|option| option == wanted))
+        let has = |options: &str, searched: &str| {
+            searched.split(',').all(|one| options.split(',').any(|option| option == one))
         };
         let version_1 = mounts.iter().any(|[_, kind, options]| *kind == "cgroup" && has(options, "memory"));
         if !version_1 {
@@ -67,7 +65,7 @@ impl Hierarchies {
             let Some([mount, ..]) = unified else {
                 bail!("no control groups are mounted below /sys/fs/cgroup")
             };
-            // Below a group that has processes no controller can be given on: the root is the only one that may.
+            // A group with processes cannot enable controllers for its children; only the root can.
             let mount = PathBuf::from(mount);
             return Ok(Self(vec![Hierarchy { parent: mount.clone(), mount, options: None }]));
         }
@@ -83,7 +81,7 @@ impl Hierarchies {
                 found.push(Hierarchy {
                     mount: PathBuf::from(mount),
                     options: Some(if named { format!("none,{controllers}") } else { controllers.to_owned() }),
-                    // This process's own group, so that whatever limits it limits the nodes.
+                    // This process's group, so that its limits apply to the nodes too.
                     parent: Path::new(mount).join(path.trim_start_matches('/')),
                 });
             }
@@ -96,12 +94,12 @@ impl Hierarchies {
         Ok(Self(found))
     }
 
-    /// Where the one hierarchy of version 2 is mounted, where it is that.
+    /// The mount point of the hierarchy of version 2, if that is used.
     pub fn unified(&self) -> Option<&Path> {
         self.0.iter().find(|one| one.options.is_none()).map(|one| one.mount.as_path())
     }
 
-    /// Each of them.
+    /// All hierarchies.
     pub fn iter(&self) -> impl Iterator<Item = &Hierarchy> {
         self.0.iter()
     }
@@ -111,7 +109,7 @@ impl Hierarchies {
         self.0.iter().map(move |hierarchy| hierarchy.parent.join(&name))
     }
 
-    /// The files by which a process joins a node's group, which is made where it is missing.
+    /// The files through which a process joins a node's group. Creates missing groups.
     pub fn join(&self, cluster: &str, node: &str) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for (hierarchy, group) in self.0.iter().zip(self.groups(cluster)) {
@@ -122,7 +120,7 @@ impl Hierarchies {
                 give_on(&hierarchy.parent)?;
                 give_on(&group)?;
             } else {
-                // A group without processors and memory takes no process.
+                // A group without processors and memory nodes accepts no process.
                 for (above, group) in [(&hierarchy.parent, &group), (&group, &leaf)] {
                     for file in ["cpuset.cpus", "cpuset.mems"] {
                         if let Ok(value) = fs::read_to_string(above.join(file)) {
@@ -137,19 +135,19 @@ impl Hierarchies {
         Ok(files)
     }
 
-    /// Ends what is left in a node's group, however it came to be left.
+    /// Kills all processes in a node's group.
     pub fn clear(&self, cluster: &str, node: &str) -> Result<()> {
         let groups: Vec<PathBuf> = self.groups(cluster).map(|group| group.join(node)).collect();
         remove(&groups)
     }
 
-    /// Ends what is left in the cluster's groups and removes them.
+    /// Kills all processes in the cluster's groups and removes the groups.
     pub fn remove(&self, cluster: &str) -> Result<()> {
         remove(&self.groups(cluster).collect::<Vec<_>>())
     }
 }
 
-/// Lets the groups below this one use its controllers.
+/// Enables the group's controllers for its children.
 pub(super) fn give_on(group: &Path) -> Result<()> {
     let file = group.join("cgroup.controllers");
     let controllers = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -157,7 +155,7 @@ pub(super) fn give_on(group: &Path) -> Result<()> {
     for controller in controllers.split_ascii_whitespace() {
         let given = fs::write(&control, format!("+{controller}"));
         if NEEDED.contains(&controller) {
-            given.with_context(|| format!("the groups below {} get no {controller}", group.display()))?;
+            given.with_context(|| format!("cannot enable {controller} below {}", group.display()))?;
         }
     }
     Ok(())
@@ -171,11 +169,11 @@ fn remove(groups: &[PathBuf]) -> Result<()> {
         let Some(first) = left.peek().map(|group| group.display().to_string()) else { return Ok(()) };
         ensure!(
             begin.elapsed() < LIMIT,
-            "the control group {first} cannot be removed: processes in it do not end"
+            "cannot remove the control group {first}: its processes do not exit"
         );
         for group in left {
             for group in deepest_first(group) {
-                // Nobody but a node of ours starts processes in here.
+                // Only nodes start processes in here.
                 for pid in fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
                     if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
                         let _ = kill_process(pid, Signal::KILL);
@@ -208,7 +206,7 @@ mod tests {
         cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
 
     #[test]
-    fn where_memory_is_in_version_1_all_of_version_1_is_used() {
+    fn uses_version_1_if_memory_is_in_version_1() {
         let own = "5:cpu,cpuacct:/\n4:memory:/a/b\n3:pids:/\n2:name=systemd:/\n0::/\n";
         let found = Hierarchies::parse(HYBRID, own).unwrap();
         assert_eq!(found.unified(), None);
@@ -230,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn else_version_2_is_used_from_its_root() {
+    fn uses_version_2_from_its_root_otherwise() {
         let mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\n";
         let found = Hierarchies::parse(mounts, "0::/user.slice/x\n").unwrap();
         assert_eq!(found.unified(), Some(Path::new("/sys/fs/cgroup")));

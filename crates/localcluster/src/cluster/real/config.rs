@@ -1,4 +1,4 @@
-//! What the programs of a node are told: pure functions of the node's number and of where its files are.
+//! The configuration of a node's programs: pure functions of the node's number and the paths of its files.
 
 use std::path::Path;
 
@@ -6,21 +6,19 @@ use serde_json::{Value, json};
 
 use super::{images, network, registry};
 
-/// The socket of containerd, in the node's own /run.
+/// The socket of containerd, in the node's `/run`.
 pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
 
-/// How often a kubelet says that its node is there, and how long the control plane believes it. Kubernetes' own are 10 s and
-/// 50 s; a test would wait for them.
+/// A node's lease duration and the control plane's grace period. Kubernetes has 40 s and 50 s.
 pub(super) const LEASE_SECONDS: u32 = 8;
 pub(in crate::cluster) const GRACE: &str = "12s";
 
-/// Every image comes from the cluster's registry.
+/// containerd's registry hosts: every image comes from the cluster's registry.
 pub(super) fn hosts() -> String {
     let server = format!("http://{}:{}", network::CONTROL_PLANE, registry::PORT);
     format!("server = \"{server}\"\n[host.\"{server}\"]\ncapabilities = [\"pull\", \"resolve\"]\n")
 }
 
-/// containerd's.
 pub(super) fn containerd(bin: &Path, certificates: &Path, cni: &Path) -> String {
     let quoted = |path: &Path| Value::from(path.to_string_lossy()).to_string();
     format!(
@@ -32,7 +30,7 @@ state = "/run/containerd"
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "{sandbox}"
 [plugins.'io.containerd.cri.v1.runtime']
-  # Without the right to raise its own priority a machine's root could else start no pod.
+  # Otherwise, root that may not lower its OOM score could start no pod.
   restrict_oom_score_adj = true
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = [{bin}]
@@ -51,7 +49,7 @@ state = "/run/containerd"
     )
 }
 
-/// The pods' network: each has a cable to its node.
+/// The CNI configuration: each pod has a cable to its node.
 pub(super) fn cni(number: u8) -> Value {
     json!({
         "cniVersion": "1.0.0", "name": "quintet",
@@ -66,7 +64,6 @@ pub(super) fn cni(number: u8) -> Value {
     })
 }
 
-/// The kubelet's.
 pub(super) fn kubelet(number: u8, name: &str, pki: &Path) -> Value {
     let file = |name: &str| pki.join(name).display().to_string();
     json!({
@@ -82,10 +79,10 @@ pub(super) fn kubelet(number: u8, name: &str, pki: &Path) -> Value {
         },
         "authorization": { "mode": "Webhook" },
         "tlsCertFile": file(&format!("{name}.crt")), "tlsPrivateKeyFile": file(&format!("{name}.key")),
-        // Nobody answers there: the cluster has no DNS, and names that the machine around knows are not the pods'.
+        // No DNS server answers there: the cluster has none, and pods must not resolve the machine's names.
         "clusterDNS": [network::CONTROL_PLANE.to_string()], "clusterDomain": "cluster.local", "resolvConf": "",
         "nodeLeaseDurationSeconds": LEASE_SECONDS, "nodeStatusUpdateFrequency": "2s",
-        // The disk is the machine's, and it is nobody's business here how full that is.
+        // The disk is the machine's, which may be full.
         "evictionHard": {
             "memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%",
         },
@@ -93,7 +90,7 @@ pub(super) fn kubelet(number: u8, name: &str, pki: &Path) -> Value {
     })
 }
 
-/// kube-proxy's flags, besides its kubeconfig. It asks for nothing that the machine around would notice.
+/// kube-proxy's flags, except its kubeconfig. They change no setting of the machine.
 pub(super) fn kube_proxy(number: u8, name: &str) -> Vec<String> {
     vec![
         "--proxy-mode=nftables".to_owned(),
@@ -114,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_node_listens_on_is_its_own_address() {
+    fn a_node_listens_on_its_address() {
         let kubelet = kubelet(2, "node-2", Path::new("/p"));
         assert_eq!(kubelet["address"], "10.88.0.12");
         assert_eq!(kubelet["tlsCertFile"], "/p/node-2.crt");
@@ -126,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn containerd_is_told_where_its_programs_are() {
+    fn the_configuration_of_containerd_has_its_paths() {
         let text = containerd(Path::new("/c d/bin"), Path::new("/certs"), Path::new("/cni"));
         assert!(text.contains("bin_dirs = [\"/c d/bin\"]"), "{text}");
         assert!(text.contains("BinaryName = \"/c d/bin/runc\""), "{text}");

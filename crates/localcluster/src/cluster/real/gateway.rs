@@ -1,5 +1,5 @@
-//! The one process between the machine and a cluster with real nodes: what listens on a port of the cluster's loopback
-//! interface is reached by the same port of the machine's, and images are served to the nodes.
+//! The process between the machine and a cluster with real nodes. It forwards loopback ports of the machine
+//! to the same ports in the cluster's network, and serves images to the nodes.
 
 use std::fs::File;
 use std::io;
@@ -16,13 +16,13 @@ use super::{network, registry};
 use crate::cluster::processes::{Launch, Process};
 use crate::interrupt;
 
-/// What the gateway is told; only this program starts it.
+/// The arguments of the gateway, which only this program starts.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The cluster's network namespace
     #[arg(long)]
     network: PathBuf,
-    /// A port that is passed on
+    /// A port to forward
     #[arg(long)]
     port: Vec<u16>,
     /// The folder with the archives of images
@@ -30,7 +30,7 @@ pub struct Args {
     images: Option<PathBuf>,
 }
 
-/// How the gateway of a network is started, for a record of its name.
+/// The gateway of a network, ready to start.
 pub(crate) fn launch<'a>(
     name: &'a str,
     keeper: &Process,
@@ -52,7 +52,7 @@ pub(crate) fn launch<'a>(
     Ok(Launch { name, command, port, fingerprint, stdout: log.clone(), stderr: log })
 }
 
-/// Passes connections on until it is ended.
+/// Forwards connections until it is interrupted.
 pub fn run(args: &Args) -> Result<()> {
     let network = File::open(&args.network)
         .with_context(|| format!("cannot open the network {}", args.network.display()))?;
@@ -60,18 +60,18 @@ pub fn run(args: &Args) -> Result<()> {
     let mut threads = Vec::new();
     if let Some(images) = &args.images {
         let listener = within(&network, || {
-            TcpListener::bind((network::CONTROL_PLANE, registry::PORT)).context("the images' port is taken")
+            TcpListener::bind((network::CONTROL_PLANE, registry::PORT)).context("the image port is in use")
         })?;
         let images = images.clone();
         threads.push(thread::spawn(move || registry::serve(listener, images)));
     }
     for &port in &args.port {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
-            .with_context(|| format!("port {port} of 127.0.0.1 is taken"))?;
+            .with_context(|| format!("port {port} of 127.0.0.1 is in use"))?;
         let network = Arc::clone(&network);
         threads.push(thread::spawn(move || accept(&listener, &network, port)));
     }
-    // It is told to end, or one of its threads fails.
+    // Until an interrupt, or until a thread fails.
     while threads.iter().all(|thread| !thread.is_finished()) {
         if interrupt::check().is_err() {
             return Ok(());
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Does something in another network namespace. What is opened there stays there, whoever uses it.
+/// Runs `work` in another network namespace. A socket that it opens stays in that namespace.
 fn within<T: Send>(network: &File, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let entered = scope.spawn(|| enter(network).and_then(|()| work()));
@@ -111,23 +111,23 @@ fn enter(_: &File) -> Result<()> {
 fn accept(listener: &TcpListener, network: &Arc<File>, port: u16) -> Result<()> {
     loop {
         let Ok((stream, _)) = listener.accept() else {
-            // Too many connections, for instance: a moment later there may be room.
+            // For instance too many connections: there may be room later.
             thread::sleep(Duration::from_millis(50));
             continue;
         };
         let network = Arc::clone(network);
         thread::spawn(move || {
-            let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("nobody listens there");
-            // Where nobody answers, the caller's connection is closed.
+            let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("cannot connect");
+            // Without an answer, the client's connection is closed.
             if let Ok(inner) = within(&network, connect) {
-                pass(&stream, &inner);
+                copy(&stream, &inner);
             }
         });
     }
 }
 
-/// Passes bytes both ways, until both sides have said all.
-fn pass(one: &TcpStream, other: &TcpStream) {
+/// Copies bytes in both directions, until both sides have closed.
+fn copy(one: &TcpStream, other: &TcpStream) {
     let half = |mut from: &TcpStream, mut to: &TcpStream| {
         let _ = io::copy(&mut from, &mut to);
         let _ = to.shutdown(Shutdown::Write);
@@ -149,23 +149,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_passed_both_ways_until_both_have_said_all() {
+    fn copies_both_ways_until_both_sides_close() {
         let pair = || {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             (near, listener.accept().unwrap().0)
         };
         let ((mut client, outer), (inner, mut server)) = (pair(), pair());
-        let passing = thread::spawn(move || pass(&outer, &inner));
+        let passing = thread::spawn(move || copy(&outer, &inner));
         client.write_all(b"question").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
-        let mut asked = String::new();
-        server.read_to_string(&mut asked).unwrap();
+        let mut question = String::new();
+        server.read_to_string(&mut question).unwrap();
         server.write_all(b"answer").unwrap();
         drop(server);
-        let mut answered = String::new();
-        client.read_to_string(&mut answered).unwrap();
+        let mut reply = String::new();
+        client.read_to_string(&mut reply).unwrap();
         passing.join().unwrap();
-        assert_eq!((asked.as_str(), answered.as_str()), ("question", "answer"));
+        assert_eq!((question.as_str(), reply.as_str()), ("question", "answer"));
     }
 }

@@ -1,5 +1,5 @@
-//! The images that every cluster with real nodes has besides those of the project: the one that keeps a pod's namespaces, and
-//! those that stand in for `busybox` and `nginx`. All are the program of `tests/standin`, which is static: no registry is asked.
+//! The images that every cluster with real nodes has, besides the project's: pause, and stand-ins for
+//! `busybox` and `nginx`. All contain the static program of `tests/standin`, so no registry is needed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,26 +10,26 @@ use crate::cluster::state;
 use crate::progress::Step;
 use crate::{build, image};
 
-/// The image that keeps a pod's namespaces while its containers come and go.
+/// The image that keeps a pod's namespaces while its containers restart.
 pub(super) const PAUSE: &str = "localhost/quintet-pause:1";
 
-/// What the samples name `busybox`.
+/// The name that the samples use for `busybox`.
 const BUSYBOX: &str = "docker.io/library/busybox:latest";
 
-/// What samples of PodSets name `nginx:1.29`: it answers with an empty page.
+/// The image of PodSet samples; the stand-in answers with an empty page.
 const NGINX: &str = "docker.io/library/nginx:1.29";
 
-/// The commands that the stand-in knows: those of the samples.
+/// The commands of the stand-in, which are those of the samples.
 const COMMANDS: [&str; 9] = ["cat", "date", "echo", "false", "hostname", "ip", "sh", "sleep", "true"];
 
-/// The folder of a cluster's images.
+/// The folder with the archives of a cluster's images.
 pub(super) fn folder(cluster: &Path) -> PathBuf {
     cluster.join("images")
 }
 
-/// Writes their archives.
+/// Writes the archives of the images.
 pub(super) fn ensure(cluster: &Path) -> Result<()> {
-    let step = Step::start_long("building the images that stand in for others");
+    let step = Step::start_long("building the stand-in images");
     let program = build::unshipped(build::STANDIN)?;
     let program = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
     let folder = folder(cluster);
@@ -48,11 +48,11 @@ pub(super) fn ensure(cluster: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes images known to the nodes of a cluster.
+/// Copies archives into the folder that the nodes' registry serves.
 pub(super) fn load(cluster: &Path, archives: &[PathBuf]) -> Result<()> {
     for archive in archives {
         let bytes = fs::read(archive).with_context(|| format!("cannot read {}", archive.display()))?;
-        let name = archive.file_name().with_context(|| format!("{} is no file", archive.display()))?;
+        let name = archive.file_name().with_context(|| format!("{} is not a file", archive.display()))?;
         state::write(&folder(cluster).join(name), &bytes)?;
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The first process of a node, in namespaces of the node's own: it makes the node's view of files and network, runs
-//! containerd, kubelet and kube-proxy, and starts each again when it ends. When it ends, everything on the node ends.
+//! The first process of a node, in the node's namespaces. It sets up files and network, runs containerd,
+//! kubelet and kube-proxy, and restarts them. Its exit ends everything on the node.
 
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
@@ -20,7 +20,7 @@ use super::{config, name_of, network, node_files, server_is_ready};
 use crate::cluster::state::{self, Dir};
 use crate::run;
 
-/// Which node; only this program asks for it.
+/// The arguments of a node, which only this program starts.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The node's number
@@ -28,7 +28,7 @@ pub struct Args {
     number: u8,
 }
 
-/// What a kubelet sets for the whole machine if it is not set: it finds it set, in files of the node's own.
+/// The sysctls that a kubelet sets. Files of the node replace them, so that the machine's stay unchanged.
 const SYSCTLS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -38,27 +38,27 @@ const SYSCTLS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// The file that tells one start of a node from another.
+/// The file whose content changes with every start of the node.
 const BOOT_ID: &str = "boot_id";
 
 fn identity(files: &Path) -> PathBuf {
     files.join("identity")
 }
 
-/// The ID of the node's last start; nothing before the first.
+/// The ID of the node's last start; `None` before the first.
 pub(super) fn boot_id(files: &Path) -> Option<String> {
     fs::read_to_string(identity(files).join(BOOT_ID)).ok().map(|id| id.trim().to_owned())
 }
 
-/// Forgets the node's last start.
+/// Removes the ID of the node's last start.
 pub(super) fn forget_boot(files: &Path) {
     let _ = fs::remove_file(identity(files).join(BOOT_ID));
 }
 
-/// How long a program that ended waits before it is started again.
+/// The pause before an exited program is restarted.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Joins the node's control groups and becomes its first process. It returns only if it fails.
+/// Joins the node's control groups and becomes the node's first process. Returns only an error.
 pub fn boot(cluster: &str, args: &Args) -> Result<()> {
     let dir = Dir::of(cluster)?;
     for file in super::hierarchies(&dir)?.join(cluster, &name_of(args.number))? {
@@ -83,7 +83,7 @@ pub fn boot(cluster: &str, args: &Args) -> Result<()> {
     Err(error).context("cannot run unshare")
 }
 
-/// Makes the node and keeps it running; it returns only if it fails.
+/// Sets the node up and supervises its programs. Returns only an error.
 pub fn run(cluster: &str, args: &Args) -> Result<()> {
     let dir = Dir::of(cluster)?;
     let node =
@@ -111,7 +111,7 @@ fn make(folder: &Path) -> Result<()> {
 }
 
 impl Node {
-    /// A /sys of its own network and control groups, an empty /run, and /var/lib and /var/log of its own.
+    /// Mounts `/sys` with the node's network and control groups, `/run`, `/var/lib` and `/var/log`.
     fn mount(&self, hierarchies: &Hierarchies) -> Result<()> {
         run::stdout(Command::new("mount").args(["--make-rprivate", "/"]))?;
         let sys = Path::new("/sys");
@@ -121,10 +121,10 @@ impl Node {
         mount(&["-t", "sysfs"], Path::new("sysfs"), sys)?;
         if let Some(unified) = hierarchies.unified() {
             mount(&["-t", "cgroup2"], Path::new("cgroup2"), unified)?;
-            // A group with processes gives no controller on.
+            // A group with processes cannot enable controllers for its children.
             let own = unified.join("init");
             make(&own)?;
-            fs::write(own.join("cgroup.procs"), "0").context("cannot move into a group of its own")?;
+            fs::write(own.join("cgroup.procs"), "0").context("cannot move into the init group")?;
             cgroups::give_on(unified)?;
         } else {
             mount(&["-t", "tmpfs", "-o", "mode=755"], Path::new("cgroup"), Path::new("/sys/fs/cgroup"))?;
@@ -143,7 +143,7 @@ impl Node {
         run::stdout(Command::new("mount").args(["--make-rshared", "/"])).map(|_| ())
     }
 
-    /// Names and settings by which it is a machine of its own, started just now.
+    /// Gives the node a name, settings and IDs of a separate machine that has just started.
     fn identify(&self, cluster: &str) -> Result<()> {
         fs::write("/proc/sys/kernel/hostname", &self.name).context("cannot name the node")?;
         let boot = fs::read_to_string("/proc/sys/kernel/random/uuid").context("cannot make a boot ID")?;
@@ -164,7 +164,7 @@ impl Node {
         Ok(())
     }
 
-    /// Waits for its cable, and gives itself its address and its routes.
+    /// Waits for the node's cable and sets its address and routes.
     fn connect(&self) -> Result<()> {
         let plugged = || Path::new("/sys/class/net/eth0").exists();
         run::poll("the node's cable", Duration::from_secs(30), Duration::from_millis(10), || {
@@ -172,7 +172,7 @@ impl Node {
         })?;
         let lines = network::at_node(self.number).join("\n");
         run::stdout_with_input(Command::new("ip").args(["-batch", "-"]), Some(&lines))?;
-        fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("cannot forward")
+        fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("cannot enable forwarding")
     }
 
     fn configure(&self) -> Result<()> {
@@ -191,7 +191,7 @@ impl Node {
         json("kubelet.json", &config::kubelet(self.number, &self.name, &self.dir.pki()))
     }
 
-    /// A program of the node, with its log.
+    /// The command of a program, with its log.
     fn command(&self, program: &str) -> Result<Command> {
         let log = self.dir.logs().join(format!("{}.{program}.log", self.name));
         let log = OpenOptions::new().create(true).append(true).open(&log)?;
@@ -204,7 +204,7 @@ impl Node {
                 .arg(file("kubelet.json"))
                 .arg("--kubeconfig")
                 .arg(self.dir.kubeconfig(&self.name))
-                // The DaemonJob post's sample selects its nodes by this label.
+                // The sample of the DaemonJob tutorial selects its nodes by this label.
                 .args([
                     format!("--hostname-override={}", self.name),
                     format!("--node-ip={}", network::node(self.number)),
@@ -215,7 +215,7 @@ impl Node {
                 .arg(self.dir.kubeconfig("kube-proxy"))
                 .args(config::kube_proxy(self.number, &self.name)),
         };
-        // containerd looks for its shim on the path, and the kubelet for mount.
+        // containerd finds its shim, and the kubelet finds mount, on the PATH.
         let mut path = vec![self.dir.bin()];
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
         command.env("PATH", std::env::join_paths(path)?).current_dir("/");
@@ -223,23 +223,23 @@ impl Node {
         Ok(command)
     }
 
-    /// Runs the programs and starts each again when it ends, for ever.
+    /// Runs the programs and restarts each that exits. Returns only an error.
     fn supervise(&self) -> Result<()> {
         let start = |program: &'static str| -> Result<(u32, &'static str)> {
             let child = self.command(program)?.spawn().with_context(|| format!("cannot run {program}"))?;
             Ok((child.id(), program))
         };
         let mut running = vec![start("containerd")?];
-        run::poll("containerd answers", Duration::from_mins(2), Duration::from_millis(50), || {
+        run::poll("containerd is listening", Duration::from_mins(2), Duration::from_millis(50), || {
             Ok(UnixStream::connect(config::SOCKET).is_ok().then_some(()))
         })?;
-        // A kubelet that is refused waits for longer and longer.
+        // A kubelet that starts too early backs off for longer and longer.
         run::poll("the API server is ready", Duration::from_mins(5), Duration::from_millis(50), || {
             Ok(server_is_ready(&self.dir).exists().then_some(()))
         })?;
         running.extend([start("kubelet")?, start("kube-proxy")?]);
         loop {
-            // Whatever lost its parent is a child of this process.
+            // Orphaned processes are children of this process.
             let ended = match wait(WaitOptions::empty()) {
                 Ok(ended) => ended,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -250,7 +250,7 @@ impl Node {
                 running.iter().position(|(id, _)| i32::try_from(*id) == Ok(pid.as_raw_nonzero().get()));
             if let Some(at) = ours {
                 let (_, program) = running.remove(at);
-                eprintln!("{program} ended ({status:?}) and is started again");
+                eprintln!("{program} exited ({status:?}); restarting it");
                 thread::sleep(PAUSE);
                 running.push(start(program)?);
             }

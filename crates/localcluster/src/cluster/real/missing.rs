@@ -1,4 +1,4 @@
-//! Whether this machine can have real nodes, and else the one thing to do about it.
+//! Whether this machine can have real nodes, and otherwise the first missing requirement and its remedy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::seccomp;
 use crate::build::Arch;
 use crate::{paths, run};
 
-/// The programs that make namespaces, networks and containers, and the packages that have them.
+/// The required programs, and the packages that contain them.
 const PROGRAMS: [(&str, &str); 8] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
@@ -24,12 +24,11 @@ const PROGRAMS: [(&str, &str); 8] = [
     ("pkg-config", "pkg-config"),
 ];
 
-/// Folders that a node has its own of: what lies below the machine's is not seen from within.
+/// Folders that nodes replace by their own; the machine's files below them are not visible on a node.
 const HIDDEN: [&str; 4] = ["/run", "/sys", "/var/lib", "/var/log"];
 
-/// What is known of the machine.
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "each is a separate fact")]
 struct Facts {
     is_linux: bool,
     links_static_programs: bool,
@@ -37,14 +36,14 @@ struct Facts {
     programs: Vec<&'static str>,
     has_overlay: bool,
     has_seccomp: bool,
-    /// What is wrong with the control groups.
+    /// The error of the control groups.
     control_groups: Option<String>,
     folders: Vec<PathBuf>,
-    /// What a try to make namespaces, a bridge, a cable and a table of nftables came to.
+    /// The errors of attempts to create namespaces, a bridge, a cable and an nftables table.
     tries: Vec<(&'static str, Option<String>)>,
 }
 
-/// What keeps this machine from having real nodes; nothing where it can.
+/// The requirement that this machine does not meet; `None` if it can have real nodes.
 pub fn missing() -> Option<String> {
     let is_linux = cfg!(target_os = "linux");
     let is_root = geteuid().is_root();
@@ -63,7 +62,7 @@ pub fn missing() -> Option<String> {
         folders: vec![paths::cache().unwrap_or_default(), paths::workspace().to_owned(), paths::target()],
         tries: Vec::new(),
     };
-    // What follows can only be tried by somebody who may, with the programs for it.
+    // Only root with these programs can attempt the rest.
     first(&facts).or_else(|| {
         facts.tries = tries();
         first(&facts)
@@ -75,7 +74,7 @@ fn has_overlay() -> bool {
         fs::read_to_string("/proc/filesystems")
             .is_ok_and(|all| all.lines().any(|line| line.ends_with("\toverlay")))
     };
-    // It may be a module that nobody has needed yet.
+    // It may be a module that is not loaded yet.
     known() || (Command::new("modprobe").arg("overlay").output().is_ok() && known())
 }
 
@@ -85,11 +84,11 @@ fn tries() -> Vec<(&'static str, Option<String>)> {
             ["--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--fork", "--mount-proc"];
         let result: Result<String> =
             run::stdout(Command::new("unshare").args(namespaces).args(["sh", "-c", script]));
-        let said = result.err().map(|error| {
+        let error = result.err().map(|error| {
             let text = format!("{error:#}");
             text.lines().next_back().unwrap_or_default().trim().to_owned()
         });
-        (what, said)
+        (what, error)
     };
     vec![
         tried("namespaces", "true"),
@@ -101,7 +100,7 @@ fn tries() -> Vec<(&'static str, Option<String>)> {
     ]
 }
 
-/// The first thing that is missing, as a sentence.
+/// The first missing requirement, as a sentence.
 fn first(facts: &Facts) -> Option<String> {
     if !facts.is_linux {
         return Some("real nodes need Linux".to_owned());
@@ -130,13 +129,13 @@ fn first(facts: &Facts) -> Option<String> {
     let hides = |folder: &Path| HIDDEN.into_iter().find(|hidden| folder.starts_with(hidden));
     if let Some((folder, hidden)) = facts.folders.iter().find_map(|folder| Some((folder, hides(folder)?))) {
         return Some(format!(
-            "real nodes have a {hidden} of their own, and would not see {}: move the checkout, or set XDG_CACHE_HOME or CARGO_TARGET_DIR",
+            "real nodes replace {hidden} and would not see {}: move the checkout, or set XDG_CACHE_HOME or CARGO_TARGET_DIR",
             folder.display()
         ));
     }
-    let failed = facts.tries.iter().find_map(|(what, said)| Some((what, said.as_ref()?)));
-    failed.map(|(what, said)| {
-        format!("real nodes need {what}, which this machine does not let root make: {said}")
+    let failed = facts.tries.iter().find_map(|(what, error)| Some((what, error.as_ref()?)));
+    failed.map(|(what, error)| {
+        format!("real nodes need {what}, which root cannot create on this machine: {error}")
     })
 }
 
@@ -159,30 +158,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_one_sentence() {
+    fn reports_a_missing_requirement_as_a_sentence() {
         assert_eq!(first(&all()), None);
-        let said = |change: fn(&mut Facts)| {
+        let missing = |change: fn(&mut Facts)| {
             let mut facts = all();
             change(&mut facts);
             first(&facts).unwrap()
         };
-        assert_eq!(said(|facts| facts.is_linux = false), "real nodes need Linux");
-        assert!(said(|facts| facts.is_root = false).starts_with("real nodes need root,"));
-        let no_nft = said(|facts| facts.programs.retain(|name| *name != "nft"));
+        assert_eq!(missing(|facts| facts.is_linux = false), "real nodes need Linux");
+        assert!(missing(|facts| facts.is_root = false).starts_with("real nodes need root,"));
+        let no_nft = missing(|facts| facts.programs.retain(|name| *name != "nft"));
         assert_eq!(no_nft, "real nodes need the program nft: install the package nftables");
-        assert!(said(|facts| facts.has_overlay = false).contains("overlay"));
-        assert!(said(|facts| facts.has_seccomp = false).contains("libseccomp-dev"));
-        assert!(said(|facts| facts.control_groups = Some("no cpu".to_owned())).ends_with(": no cpu"));
+        assert!(missing(|facts| facts.has_overlay = false).contains("overlay"));
+        assert!(missing(|facts| facts.has_seccomp = false).contains("libseccomp-dev"));
+        assert!(missing(|facts| facts.control_groups = Some("no cpu".to_owned())).ends_with(": no cpu"));
         assert!(
-            said(|facts| facts.folders.push("/var/lib/x/y".into())).contains("would not see /var/lib/x/y")
+            missing(|facts| facts.folders.push("/var/lib/x/y".into())).contains("would not see /var/lib/x/y")
         );
         let denied =
-            said(|facts| facts.tries[0].1 = Some("unshare failed: Operation not permitted".to_owned()));
+            missing(|facts| facts.tries[0].1 = Some("unshare failed: Operation not permitted".to_owned()));
         assert!(denied.contains("namespaces") && denied.ends_with("not permitted"), "{denied}");
     }
 
     #[test]
-    fn root_is_asked_for_before_programs_that_only_root_uses() {
+    fn reports_root_before_programs_that_only_root_uses() {
         let mut facts = all();
         facts.is_root = false;
         facts.programs.clear();

@@ -1,9 +1,10 @@
-//! Real nodes: each has a containerd, a kubelet and a kube-proxy in namespaces of its own, and runs pods as containers of
-//! runc's. The control plane is that of every local cluster, in a network namespace of its own.
+//! Real nodes: each has a containerd, a kubelet and a kube-proxy in its own namespaces, and runs pods with
+//! runc. The control plane is that of every local cluster, in its own network namespace.
 //!
-//! Nothing of it listens outside its namespaces but the gateway, on loopback. No sysctl or link of the machine is changed, and no
-//! file but empty folders that containerd and kubelet make for plugins (`/opt/containerd`, `/usr/libexec/kubernetes`). Control
-//! groups and namespaces go with the processes that are on record.
+//! Only the gateway listens outside these namespaces, on loopback. The machine's sysctls, links and files
+//! stay unchanged, except for empty folders that containerd and kubelet create for plugins
+//! (`/opt/containerd`, `/usr/libexec/kubernetes`). Control groups and namespaces end with the recorded
+//! processes.
 
 mod cgroups;
 mod config;
@@ -40,7 +41,7 @@ pub use network::{CONTROL_PLANE, MAX_NODES};
 /// The number of real nodes of a new cluster.
 pub const DEFAULT_NODES: usize = 2;
 
-/// The process that passes connections on.
+/// The record of the gateway, which forwards connections.
 const GATEWAY: &str = "gateway";
 
 /// The program of `cargo xtask`.
@@ -51,7 +52,7 @@ pub(crate) fn this_program() -> Result<PathBuf> {
     }
 }
 
-/// Whether a process of ours that runs is well; nothing where it is none of ours.
+/// Whether a running process is healthy; `None` for a manager.
 pub(super) fn is_well(cluster: &Cluster, record: &str) -> Result<Option<bool>> {
     match number_of(record) {
         Some(number) => is_ready(cluster, number).map(Some),
@@ -68,12 +69,11 @@ pub(super) fn is_ours(record: &str) -> bool {
     record == network::KEEPER || record == GATEWAY || number_of(record).is_some()
 }
 
-/// The files of a node.
 fn node_files(dir: &Dir, number: u8) -> PathBuf {
     dir.path().join("nodes").join(name_of(number))
 }
 
-/// A file that is there once the API server has been ready.
+/// A file that exists once the API server has been ready.
 fn server_is_ready(dir: &Dir) -> PathBuf {
     dir.path().join("server-is-ready")
 }
@@ -84,7 +84,7 @@ fn hierarchies(dir: &Dir) -> Result<Hierarchies> {
         .context("no control groups were chosen for this cluster")
 }
 
-/// Chooses control groups, or keeps those that were chosen and are still there.
+/// Chooses control groups, or keeps the chosen ones if they still exist.
 fn choose_hierarchies(dir: &Dir) -> Result<()> {
     let file = dir.path().join("cgroups.json");
     let kept: Option<Hierarchies> = state::read_json(&file)?;
@@ -94,13 +94,12 @@ fn choose_hierarchies(dir: &Dir) -> Result<()> {
     state::write_json(&file, &Hierarchies::of_machine()?)
 }
 
-/// What the API server and the controller-manager are told in a cluster with real nodes. Of a flag that is given twice the
-/// last one counts.
+/// More arguments of a component in a cluster with real nodes. If a flag is given twice, the last one wins.
 pub(super) fn arguments(component: Component, dir: &Dir) -> Vec<String> {
     let pki = |file: &str| dir.pki().join(file).display().to_string();
     match component {
         Component::Apiserver => vec![
-            // In its namespace: loopback, and the bridge that the nodes are at.
+            // In its namespace: loopback, and the bridge of the nodes.
             "--bind-address=0.0.0.0".to_owned(),
             format!("--advertise-address={CONTROL_PLANE}"),
             "--endpoint-reconciler-type=lease".to_owned(),
@@ -116,7 +115,7 @@ pub(super) fn arguments(component: Component, dir: &Dir) -> Vec<String> {
     }
 }
 
-/// Makes what every component and every node needs: the network, the way into it, and images.
+/// Creates the network, the gateway into it, and the images.
 pub(super) fn prepare(cluster: &Cluster, started: &mut Vec<Process>) -> Result<()> {
     let dir = cluster.dir();
     choose_hierarchies(dir)?;
@@ -131,7 +130,7 @@ pub(super) fn prepare(cluster: &Cluster, started: &mut Vec<Process>) -> Result<(
     start_gateway(&dir.processes(), launch, started)
 }
 
-/// Starts a gateway where none runs that was started so, and waits until it listens.
+/// Starts a gateway, unless one with the same arguments is running, and waits until it listens.
 pub(crate) fn start_gateway(records: &Path, launch: Launch<'_>, started: &mut Vec<Process>) -> Result<()> {
     if let Some(process) = processes::find(records, launch.name)? {
         if process.is_alive() && process.fingerprint == launch.fingerprint {
@@ -145,28 +144,27 @@ pub(crate) fn start_gateway(records: &Path, launch: Launch<'_>, started: &mut Ve
     started.push(process.clone());
     run::poll("the gateway listens", START_LIMIT, Duration::from_millis(10), || {
         if !process.is_alive() {
-            bail!("the gateway ended while starting; {}", log.tail(5));
+            bail!("the gateway exited while starting; {}", log.tail(5));
         }
         Ok((!super::ports::is_free(port)).then_some(()))
     })
 }
 
-/// Whether the ports of the cluster are held by its own gateway.
+/// Whether the cluster's gateway holds the ports of the cluster.
 pub(super) fn holds_ports(dir: &Dir) -> Result<bool> {
     Ok(processes::find(&dir.processes(), GATEWAY)?.is_some_and(|process| process.is_alive()))
 }
 
-/// Lets kubelets begin.
+/// Lets the nodes start their kubelets.
 pub(super) fn server_became_ready(dir: &Dir) -> Result<()> {
     state::write(&server_is_ready(dir), b"")
 }
 
-/// The numbers of the nodes of a cluster.
 fn numbers(nodes: usize) -> impl Iterator<Item = u8> {
     (1..=MAX_NODES).take(nodes)
 }
 
-/// Starts the nodes that do not run; their kubelets wait for the API server.
+/// Starts the stopped nodes; their kubelets wait for the API server.
 pub(super) fn start_nodes(cluster: &Cluster, started: &mut Vec<Process>) -> Result<()> {
     for number in numbers(cluster.settings.nodes) {
         started.extend(start_node(cluster, number)?);
@@ -174,11 +172,11 @@ pub(super) fn start_nodes(cluster: &Cluster, started: &mut Vec<Process>) -> Resu
     Ok(())
 }
 
-/// Starts a node that does not run.
+/// Starts a node, unless it is running.
 fn start_node(cluster: &Cluster, number: u8) -> Result<Option<Process>> {
     let (dir, name) = (cluster.dir(), name_of(number));
     let keeper =
-        network::keeper(dir)?.context("the cluster's network is gone: `cargo xtask cluster up` makes it")?;
+        network::keeper(dir)?.context("the cluster's network is gone: run `cargo xtask cluster up`")?;
     let fingerprint = format!("{} {} {}", keeper.pid, keeper.started, cluster.settings.ports.apiserver);
     if let Some(process) = processes::find(&dir.processes(), &name)? {
         if process.is_alive() && process.fingerprint == fingerprint {
@@ -205,7 +203,7 @@ fn start_node(cluster: &Cluster, number: u8) -> Result<Option<Process>> {
     let plugged = first_process(&process).and_then(|pid| {
         network::await_own(pid, &process)?;
         let ip = || network::within(&keeper, "ip".as_ref());
-        // That of the node before, where the system has not taken it away yet.
+        // The cable of the previous node, if the kernel has not removed it yet.
         let _ = run::stdout(ip().args(["link", "del", &network::port(number)]));
         let lines = network::cable(number, pid).join("\n");
         run::stdout_with_input(ip().args(["-batch", "-"]), Some(&lines))
@@ -217,16 +215,15 @@ fn start_node(cluster: &Cluster, number: u8) -> Result<Option<Process>> {
     Ok(Some(process))
 }
 
-/// The process that is the node's own first one, as the machine numbers it.
+/// The first process in the node's PID namespace, as numbered outside.
 fn first_process(process: &Process) -> Result<i32> {
     let children = format!("/proc/{0}/task/{0}/children", process.pid);
     run::poll("the node's first process", START_LIMIT, Duration::from_millis(5), || {
-        ensure!(process.is_alive(), "it ended at once");
+        ensure!(process.is_alive(), "it exited immediately");
         Ok(fs::read_to_string(&children)?.split_ascii_whitespace().next().and_then(|pid| pid.parse().ok()))
     })
 }
 
-/// Waits until all nodes are Ready.
 pub(super) fn wait_until_ready(cluster: &Cluster) -> Result<()> {
     numbers(cluster.settings.nodes).try_for_each(|number| wait_for(cluster, number))
 }
@@ -236,7 +233,7 @@ fn wait_for(cluster: &Cluster, number: u8) -> Result<()> {
     let process = processes::find(&cluster.dir().processes(), &name)?;
     let process = process.with_context(|| format!("{name} was not started"))?;
     let ready = run::poll(&format!("{name} is Ready"), START_LIMIT, Duration::from_millis(100), || {
-        ensure!(process.is_alive(), "{name} ended while starting");
+        ensure!(process.is_alive(), "{name} exited while starting");
         Ok(is_ready(cluster, number)?.then_some(()))
     });
     match ready {
@@ -248,7 +245,7 @@ fn wait_for(cluster: &Cluster, number: u8) -> Result<()> {
     }
 }
 
-/// Whether a node has said since its last start that it is Ready, and takes pods.
+/// Whether a node has reported Ready since its last start, and has no taints.
 fn is_ready(cluster: &Cluster, number: u8) -> Result<bool> {
     let node = cluster.kube.get("default", "node", &name_of(number))?.unwrap_or_default();
     let booted = init::boot_id(&node_files(cluster.dir(), number));
@@ -261,19 +258,19 @@ fn is_ready(cluster: &Cluster, number: u8) -> Result<bool> {
     Ok(!tainted && conditions.is_some_and(|all| all.iter().any(ready)))
 }
 
-/// Ends nodes at once; what is left of their groups goes.
+/// Kills nodes, and removes their control groups.
 pub(super) fn end_nodes(cluster: &Cluster, ended: &[Process]) -> Result<()> {
     let is_node = |process: &&Process| number_of(&process.name).is_some();
     ended.iter().filter(is_node).for_each(Process::kill);
     let recorded = processes::all(&cluster.dir().processes())?;
     let others_run = recorded.iter().filter(is_node).any(Process::is_alive);
     match hierarchies(cluster.dir()) {
-        // Nodes that ran before go on.
+        // The other nodes keep running.
         Ok(hierarchies) if others_run => {
             ended.iter().filter(is_node).try_for_each(|node| hierarchies.clear(cluster.name(), &node.name))
         }
         Ok(hierarchies) => hierarchies.remove(cluster.name()),
-        // It did not come so far as to have any.
+        // The cluster failed before it chose control groups.
         Err(_) => Ok(()),
     }
 }
@@ -284,7 +281,7 @@ impl Cluster {
         self.settings.real
     }
 
-    /// Ends a node as a power failure does: its kubelet, its runtime and its pods die at once.
+    /// Kills a node like a power failure: its kubelet, its container runtime and its pods die at once.
     pub fn kill_node(&self, number: u8) -> Result<()> {
         let _lock = lock(&self.dir)?;
         let name = name_of(number);
@@ -297,7 +294,7 @@ impl Cluster {
         }
     }
 
-    /// Pulls a node's cable, or puts it in again: everything on the node runs on, and packets are lost without a word.
+    /// Pulls a node's cable, or plugs it in again. The node continues to run; packets are lost silently.
     pub fn plug_node(&self, number: u8, is_in: bool) -> Result<()> {
         let _lock = lock(&self.dir)?;
         let name = name_of(number);
@@ -308,13 +305,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a node that was killed, or one that the cluster has not had, and waits until it is Ready.
+    /// Starts a killed node or a new one, and waits until it is Ready.
     pub fn boot_node(&mut self, number: u8) -> Result<()> {
         ensure!(self.settings.real, "the nodes of cluster {} are simulated", self.name);
         let next = self.settings.nodes + 1;
         ensure!(
             (1..=MAX_NODES).contains(&number) && usize::from(number) <= next,
-            "there can be no {} yet: the next one is node-{next}, and node-{MAX_NODES} the last",
+            "cannot boot {}: the next new node is node-{next}, and the last one is node-{MAX_NODES}",
             name_of(number)
         );
         let _lock = lock(&self.dir)?;
@@ -327,7 +324,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes images known to the nodes, by their archives.
+    /// Makes the images of archives available to the nodes.
     pub fn load_images(&self, archives: &[PathBuf]) -> Result<()> {
         ensure!(self.settings.real, "the nodes of cluster {} are simulated: they run no image", self.name);
         images::load(self.dir.path(), archives)
@@ -339,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_of_nodes_are_told_from_those_of_managers() {
+    fn distinguishes_records_of_nodes_from_managers() {
         for ours in ["node-1", "node-8", "network", "gateway"] {
             assert!(is_ours(ours), "{ours}");
         }
@@ -349,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_numbered_from_one() {
+    fn numbers_nodes_from_one() {
         assert_eq!(numbers(3).map(name_of).collect::<Vec<_>>(), ["node-1", "node-2", "node-3"]);
         assert_eq!(numbers(100).count(), usize::from(MAX_NODES));
     }

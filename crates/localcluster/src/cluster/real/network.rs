@@ -1,6 +1,6 @@
-//! The network of a cluster with real nodes: a network namespace with a bridge in it that the control plane lives in, and one
-//! namespace for each node, whose cable ends at the bridge. Nothing of it is seen by the machine around, so two clusters have
-//! the same addresses and never meet.
+//! The network of a cluster with real nodes. The control plane has a network namespace with a bridge, and
+//! each node has one with a cable to the bridge. The machine sees none of it, so clusters can have the same
+//! addresses.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -14,59 +14,57 @@ use crate::cluster::processes::{self, Launch, Process};
 use crate::cluster::state::Dir;
 use crate::run;
 
-/// The process that keeps the namespace there.
+/// The record of the process that keeps the namespace.
 pub(super) const KEEPER: &str = "network";
 
-/// Where the control plane is, and all that is not on a node.
+/// The address of the control plane.
 pub const CONTROL_PLANE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 
-/// Where Services are; those of the control plane's range for simulated nodes are another cluster's.
+/// The addresses of Services.
 pub(in crate::cluster) const SERVICES: &str = "10.96.0.0/16";
 
-/// The API server's own Service.
+/// The address of the API server's Service.
 pub(in crate::cluster) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
-/// All pods.
+/// The addresses of all pods.
 pub(super) const PODS: &str = "10.89.0.0/16";
 
 const BRIDGE: &str = "quintet0";
 
-/// How many nodes there can be: each has a certificate from the start.
+/// The maximum number of nodes. Each has a certificate from the start.
 pub const MAX_NODES: u8 = 8;
 
-/// What a node is called.
+/// The name of a node.
 pub fn name_of(number: u8) -> String {
     format!("node-{number}")
 }
 
-/// A node's address.
 pub(in crate::cluster) fn node(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 88, 0, 10 + number)
 }
 
-/// The addresses of a node's pods.
 pub(super) fn pods(number: u8) -> String {
     format!("10.89.{number}.0/24")
 }
 
-/// The namespace, as a file of the process that keeps it.
+/// The namespace, as a file of its keeper.
 pub(in crate::cluster) fn namespace(keeper: &Process) -> PathBuf {
     PathBuf::from(format!("/proc/{}/ns/net", keeper.pid))
 }
 
-/// The process that keeps the namespace, where it runs.
+/// The process that keeps the namespace, if it is running.
 pub(crate) fn keeper(dir: &Dir) -> Result<Option<Process>> {
     Ok(processes::find(&dir.processes(), KEEPER)?.filter(Process::is_alive))
 }
 
-/// A program that runs in the namespace, and else as by itself: its process id is that of the command.
+/// A program in the namespace; its process ID is that of the command.
 pub(in crate::cluster) fn within(keeper: &Process, program: &std::path::Path) -> Command {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={}", namespace(keeper).display())).arg("--").arg(program);
     command
 }
 
-/// A command as it is, but in the namespace.
+/// A command, moved into the namespace.
 pub(crate) fn enter(keeper: &Process, command: &Command) -> Command {
     let mut entered = within(keeper, command.get_program().as_ref());
     entered.args(command.get_args());
@@ -76,7 +74,7 @@ pub(crate) fn enter(keeper: &Process, command: &Command) -> Command {
     entered
 }
 
-/// Makes the namespace, its bridge and its routes, where it is not there; the second value says whether it was made.
+/// Creates the namespace, its bridge and its routes. The second value is whether it was created now.
 pub(super) fn ensure(dir: &Dir) -> Result<(Process, bool)> {
     if let Some(process) = keeper(dir)? {
         return Ok((process, false));
@@ -105,20 +103,19 @@ pub(super) fn ensure(dir: &Dir) -> Result<(Process, bool)> {
     Ok((process, true))
 }
 
-/// Waits until a process is in a network namespace that is not this one: until then what is done there would be done to the
-/// machine itself.
+/// Waits until a process has its own network namespace; earlier commands would change the machine's.
 pub(super) fn await_own(pid: i32, process: &Process) -> Result<()> {
     let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net"));
-    let ours = of("self").context("cannot tell this process's network namespace")?;
+    let ours = of("self").context("cannot read this process's network namespace")?;
     run::poll("a network namespace", Duration::from_secs(20), Duration::from_millis(5), || {
         if !process.is_alive() {
-            bail!("{} ended while starting", process.name);
+            bail!("{} exited while starting", process.name);
         }
         Ok(of(&pid.to_string()).is_ok_and(|its| its != ours).then_some(()))
     })
 }
 
-/// What `ip -batch` makes in the control plane's namespace.
+/// The `ip -batch` commands for the control plane's namespace.
 fn bridge() -> Vec<String> {
     let mut lines = vec![
         "link set lo up".to_owned(),
@@ -135,7 +132,7 @@ pub(super) fn port(number: u8) -> String {
     format!("n{number}")
 }
 
-/// What `ip -batch` makes in the control plane's namespace for a node whose first process is `pid`.
+/// The `ip -batch` commands in the control plane's namespace for a node with the first process `pid`.
 pub(super) fn cable(number: u8, pid: i32) -> Vec<String> {
     vec![
         format!(
@@ -147,15 +144,15 @@ pub(super) fn cable(number: u8, pid: i32) -> Vec<String> {
     ]
 }
 
-/// The words to `ip` that pull a node's cable out of the bridge, or put it in again. The node sees no difference but that what it
-/// sends is lost, and that nothing comes.
+/// The arguments of `ip` that remove a node's cable from the bridge, or add it again. The node notices only
+/// that its packets are lost and that none arrive.
 pub(super) fn plug(number: u8, is_in: bool) -> Vec<String> {
     let port = ["link".to_owned(), "set".to_owned(), port(number)];
     let bridge: &[&str] = if is_in { &["master", BRIDGE] } else { &["nomaster"] };
     port.into_iter().chain(bridge.iter().map(|word| (*word).to_owned())).collect()
 }
 
-/// What `ip -batch` makes in a node's own namespace.
+/// The `ip -batch` commands for a node's namespace.
 pub(super) fn at_node(number: u8) -> Vec<String> {
     let mut lines = vec![
         "link set lo up".to_owned(),
@@ -173,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_and_their_pods_have_addresses_of_their_own() {
+    fn nodes_and_their_pods_have_separate_addresses() {
         assert_eq!(node(1), Ipv4Addr::new(10, 88, 0, 11));
         assert_eq!(pods(3), "10.89.3.0/24");
         let all: std::collections::BTreeSet<_> = (1..=MAX_NODES).map(node).collect();
@@ -182,13 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cable_is_pulled_and_put_in_again() {
+    fn a_cable_is_pulled_and_plugged_in_again() {
         assert_eq!(plug(2, false).join(" "), "link set n2 nomaster");
         assert_eq!(plug(2, true).join(" "), "link set n2 master quintet0");
     }
 
     #[test]
-    fn a_node_reaches_the_pods_of_all_others_and_not_its_own_by_a_cable() {
+    fn a_node_reaches_only_pods_of_other_nodes_by_cable() {
         let lines = at_node(2);
         assert!(lines.contains(&"route add 10.89.1.0/24 via 10.88.0.11".to_owned()));
         assert!(!lines.iter().any(|line| line.contains("10.89.2.")));

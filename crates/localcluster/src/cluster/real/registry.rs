@@ -1,6 +1,5 @@
-//! A registry of images for the nodes of one cluster, over a folder of archives in the OCI image layout, to be read only. Every
-//! name resolves to it, so a pod may ask for `busybox` under every pull policy, and what is in no archive is not found at
-//! once.
+//! A read-only image registry over a folder of OCI image layout archives. Every image name resolves to it, so
+//! `busybox` works with every pull policy, and a missing image fails immediately.
 //!
 //! Sources: the OCI distribution specification 1.1; the query parameter `ns` is containerd's, for mirrors.
 
@@ -18,28 +17,26 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::Value;
 
-/// Where it listens, at the control plane's address.
+/// The port, at the control plane's address.
 pub(super) const PORT: u16 = 5000;
 
-/// The header by which a client is told what it gets.
+/// The header with the digest of the content.
 const DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const BYTES: &str = "application/octet-stream";
 
-/// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
-    /// Whether this is a registry.
+    /// The version check of the API.
     Version,
-    /// An image by its whole name, or by a digest.
+    /// An image by its whole name or by its digest.
     Manifest(String),
-    /// A part of one, by its digest.
+    /// A blob by its digest.
     Blob(String),
 }
 
-/// What a path and a query ask for.
-fn asked(path: &str, query: &str) -> Option<Asked> {
+fn parse(path: &str, query: &str) -> Option<Asked> {
     let path = path.strip_prefix("/v2")?.trim_matches('/');
     if path.is_empty() {
         return Some(Asked::Version);
@@ -55,7 +52,7 @@ fn asked(path: &str, query: &str) -> Option<Asked> {
     }
 }
 
-/// Serves what is in the folder, which is looked at anew for each request.
+/// Serves the archives in a folder, which is read again for each request.
 pub(super) fn serve(listener: TcpListener, folder: PathBuf) -> Result<()> {
     listener.set_nonblocking(true).context("cannot serve images")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -67,7 +64,7 @@ pub(super) fn serve(listener: TcpListener, folder: PathBuf) -> Result<()> {
 }
 
 async fn answer(State(folder): State<PathBuf>, uri: Uri) -> Response {
-    let found = match asked(uri.path(), uri.query().unwrap_or_default()) {
+    let found = match parse(uri.path(), uri.query().unwrap_or_default()) {
         Some(Asked::Version) => Some((String::new(), "application/json", b"{}".to_vec())),
         Some(Asked::Manifest(name)) => {
             let digest = if name.starts_with("sha256:") { Some(name) } else { digest(&folder, &name) };
@@ -83,7 +80,7 @@ async fn answer(State(folder): State<PathBuf>, uri: Uri) -> Response {
     ([(CONTENT_TYPE, media_type.to_owned()), (DIGEST, digest)], bytes).into_response()
 }
 
-/// The digest of the image of a name.
+/// The digest of the image with a name.
 fn digest(folder: &Path, name: &str) -> Option<String> {
     archives(folder).iter().find_map(|archive| {
         let index: Value = serde_json::from_slice(&member(archive, "index.json")?).ok()?;
@@ -103,7 +100,7 @@ fn archives(folder: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|extension| extension == "tar")).collect()
 }
 
-/// A file of an archive; nothing also where the archive cannot be read.
+/// A file of an archive; `None` also if the archive cannot be read.
 fn member(archive: &Path, path: &str) -> Option<Vec<u8>> {
     let mut file = File::open(archive).ok()?;
     let (position, size) = {
@@ -123,22 +120,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_name_an_image_by_its_registry_its_name_and_its_tag() {
+    fn parses_registry_name_and_tag_of_a_request() {
         let manifest = |name: &str| Some(Asked::Manifest(name.to_owned()));
-        assert_eq!(asked("/v2/", ""), Some(Asked::Version));
+        assert_eq!(parse("/v2/", ""), Some(Asked::Version));
         assert_eq!(
-            asked("/v2/library/busybox/manifests/latest", "ns=docker.io"),
+            parse("/v2/library/busybox/manifests/latest", "ns=docker.io"),
             manifest("docker.io/library/busybox:latest")
         );
-        assert_eq!(asked("/v2/a/manifests/1", "x=y&ns=ghcr.io"), manifest("ghcr.io/a:1"));
-        assert_eq!(asked("/v2/a/manifests/sha256:00", "ns=ghcr.io"), manifest("sha256:00"));
-        assert_eq!(asked("/v2/a/b/blobs/sha256:00", ""), Some(Asked::Blob("sha256:00".to_owned())));
-        assert_eq!(asked("/v2/a/tags/list", ""), None);
-        assert_eq!(asked("/metrics", ""), None);
+        assert_eq!(parse("/v2/a/manifests/1", "x=y&ns=ghcr.io"), manifest("ghcr.io/a:1"));
+        assert_eq!(parse("/v2/a/manifests/sha256:00", "ns=ghcr.io"), manifest("sha256:00"));
+        assert_eq!(parse("/v2/a/b/blobs/sha256:00", ""), Some(Asked::Blob("sha256:00".to_owned())));
+        assert_eq!(parse("/v2/a/tags/list", ""), None);
+        assert_eq!(parse("/metrics", ""), None);
     }
 
     #[test]
-    fn parts_of_archives_are_found() {
+    fn finds_parts_of_archives() {
         let folder = std::env::temp_dir().join(format!("quintet-registry-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let index = r#"{"manifests":[{"digest":"sha256:11","annotations":{"io.containerd.image.name":"docker.io/library/busybox:latest"}}]}"#;

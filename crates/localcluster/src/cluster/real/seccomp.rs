@@ -1,4 +1,4 @@
-//! libseccomp's headers, the one thing that no Go module has and that runc needs to be built: without it no pod could ask for
+//! libseccomp's headers, which no Go module has. runc is built with them, because otherwise no pod could use
 //! the profile RuntimeDefault.
 
 use std::fs;
@@ -11,7 +11,7 @@ use crate::{paths, run};
 
 const PACKAGE: &str = "libseccomp-dev";
 
-/// Whether this system has them, or a package manager that can fetch them without installing anything.
+/// Whether the headers are installed, or apt-get can download them without installing them.
 pub(super) fn is_there() -> bool {
     is_installed() || can_fetch()
 }
@@ -24,8 +24,8 @@ fn can_fetch() -> bool {
     ["apt-get", "dpkg-deb"].iter().all(|program| paths::find_program(program).is_some())
 }
 
-/// The folder that pkg-config must be told of, where they are not installed: Debian's package of them is then fetched and
-/// unpacked below `dir`, and nothing is installed.
+/// The folder for `PKG_CONFIG_PATH`; `None` if the headers are installed. Otherwise Debian's package is
+/// downloaded and unpacked below `dir`, and nothing is installed.
 pub(in crate::cluster) fn find(dir: &Path) -> Result<Option<PathBuf>> {
     if is_installed() {
         return Ok(None);
@@ -40,12 +40,12 @@ pub(in crate::cluster) fn find(dir: &Path) -> Result<Option<PathBuf>> {
     fs::create_dir_all(&described).with_context(|| format!("cannot create {}", home.display()))?;
     let fetch = || run::stdout(Command::new("apt-get").args(["download", PACKAGE]).current_dir(&home));
     if fetch().is_err() {
-        // A system that has never been told what there is.
+        // The package lists may be missing.
         run::stdout(Command::new("apt-get").arg("update")).context(MISSING)?;
         fetch().context(MISSING)?;
     }
     let package =
-        find_file(&home, &|name| name.starts_with(PACKAGE)).context("apt-get fetched no package")?;
+        find_file(&home, &|name| name.starts_with(PACKAGE)).context("apt-get downloaded no package")?;
     run::stdout(Command::new("dpkg-deb").arg("-x").args([&package, &home]))?;
     let _ = fs::remove_file(&package);
     let original = find_file(&home.join("usr"), &|name| name == "libseccomp.pc");
@@ -56,11 +56,11 @@ pub(in crate::cluster) fn find(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(described))
 }
 
-/// What to do where there are none.
-pub(super) const MISSING: &str = "runc is built with libseccomp's headers and pkg-config: install your system's packages of them \
+/// The error without headers, with its remedy.
+pub(super) const MISSING: &str = "building runc needs libseccomp's headers and pkg-config: install their packages \
     (Debian and Ubuntu: libseccomp-dev and pkg-config)";
 
-/// A description for pkg-config of what lies in another folder.
+/// Rewrites a `.pc` file for another prefix.
 fn moved(description: &str, prefix: &Path) -> String {
     let line = |line: &str| {
         if line.starts_with("prefix=") {
@@ -72,13 +72,13 @@ fn moved(description: &str, prefix: &Path) -> String {
     description.lines().map(line).collect()
 }
 
-fn find_file(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> Option<PathBuf> {
+fn find_file(folder: &Path, is_searched: &dyn Fn(&str) -> bool) -> Option<PathBuf> {
     let entries: Vec<PathBuf> = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let found = entries.iter().find(|path| path.is_file() && wanted(&name(path)));
+    let found = entries.iter().find(|path| path.is_file() && is_searched(&name(path)));
     found
         .cloned()
-        .or_else(|| entries.iter().filter(|path| path.is_dir()).find_map(|dir| find_file(dir, wanted)))
+        .or_else(|| entries.iter().filter(|path| path.is_dir()).find_map(|dir| find_file(dir, is_searched)))
 }
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_description_that_lies_elsewhere_names_its_own_folder() {
+    fn rewrites_the_prefix_of_a_description() {
         let original = "prefix=/usr\nexec_prefix=${prefix}\nlibdir=${prefix}/lib\nincludedir=/usr/include\nLibs: -L${libdir} -lseccomp\n";
         let expected = "prefix=/c/usr\nexec_prefix=${prefix}\nlibdir=${prefix}/lib\nincludedir=${prefix}/include\nLibs: -L${libdir} -lseccomp\n";
         assert_eq!(moved(original, Path::new("/c/usr")), expected);
