@@ -9,7 +9,7 @@ use quintet_runtime::model::conditions;
 
 use crate::api::DaemonJob;
 use crate::eligibility::Verdict;
-use crate::failure_policy::failures;
+use crate::failure_policy::{Failures, failures};
 use crate::fleet::{Fleet, unhealthy_from_start};
 use crate::history::{History, histories};
 use crate::labels::pinned_to;
@@ -125,7 +125,7 @@ fn look_at_nodes(
 ) {
     survey.again = None;
     survey.written_off.clear();
-    survey.failures = failures(job, world, &survey.histories, &survey.key, survey.base, now);
+    let mut failures = failures(job, world, &survey.histories, &survey.key, survey.base, now);
     // While suspended, nodes are judged as in the next run, which does not wait for earlier outcomes.
     let is_suspended = job.spec.suspend == Some(true);
     let key = Key { run: survey.key.run + u64::from(is_suspended), ..survey.key.clone() };
@@ -143,12 +143,10 @@ fn look_at_nodes(
         .and_then(|rollout| rollout.braked_since.as_ref())
         .map(|since| since.0);
     let mut has_working_pod = false;
-    let mut unrecorded = 0;
-    let mut nodes = Vec::new();
+    let mut nodes = Vec::with_capacity(survey.histories.nodes.len());
     let mut again = None;
     let mut written_off = vec![false; occupants.len()];
     let mut is_selected = vec![false; occupants.len()];
-    let mut counted = Vec::new();
     let mut suspects_elsewhere: Vec<&str> = Vec::new();
     for (at, history) in survey.histories.nodes.iter().enumerate() {
         let Some(node) = history.node else { continue };
@@ -169,18 +167,18 @@ fn look_at_nodes(
         }
         written_off[at] = standing.is_written_off;
         if let Some(failure) = &standing.failure {
-            counted.push((failure.clone(), *standing.verdict != Verdict::Run));
+            failures.add(failure, *standing.verdict != Verdict::Run);
         } else {
             let is_lost = |since| history.is_record_lost_since(since, survey.key.rollout);
-            unrecorded += usize::from(braked_since.is_some_and(is_lost));
+            failures.unrecorded += usize::from(braked_since.is_some_and(is_lost));
         }
         let is_well = !standing.is_unhealthy && standing.suspect.is_none();
         has_working_pod |= blocking.is_some() && is_well;
         again = again.into_iter().chain(standing.again).min();
         if node.meta.deleted.is_none() && standing.verdict.is_selected() {
-            let (state, until) = judge.state(node, history, &standing, blocking);
+            let (state, until) = judge.state(node, history, &mut standing, blocking);
             again = again.into_iter().chain(until).min();
-            let holds_place = place_since(survey, history, &standing, &state);
+            let holds_place = place_since(&failures, survey.key.rollout, history, &standing, &state);
             let eligible = *standing.verdict == Verdict::Run;
             is_selected[at] = true;
             nodes.push(Surveyed { node, at, eligible, state, holds_place });
@@ -202,10 +200,7 @@ fn look_at_nodes(
             doubled.push(at);
         }
     }
-    for (failure, is_kept_away) in counted {
-        survey.failures.add(&failure, is_kept_away);
-    }
-    survey.failures.unrecorded += unrecorded;
+    survey.failures = failures;
     survey.suspects_elsewhere = suspects_elsewhere;
     survey.elsewhere = elsewhere;
     survey.has_working_pod = has_working_pod;
@@ -218,7 +213,8 @@ fn look_at_nodes(
 /// Since when a node holds a slot without a running pod. A suspect node does, and so does a node that waits
 /// for its retry under a failure policy that stops at failed nodes.
 fn place_since(
-    survey: &Survey<'_>,
+    failures: &Failures,
+    rollout: u64,
     history: &History<'_>,
     standing: &Standing<'_>,
     state: &State,
@@ -227,8 +223,8 @@ fn place_since(
     if standing.is_suspect() {
         return Some(latest.map_or(Timestamp::MIN, |latest| latest.ended));
     }
-    let retries = survey.failures.retries_hold_places()
+    let retries = failures.retries_hold_places()
         && matches!(state, State::Due(_) | State::Waiting(_))
-        && latest.is_some_and(|latest| latest.has_failed_in(survey.key.rollout));
+        && latest.is_some_and(|latest| latest.has_failed_in(rollout));
     latest.filter(|_| retries).map(|latest| latest.ended)
 }

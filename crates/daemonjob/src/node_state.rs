@@ -163,6 +163,12 @@ impl Failure {
             Self::Recorded(reason) | Self::Provisional(reason) => reason,
         }
     }
+
+    fn into_reason(self) -> Reason {
+        match self {
+            Self::Recorded(reason) | Self::Provisional(reason) => reason,
+        }
+    }
 }
 
 /// A selected node.
@@ -360,7 +366,7 @@ impl Judge<'_> {
         &self,
         node: &Node,
         history: &History<'_>,
-        standing: &Standing<'_>,
+        standing: &mut Standing<'_>,
         blocking: Option<&Judged<'_>>,
     ) -> (State, Option<Timestamp>) {
         let state = |state| (state, None);
@@ -372,8 +378,8 @@ impl Judge<'_> {
             Some(Failure::Recorded(_)) => !is_done && blocking.is_none(),
             None => false,
         };
-        if let Some(failure) = standing.failure.as_ref().filter(|_| shows) {
-            return state(State::Failed(failure.reason().clone()));
+        if let Some(failure) = standing.failure.take_if(|_| shows) {
+            return state(State::Failed(failure.into_reason()));
         }
         if standing.is_suspect() {
             let counts =

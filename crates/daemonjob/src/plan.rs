@@ -4,10 +4,10 @@
 //! a crash between two writes loses nothing:
 //!
 //! 1. Mark and delete running pods that must not run, and release the deleted pods whose outcome the ledger
-//!   has.
+//!    has.
 //! 2. Write outcomes to the ledger, if something waits for them.
 //! 3. Release the deleted pods that were just recorded, and delete recorded pods that are not needed. Release
-//!   the other recorded pods when the run rests.
+//!    the other recorded pods when the run rests.
 //! 4. Create pods, if the status has their rollout and run.
 
 use jiff::Timestamp;

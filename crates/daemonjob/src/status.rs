@@ -12,7 +12,7 @@ use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout};
 use crate::failure_policy::{braked_since, max_failed, tolerates};
 use crate::ledger::{SHARDS, shard_name};
-use crate::node_state::{Cause, Reason, State, Surveyed, because, counted, pod_name};
+use crate::node_state::{Cause, State, Surveyed, counted, pod_name};
 use crate::observe::World;
 use crate::rollout::{Ending, rollout_before};
 use crate::run::worked;
@@ -32,20 +32,20 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
     ledger_shards.sort_unstable();
     ledger_shards.dedup();
     let failed = nodes(survey, |surveyed| match &surveyed.state {
-        State::Failed(reason) => Some(reason.clone()),
+        State::Failed(reason) => Some((reason.cause, &reason.message)),
         _ => None,
     });
     let pending = nodes(survey, |surveyed| match &surveyed.state {
-        State::Starting(reason) | State::Waiting(reason) => Some(reason.clone()),
-        State::Due(_) => Some(because(Cause::Creating, "")),
+        State::Starting(reason) | State::Waiting(reason) => Some((reason.cause, &reason.message)),
+        State::Due(_) => Some((Cause::Creating, "")),
         // The node has failed, and keeps its slot until it is Ready or lost.
         State::Failed(reason) if surveyed.holds_place.is_some() => {
-            Some(because(Cause::NotReadySinceAttempt, reason.message.clone()))
+            Some((Cause::NotReadySinceAttempt, &reason.message))
         }
         _ => None,
     });
     let skipped = nodes(survey, |surveyed| match &surveyed.state {
-        State::Skipped(reason) => Some(reason.clone()),
+        State::Skipped(reason) => Some((reason.cause, &reason.message)),
         _ => None,
     });
     let terminating = survey.pods().iter().filter(|judged| judged.occupies() && judged.is_deleted).count();
@@ -58,9 +58,9 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         desired: number(survey.desired()),
         active: number(survey.pods().iter().filter(|judged| judged.is_counted()).count()),
         succeeded: number(survey.count(|state| *state == State::Done)),
-        failed: number(failed.len()),
-        pending: number(pending.len()),
-        skipped: number(skipped.len()),
+        failed: number(failed.count),
+        pending: number(pending.count),
+        skipped: number(skipped.count),
         terminating: number(terminating),
         completion_time: match (&before.completion_time, complete) {
             (Some(at), true) if before.start_time == start => Some(at.clone()),
@@ -74,12 +74,12 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         worked_seconds,
         working_since,
         ledger_shards,
-        more_failed_nodes: more(&failed),
-        failed_nodes: listed(failed),
-        more_pending_nodes: more(&pending),
-        pending_nodes: listed(pending),
-        more_skipped_nodes: more(&skipped),
-        skipped_nodes: listed(skipped),
+        more_failed_nodes: failed.more(),
+        failed_nodes: failed.nodes,
+        more_pending_nodes: pending.more(),
+        pending_nodes: pending.nodes,
+        more_skipped_nodes: skipped.more(),
+        skipped_nodes: skipped.nodes,
         conditions: conditions::next(
             // The conditions of an earlier run do not set transition times of this run.
             if survey.begins { &[] } else { &before.conditions },
@@ -114,22 +114,37 @@ fn rollout(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Rollout {
     }
 }
 
-fn nodes(survey: &Survey<'_>, reason: impl Fn(&Surveyed<'_>) -> Option<Reason>) -> Vec<NodeReason> {
-    let reasons = survey.nodes.iter().filter_map(|surveyed| {
-        let Reason { cause, message } = reason(surveyed)?;
-        let reason = cause.word().to_owned();
-        Some(NodeReason { node: surveyed.node.meta.name.to_string(), reason, message })
-    });
-    reasons.collect()
+/// The first [`LISTED`] nodes of a list, and the length of the whole list.
+#[derive(Default)]
+struct NodeList {
+    nodes: Vec<NodeReason>,
+    count: usize,
 }
 
-fn listed(mut nodes: Vec<NodeReason>) -> Vec<NodeReason> {
-    nodes.truncate(LISTED);
-    nodes
+impl NodeList {
+    fn more(&self) -> Option<i32> {
+        number(self.count.saturating_sub(LISTED)).filter(|more| *more > 0)
+    }
 }
 
-fn more(nodes: &[NodeReason]) -> Option<i32> {
-    number(nodes.len().saturating_sub(LISTED)).filter(|more| *more > 0)
+/// Lists the nodes that have a cause, with their messages.
+fn nodes<'s>(
+    survey: &'s Survey<'_>,
+    reason: impl Fn(&'s Surveyed<'_>) -> Option<(Cause, &'s str)>,
+) -> NodeList {
+    let mut list = NodeList::default();
+    for surveyed in &survey.nodes {
+        let Some((cause, message)) = reason(surveyed) else { continue };
+        list.count += 1;
+        if list.count <= LISTED {
+            list.nodes.push(NodeReason {
+                node: surveyed.node.meta.name.to_string(),
+                reason: cause.word().to_owned(),
+                message: message.to_owned(),
+            });
+        }
+    }
+    list
 }
 
 /// The result of the run so far, for the conditions.

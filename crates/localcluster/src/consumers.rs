@@ -80,6 +80,7 @@ pub struct Args {
     program: Option<PathBuf>,
 }
 
+/// Runs the consumers of the pods that the manager creates, until the command is interrupted.
 pub fn run(args: &Args) -> Result<()> {
     let cluster = Cluster::open(&args.name)?;
     let program = match &args.program {

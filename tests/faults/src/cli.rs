@@ -271,7 +271,7 @@ fn many(args: &Args, threads: usize) -> ExitCode {
         }
         let is_selected =
             |plan: &Plan| args.fault.as_deref().is_none_or(|fault| plan.to_string().contains(fault));
-        let plans = plans(scenario, usual).into_iter().filter(is_wanted);
+        let plans = plans(scenario, usual).into_iter().filter(is_selected);
         chosen.extend(plans.enumerate().filter(|(at, _)| at % every == 0).map(|(_, plan)| (index, plan)));
     }
     if args.list {

@@ -545,7 +545,6 @@ impl Worlds {
             if let Some(mark) = pod.mark {
                 annotations.insert(DELETED_FOR_ANNOTATION, MARKS[usize::from(mark)]);
             }
-            let shared = annotations.into_iter().map(|(key, value)| (key.into(), value.into()));
             let at = ago(pod.age.into());
             let is_rejected = pod.phase == Phase::Rejected;
             let has_own_end = matches!(pod.phase, Phase::Succeeded | Phase::Failed);
@@ -564,7 +563,7 @@ impl Worlds {
                         (HASH_LABEL, hash),
                         (POD_NUMBER_LABEL, &*pod.number.to_string()),
                     ]),
-                    annotations: shared.collect::<BTreeMap<_, _>>().into(),
+                    annotations: annotations.into_iter().collect(),
                     finalizers: if pod.has_finalizer { Box::new([FINALIZER.into()]) } else { Box::default() },
                     name,
                     ..Meta::default()

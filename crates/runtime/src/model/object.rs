@@ -1,5 +1,6 @@
 //! The common part of every cached object: an identity, a version and an optional controller.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -258,64 +259,89 @@ impl Meta {
     }
 }
 
-/// A small sorted map of strings for labels or annotations, without a tree node for each pair.
+/// A small sorted map of strings for labels or annotations. All values are in one text, so that a look-up in one of many
+/// objects reads little memory besides the keys, which the objects of an owner share.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize)]
-#[serde(from = "std::collections::BTreeMap<Arc<str>, Arc<str>>")]
-pub struct Pairs(Arc<[(Arc<str>, Arc<str>)]>);
+#[serde(from = "BTreeMap<Arc<str>, String>")]
+pub struct Pairs {
+    keys: Arc<[Arc<str>]>,
+    /// Where each value ends in `text`.
+    ends: Arc<[usize]>,
+    /// The values, one after another.
+    text: Arc<str>,
+}
 
 impl Pairs {
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.find(key).map(|(_, value)| &**value)
+        // A linear search suffices: the keys are few, and most differ in length.
+        self.value(self.keys.iter().position(|name| **name == *key)?)
     }
 
     /// All pairs, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(key, value)| (&**key, &**value))
+        self.keys.iter().enumerate().filter_map(|(at, key)| Some((&**key, self.value(at)?)))
     }
 
     /// Keeps only the pairs for whose key `keep` returns true.
     #[must_use]
     pub fn only(self, keep: impl Fn(&str) -> bool) -> Self {
-        Self(self.0.iter().filter(|(key, _)| keep(key)).cloned().collect())
+        if self.keys.iter().all(|key| keep(key)) {
+            return self;
+        }
+        self.iter().filter(|(key, _)| keep(key)).collect()
     }
 
-    /// Shares equal strings with `other`.
+    fn value(&self, at: usize) -> Option<&str> {
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        self.text.get(start..*self.ends.get(at)?)
+    }
+
+    /// Shares equal parts with `other`.
     fn share(&mut self, other: &Self) {
-        if self == other {
-            self.0.clone_from(&other.0);
+        if self.text == other.text {
+            self.text.clone_from(&other.text);
+        }
+        if self.ends == other.ends {
+            self.ends.clone_from(&other.ends);
+        }
+        if self.keys == other.keys {
+            self.keys.clone_from(&other.keys);
             return;
         }
-        // A map that is already shared stays unchanged.
-        for (key, value) in Arc::get_mut(&mut self.0).unwrap_or_default() {
-            let Some((their_key, their_value)) = other.find(key) else { continue };
-            key.clone_from(their_key);
-            if value == their_value {
-                value.clone_from(their_value);
+        // Keys that are already shared stay unchanged.
+        for key in Arc::get_mut(&mut self.keys).unwrap_or_default() {
+            if let Some(theirs) = other.keys.iter().find(|theirs| **theirs == *key) {
+                key.clone_from(theirs);
             }
         }
     }
-
-    fn find(&self, key: &str) -> Option<&(Arc<str>, Arc<str>)> {
-        // A linear search suffices: the pairs are few, and most keys differ in length.
-        self.0.iter().find(|(name, _)| **name == *key)
-    }
 }
 
-impl From<std::collections::BTreeMap<Arc<str>, Arc<str>>> for Pairs {
-    fn from(map: std::collections::BTreeMap<Arc<str>, Arc<str>>) -> Self {
-        Self(map.into_iter().collect())
+impl From<BTreeMap<Arc<str>, String>> for Pairs {
+    fn from(map: BTreeMap<Arc<str>, String>) -> Self {
+        let mut text = String::new();
+        let (keys, ends): (Vec<_>, Vec<_>) = map
+            .into_iter()
+            .map(|(key, value)| {
+                text += &value;
+                (key, text.len())
+            })
+            .unzip();
+        Self { keys: keys.into(), ends: ends.into(), text: text.into() }
     }
 }
 
 impl<const N: usize> From<[(&str, &str); N]> for Pairs {
     fn from(pairs: [(&str, &str); N]) -> Self {
-        Self::from(
-            pairs
-                .into_iter()
-                .map(|(key, value)| (key.into(), value.into()))
-                .collect::<std::collections::BTreeMap<Arc<str>, Arc<str>>>(),
-        )
+        pairs.into_iter().collect()
+    }
+}
+
+impl<'a> FromIterator<(&'a str, &'a str)> for Pairs {
+    fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(pairs: I) -> Self {
+        let pairs = pairs.into_iter().map(|(key, value)| (key.into(), value.to_owned()));
+        Self::from(pairs.collect::<BTreeMap<_, _>>())
     }
 }
 
@@ -428,6 +454,8 @@ mod tests {
         assert_eq!(meta.labels.get("a"), Some("1"));
         assert_eq!(meta.labels.get("b"), Some("2"));
         assert_eq!(meta.labels.get("c"), None);
+        assert_eq!(meta.labels.iter().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
+        assert_eq!(meta.labels.clone().only(|key| key == "b"), Pairs::from([("b", "2")]));
     }
 
     #[test]
@@ -446,17 +474,23 @@ mod tests {
             ..Meta::default()
         };
         let first = meta("a", "1");
-        for (node, whole) in [("1", true), ("2", false)] {
+        for (node, shares_text, shares_ends) in [("1", true, true), ("2", false, true), ("34", false, false)]
+        {
             let mut second = meta("b", node);
             second.share(&first);
             assert_eq!(second, meta("b", node));
             assert!(Arc::ptr_eq(&second.namespace, &first.namespace));
             let owner = |meta: &Meta| meta.owner.clone().unwrap().uid;
             assert!(Arc::ptr_eq(&owner(&second), &owner(&first)));
-            assert_eq!(Arc::ptr_eq(&second.labels.0, &first.labels.0), whole);
-            let (ours, theirs) = (second.labels.find("kind").unwrap(), first.labels.find("kind").unwrap());
-            assert!(Arc::ptr_eq(&ours.0, &theirs.0) && Arc::ptr_eq(&ours.1, &theirs.1));
+            assert_eq!(Arc::ptr_eq(&second.labels.text, &first.labels.text), shares_text);
+            assert_eq!(Arc::ptr_eq(&second.labels.ends, &first.labels.ends), shares_ends);
+            assert!(Arc::ptr_eq(&second.labels.keys, &first.labels.keys));
         }
+        let mut other = Pairs::from([("kind", "PodSet")]);
+        let first = meta("a", "1").labels;
+        other.share(&first);
+        assert_eq!(other.get("kind"), Some("PodSet"));
+        assert!(Arc::ptr_eq(&other.keys[0], &first.keys[0]));
     }
 
     #[test]

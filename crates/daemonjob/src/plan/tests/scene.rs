@@ -72,8 +72,7 @@ impl Scene {
                 self.edit_pod_named(name, |pod| {
                     let kept = pod.meta.annotations.iter().filter(|(key, _)| *key != DELETED_FOR_ANNOTATION);
                     let marked = word.map(|word| (DELETED_FOR_ANNOTATION, word));
-                    let all = kept.chain(marked).map(|(key, value)| (Arc::from(key), Arc::from(value)));
-                    pod.meta.annotations = all.collect::<BTreeMap<Arc<str>, Arc<str>>>().into();
+                    pod.meta.annotations = kept.chain(marked).collect();
                 });
             }
             Action::Delete { name, .. } => {
