@@ -335,8 +335,10 @@ fn every_sample_comes_to_what_it_promises() {
         arena.wait_for("greeting", name, &format!("{path} comes to {promised:?}"), |greeting| {
             condition(greeting, &promised.0) == ("True".into(), promised.1.clone())
         });
-        for says in text.lines().filter_map(|line| line.strip_prefix("# Says: ")) {
-            arena.wait(&format!("{path} says {says}"), || manager.printed().lines().any(|line| line == says));
+        for expected in text.lines().filter_map(|line| line.strip_prefix("# Prints: ")) {
+            arena.wait(&format!("{path} prints {expected}"), || {
+                manager.printed().lines().any(|line| line == expected)
+            });
         }
     }
 }
