@@ -162,7 +162,7 @@ fn an_unreachable_cluster_is_waited_for() {
     assert_eq!(healthy.map(|(code, _)| code), Some(200));
     let (code, body) = ready.expect("/readyz answers");
     assert_eq!(code, 503);
-    assert!(body.contains("not filled yet"), "{body}");
+    assert!(body.contains("not complete"), "{body}");
 }
 
 /// A cluster of its own, without our definitions: the manager waits for them, and one bad object harms no other.

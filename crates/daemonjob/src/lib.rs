@@ -46,37 +46,37 @@ pub const RULES: &[Rule] = &[
         group: "dj.dysproz.io",
         resources: &["daemonjobs"],
         verbs: &["get", "list", "watch"],
-        why: "DaemonJobs are what this controller acts for.",
+        why: "The controller reconciles DaemonJobs.",
     },
     Rule {
         group: "dj.dysproz.io",
         resources: &["daemonjobs/status"],
         verbs: &["patch"],
-        why: "Their status is applied.",
+        why: "The controller applies their status.",
     },
     Rule {
         group: "dj.dysproz.io",
         resources: &["daemonjobs/finalizers"],
         verbs: &["update"],
-        why: "Pods name their DaemonJob as owner with blockOwnerDeletion, which clusters may guard by this.",
+        why: "The owner reference of pods has blockOwnerDeletion, which some clusters protect with this permission.",
     },
     Rule {
         group: "",
         resources: &["pods"],
         verbs: &["get", "list", "watch", "create", "delete", "patch"],
-        why: "One pod is made for each node and run; finished ones lose their finalizer; those that must go are deleted.",
+        why: "The controller creates a pod for each node and run, removes its finalizer when it ended, and deletes it.",
     },
     Rule {
         group: "",
         resources: &["configmaps"],
         verbs: &["get", "list", "watch", "create", "patch"],
-        why: "The ledger keeps what was done when pods are gone. RBAC cannot narrow this to ConfigMaps with its label.",
+        why: "The ledger records the outcomes in ConfigMaps. RBAC cannot restrict this to their label.",
     },
     Rule {
         group: "",
         resources: &["nodes"],
         verbs: &["list", "watch"],
-        why: "Nodes decide where pods are made.",
+        why: "The controller selects nodes for pods.",
     },
 ];
 
@@ -86,13 +86,13 @@ pub const SWEEP_RULES: &[Rule] = &[
         group: "",
         resources: &["pods"],
         verbs: &["get", "list", "watch", "patch"],
-        why: "The sweeper takes the finalizer off pods whose DaemonJob is gone or switched off.",
+        why: "The sweeper removes the finalizer from pods whose DaemonJob is gone or whose kind is off.",
     },
     Rule {
         group: "dj.dysproz.io",
         resources: &["daemonjobs"],
         verbs: &["get"],
-        why: "The sweeper asks whether a pod's DaemonJob is gone.",
+        why: "The sweeper reads whether the DaemonJob of a pod exists.",
     },
 ];
 

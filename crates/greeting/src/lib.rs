@@ -30,13 +30,13 @@ pub const RULES: &[Rule] = &[
         group: "example.com",
         resources: &["greetings"],
         verbs: &["get", "list", "watch", "patch"],
-        why: "Greetings are what this controller acts for; their finalizer is put on and taken off by patch.",
+        why: "The controller reconciles Greetings, and adds and removes their finalizer.",
     },
     Rule {
         group: "example.com",
         resources: &["greetings/status"],
         verbs: &["patch"],
-        why: "What was said is claimed in the status before it is said.",
+        why: "The controller claims each line in the status before it prints the line.",
     },
 ];
 
@@ -45,7 +45,7 @@ pub const SWEEP_RULES: &[Rule] = &[Rule {
     group: "example.com",
     resources: &["greetings"],
     verbs: &["get", "list", "watch", "patch"],
-    why: "The sweeper lets Greetings go that are being deleted while their kind is switched off.",
+    why: "The sweeper removes the finalizer from deleted Greetings while their kind is off.",
 }];
 
 /// What `quintet uninstall` may do for this kind.

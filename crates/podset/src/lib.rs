@@ -27,26 +27,25 @@ pub const RULES: &[Rule] = &[
         group: "batch.tutorial.kubebuilder.io",
         resources: &["podsets"],
         verbs: &["get", "list", "watch"],
-        why: "PodSets are what this controller acts for.",
+        why: "The controller reconciles PodSets.",
     },
     Rule {
         group: "batch.tutorial.kubebuilder.io",
         resources: &["podsets/status"],
         verbs: &["patch"],
-        why: "Their status is applied.",
+        why: "The controller applies their status.",
     },
     Rule {
         group: "batch.tutorial.kubebuilder.io",
         resources: &["podsets/finalizers"],
         verbs: &["update"],
-        why: "Pods name their PodSet as owner with blockOwnerDeletion, which clusters may guard by this.",
+        why: "The owner reference of pods has blockOwnerDeletion, which some clusters protect with this permission.",
     },
     Rule {
         group: "",
         resources: &["pods"],
         verbs: &["get", "list", "watch", "create", "delete", "patch"],
-        why: "Missing pods are made; those that have ended or are too many are deleted; those whose labels were taken \
-              away are released.",
+        why: "The controller creates and deletes pods, and releases those that lost a label.",
     },
 ];
 

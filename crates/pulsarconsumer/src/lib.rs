@@ -33,7 +33,7 @@ pub const SECRET_RULES: &[Rule] = &[Rule {
     group: "",
     resources: &["secrets"],
     verbs: &["get"],
-    why: "The token and the authorities of PulsarConsumers with adminURL are read.",
+    why: "The controller reads the token and the CA of PulsarConsumers with adminURL.",
 }];
 
 /// What this kind may do.
@@ -42,37 +42,37 @@ pub const RULES: &[Rule] = &[
         group: "pulsar.pulsarconsumer.krvarma.com",
         resources: &["pulsarconsumers"],
         verbs: &["get", "list", "watch"],
-        why: "PulsarConsumers are what this controller acts for.",
+        why: "The controller reconciles PulsarConsumers.",
     },
     Rule {
         group: "pulsar.pulsarconsumer.krvarma.com",
         resources: &["pulsarconsumers/status"],
         verbs: &["patch"],
-        why: "Their status is applied.",
+        why: "The controller applies their status.",
     },
     Rule {
         group: "pulsar.pulsarconsumer.krvarma.com",
         resources: &["pulsarconsumers/finalizers"],
         verbs: &["update"],
-        why: "Deployments name their PulsarConsumer as owner with blockOwnerDeletion, which clusters may guard by this.",
+        why: "The owner reference of Deployments has blockOwnerDeletion, which some clusters protect with this permission.",
     },
     Rule {
         group: "apps",
         resources: &["deployments"],
         verbs: &["get", "list", "watch", "create", "patch"],
-        why: "One Deployment is applied for each PulsarConsumer; an apply that makes one needs create too.",
+        why: "The controller applies one Deployment for each PulsarConsumer. An apply of a new object needs create too.",
     },
     Rule {
         group: "",
         resources: &["pods"],
         verbs: &["get", "list", "watch"],
-        why: "The pods of consumers say why they are not ready.",
+        why: "The status of the pods has the reason why they are not ready.",
     },
     Rule {
         group: "keda.sh",
         resources: &["scaledobjects", "triggerauthentications"],
         verbs: &["get", "list", "watch", "create", "patch", "delete"],
-        why: "KEDA scales PulsarConsumers that ask for it, and is told so by these.",
+        why: "The controller applies the objects with which KEDA scales PulsarConsumers.",
     },
 ];
 

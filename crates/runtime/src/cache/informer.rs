@@ -499,7 +499,10 @@ impl<T: Object> NamespaceInformer<T> {
         });
         if newly {
             let crd = self.inner.resource.crd_name();
-            tracing::warn!(crd, "the cluster does not know this type: waiting for its definition");
+            tracing::warn!(
+                crd,
+                "the API server does not serve this type; waiting for its CustomResourceDefinition"
+            );
         }
     }
 }

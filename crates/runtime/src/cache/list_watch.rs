@@ -53,7 +53,7 @@ enum Interrupted {
     Kube(#[from] kube::Error),
     #[error("{}", brief_causes(.0))]
     Read(#[from] std::io::Error),
-    #[error("the answer is not the JSON that was expected: {0}")]
+    #[error("unexpected JSON in the answer: {0}")]
     Json(#[from] serde_json::Error),
     #[error("{0}")]
     Protobuf(#[from] Malformed),
@@ -223,7 +223,7 @@ impl<T: Object> Keeper<T> {
             self.interruptions = 0;
         }
         match ended {
-            // An API server or proxy that ends watches at once must not be asked in a tight loop.
+            // Avoid a tight loop with an API server or proxy that ends watches at once.
             Ok(()) if began.elapsed() < Duration::from_secs(1) => self.pause(ABSENT, Some(at)),
             Ok(()) => {
                 if began.elapsed() >= GOOD {
@@ -256,15 +256,15 @@ impl<T: Object> Keeper<T> {
         }
         self.interruptions += 1;
         if interrupted.needs_list() {
-            tell(self.interruptions, resource, interrupted, "lists again");
+            tell(self.interruptions, resource, interrupted, "listing again");
             return self.pause(Duration::from_secs(1), from);
         }
         if interrupted.code() == Some(429) {
             // Just defined types answer 429 for a moment; later the answer means that the API server is busy.
-            tell(self.interruptions, resource, interrupted, "asks again later");
+            tell(self.interruptions, resource, interrupted, "the API server is busy; retrying");
             return self.pause(ABSENT, from);
         }
-        // An outage says nothing about later rejections, so the first rejection after it gets a short pause.
+        // Rejections after an outage are a new problem, so the first one gets a short pause.
         if interrupted.is_silence() {
             self.backoff.reset();
         }

@@ -1,10 +1,10 @@
 //! Connections to the API server: they detect a vanished peer, are not reused after a doubt, and send no write after
 //! its term.
 //!
-//! A process may be stopped at any moment and wake when another process leads. So a write checks the clock in two
-//! places: when hyper takes its body, and with it hands the request to the connection ([`Fenced`]); and below TLS
-//! before each system call that sends bytes ([`Connection`]). Nothing is encoded or encrypted between the second
-//! check and the system call. A partly sent write stays incomplete.
+//! A process may be stopped at any moment and wake when another process leads. So a write checks the clock twice.
+//! The first check is when hyper takes its body and hands the request to the connection ([`Fenced`]). The second is
+//! below TLS, before each system call that sends bytes ([`Connection`]). Nothing is encoded or encrypted between the second check and the system
+//! call. A partly sent write stays incomplete.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -331,7 +331,7 @@ mod tests {
                 assert_eq!(received, ["GET"]);
             } else {
                 assert_eq!(received, ["POST GET"]);
-                assert_eq!(looks, 2, "when the body is asked for, and when its bytes leave");
+                assert_eq!(looks, 2, "for the body, and for its bytes");
                 return;
             }
         }

@@ -40,7 +40,7 @@ pub enum Error {
         verb: Verb,
         /// The object of the request.
         object: String,
-        /// What happened instead of a usable answer.
+        /// The error instead of a usable answer.
         error: String,
         /// Whether the API server answered with InternalError itself. Such a server may still accept other requests.
         is_said: bool,
@@ -49,7 +49,7 @@ pub enum Error {
     #[error("{0} has changed meanwhile")]
     Stale(String),
     /// The API server rejected a write to the owner itself.
-    #[error("the API server refuses {object}: {message}")]
+    #[error("the API server rejected {object}: {message}")]
     Refused {
         /// The object of the write.
         object: String,
@@ -219,7 +219,7 @@ impl Executor {
             }
             Ok(Answer::Refused { reason, message, quota }) => {
                 execution.refused = true;
-                // A problem with one name, or an earlier refusal, says nothing about the other objects.
+                // A problem with one name, or an earlier refusal, does not concern the other objects.
                 let is_new =
                     !reason.is_of_the_name() && !self.memory.was_refused(owner, verb, &resource, &name);
                 *refused_in_a_row += usize::from(is_new);

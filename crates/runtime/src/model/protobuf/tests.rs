@@ -52,7 +52,7 @@ fn pod() -> Vec<u8> {
         put(13, owner.concat()),
         put(14, "one"),
         put(14, "two"),
-        put(17, "a manager of fields, which nobody reads"),
+        put(17, "managed fields, which the decoder skips"),
     ];
     let ended = [put_number(1, 137), put(3, "OOMKilled"), put(4, ""), put(6, put_number(1, 1_767_225_605))];
     let container =
