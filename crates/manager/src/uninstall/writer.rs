@@ -227,7 +227,7 @@ async fn wait_for_others(cluster: &Cluster, manager: &Manager, pods: &str, lease
     Ok(())
 }
 
-/// What to wait for, and the remedy on a timeout; None if no pod can write without the Lease.
+/// Returns the obstacle to wait for, and the remedy on a timeout; None if no pod can write without the Lease.
 async fn others(
     cluster: &Cluster,
     manager: &Manager,

@@ -1,10 +1,10 @@
 //! Connections to the API server: they detect a vanished peer, are not reused after a doubt, and send no write after
 //! its term.
 //!
-//! A process may be stopped at any moment and wake when another process leads. So a write checks the clock twice.
-//! The first check is when hyper takes its body and hands the request to the connection ([`Fenced`]). The second is
-//! below TLS, before each system call that sends bytes ([`Connection`]). Nothing is encoded or encrypted between the second check and the system
-//! call. A partly sent write stays incomplete.
+//! A process may be stopped at any moment and wake when another process leads. So a write checks the clock
+//! twice. The first check is when hyper takes its body and hands the request to the connection ([`Fenced`]).
+//! The second is below TLS, before each system call that sends bytes ([`Connection`]). Nothing is encoded or
+//! encrypted between the second check and the system call. A partly sent write stays incomplete.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
