@@ -310,7 +310,7 @@ fn a_closed_output_claims_nothing() {
     drop(closed.stdout.take());
     arena.apply(&greeting("first", "lost")).unwrap();
     arena.wait("it is noticed", || {
-        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("standard output cannot be written"))
+        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("cannot write to standard output"))
     });
     arena.apply(&greeting("second", "kept")).unwrap();
     std::thread::sleep(Duration::from_secs(2));

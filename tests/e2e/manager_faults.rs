@@ -177,7 +177,7 @@ fn a_full_disk_stops_greetings_alone() {
     arena.apply(&greeting("first")).unwrap();
     let log = arena.kube().log(&format!("{}-manager.log", arena.namespace()));
     arena.wait("it is noticed", || {
-        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("standard output cannot be written"))
+        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("cannot write to standard output"))
     });
     arena.apply(&greeting("second")).unwrap();
     arena.apply(&book("book")).unwrap();
