@@ -109,7 +109,7 @@ impl Printer {
         usize::try_from(WAITING).unwrap_or(usize::MAX).saturating_sub(self.room.available_permits())
     }
 
-    /// Waits up to [`FLUSH`] until everything is written. The error is the number of lines that are not.
+    /// Waits up to `FLUSH` until everything is written. The error is the number of lines that are not.
     pub fn flush(&self) -> Result<(), usize> {
         let (done, written) = sync_channel(1);
         let failing = self.shared.failing.load(Ordering::Relaxed);

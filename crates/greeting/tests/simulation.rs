@@ -2,8 +2,8 @@
 //! are lost, writes come late, processes crash between any two steps, the reader stalls, and a user edits.
 //!
 //! The plan's tests check single rules. This test checks the promise that no line is printed twice. proptest
-//! shrinks a failure to a short list of [`Op`]s. Run more cases with `PROPTEST_CASES=100000 cargo test -p
-//! quintet-greeting --test simulation`.
+//! shrinks a failure to a short list of [`Op`]s. Run more cases with
+//! `PROPTEST_CASES=100000 cargo test -p quintet-greeting --test simulation`.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests may panic")]
 
 use std::collections::BTreeSet;

@@ -1,8 +1,8 @@
-//! PulsarConsumer: keep a Deployment of consumers of a Pulsar topic.
+//! PulsarConsumer keeps a Deployment of consumers of a Pulsar topic.
 //!
-//! The Deployment is applied (server-side), never replaced: what others put into it survives, what they change of
-//! ours is repaired, and nothing is written while it is as it should be. A Deployment of the same name that this kind did
-//! not make is left alone. The status says what the Deployment reports, not what was wished for.
+//! The controller uses server-side apply. It keeps fields of other clients, repairs its own fields, and
+//! writes nothing while they match. It never changes a foreign Deployment. The status has what the Deployment
+//! reports.
 
 mod admin;
 pub mod api;
@@ -28,7 +28,7 @@ pub use deployment::Image;
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "pulsarconsumer";
 
-/// What this kind may do where the installation says so: see `pulsarConsumer.readSecrets` of the chart.
+/// The optional permissions of the controller: see `pulsarConsumer.readSecrets` of the chart.
 pub const SECRET_RULES: &[Rule] = &[Rule {
     group: "",
     resources: &["secrets"],
@@ -36,7 +36,7 @@ pub const SECRET_RULES: &[Rule] = &[Rule {
     why: "The controller reads the token and the CA of PulsarConsumers with adminURL.",
 }];
 
-/// What this kind may do.
+/// The permissions of the controller.
 pub const RULES: &[Rule] = &[
     Rule {
         group: "pulsar.pulsarconsumer.krvarma.com",
@@ -76,7 +76,7 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// What `quintet uninstall` may do for this kind.
+/// The permissions of `quintet uninstall` for this kind.
 pub const UNINSTALL_RULES: &[Rule] = &[Rule {
     group: "pulsar.pulsarconsumer.krvarma.com",
     resources: &["pulsarconsumers"],
