@@ -87,7 +87,7 @@ fn watches_that_went_silent_are_reopened_when_a_renewal_fails() {
     arena.apply(&book("unheard")).unwrap();
     arena.wait_for("book", "unheard", "it is Ready", |book| condition(book, "Ready").0 == "True");
     assert!(!manager.logged().contains("silent for"), "{}", manager.logged());
-    assert!(manager.logged().contains("could not be read or renewed"), "{}", manager.logged());
+    assert!(manager.logged().contains("cannot read or renew"), "{}", manager.logged());
     // Nor by a connection that was kept for the next request, which is as silent.
     assert!(!manager.logged().contains("did not answer within"), "{}", manager.logged());
 }

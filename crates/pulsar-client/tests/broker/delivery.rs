@@ -127,7 +127,7 @@ fn consumes_a_non_persistent_topic() {
     raw::send_encrypted(&broker.service_url(), topic, b"sealed");
     send(&broker, topic, "now", 3, &["--no-batching"]);
     assert_eq!(consumer.until_messages(3), numbered("now", 3));
-    consumer.until_said("its topic is not stored, so it is lost");
+    consumer.until_said("its topic is not persistent");
     assert_eq!(consumer.metric("entries_unreadable_total"), 1);
     consumer.stop().well();
 }

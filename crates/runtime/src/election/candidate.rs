@@ -231,7 +231,7 @@ impl Campaign {
         self.failures = 0;
         if self.held_since.take().is_some() {
             self.gate.close();
-            tracing::warn!(holder, "lost the lease to another process; standing by");
+            tracing::warn!(holder, "lost the lease: another process holds the lease; standing by");
         } else if self.holder_told.as_ref() != Some(&holder) {
             tracing::info!(holder, "another process holds the lease; standing by");
         }
