@@ -462,7 +462,7 @@ async fn refusal(answer: Response<kube::client::Body>, is_protobuf: bool) -> kub
     // kube parses any JSON object as a Status, so a missing code means that it is not one.
     let status = status.ok().filter(|status| status.code != 0).unwrap_or_else(|| {
         let words = String::from_utf8_lossy(&body);
-        Status::failure(words.trim(), "not what an API server answers").with_code(code)
+        Status::failure(words.trim(), "not an answer of an API server").with_code(code)
     });
     kube::Error::Api(status.boxed())
 }
@@ -506,7 +506,7 @@ impl<B: AsyncBufRead + Unpin> Events<B> {
         }
         let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
         if length > LARGEST_EVENT {
-            return Err(Malformed("an event that is larger than any object").into());
+            return Err(Malformed("an event that is larger than the limit of objects").into());
         }
         self.frame.resize(length, 0);
         let is_whole = read_whole(&mut self.body, &mut self.frame).await?;

@@ -48,7 +48,7 @@ fn undecodable(error: &str) -> Event {
         type_: EventType::Warning,
         reason: "Undecodable",
         action: "Decode",
-        note: format!("This object cannot be understood and is left alone: {error}"),
+        note: format!("Ignoring this object, because it cannot be decoded: {error}"),
     }
 }
 

@@ -256,7 +256,7 @@ fn type_of(path: &str) -> String {
 /// The request was not sent, because of a Retry-After pause. The message omits the remaining time, so that equal
 /// failures have equal messages.
 #[derive(Debug, thiserror::Error)]
-#[error("the API server has asked to be left alone for a while (Retry-After)")]
+#[error("the API server requested a pause (Retry-After)")]
 pub struct Resting;
 
 /// Limits the wait for response headers, counts and times every request, and obeys Retry-After.

@@ -99,7 +99,7 @@ impl<C: Connect + Clone + Send + Sync + 'static> Service<Request<Fenced>> for Tr
 
 /// A write was not sent, because its term is over.
 #[derive(Debug, thiserror::Error)]
-#[error("the lease was lost, or not renewed in time, before this was sent")]
+#[error("the lease was lost, or not renewed in time, before the request was sent")]
 struct Late;
 
 /// The term of the write that a connection is sending, if any. Clones are cheap and share their state.
@@ -209,7 +209,7 @@ impl Fenced {
             connected.get_extras(&mut about);
         }
         let sending = about.get::<Sending>();
-        debug_assert!(sending.is_some(), "every connection is one that looks");
+        debug_assert!(sending.is_some(), "every connection checks the fence");
         if let Some(sending) = sending {
             sending.set(Some(fence.clone()));
         }
@@ -327,7 +327,7 @@ mod tests {
             let received: Vec<String> = received.iter().map(verbs).collect();
             if let Some(Err(error)) = written {
                 let error = client::brief(&error);
-                assert!(error.contains("before this was sent"), "{error}");
+                assert!(error.contains("before the request was sent"), "{error}");
                 assert_eq!(received, ["GET"]);
             } else {
                 assert_eq!(received, ["POST GET"]);

@@ -116,7 +116,7 @@ impl Executor {
             let found = match self.reads.read_meta(resource, namespace, name).await {
                 // If the type is no longer served, the written object is gone too.
                 Err(error) if resource.custom && !self.reads.is_served(resource).await.unwrap_or(true) => {
-                    tracing::debug!(error = brief(&error), "the type of what was written is gone");
+                    tracing::debug!(error = brief(&error), "the type of the written object is gone");
                     None
                 }
                 found => found?,

@@ -132,7 +132,7 @@ fn reads_a_rejection() {
 fn rejects_packed_numbers() {
     let packed = put(2, [1, 2]);
     let refused = message(&packed, EXIT_CODES, &mut Vec::new());
-    assert_eq!(refused, Err(Malformed("no number where one should be")));
+    assert_eq!(refused, Err(Malformed("no number where one is required")));
 }
 
 #[test]
