@@ -310,8 +310,9 @@ impl Executor {
                 return Ok(Answer::Stale);
             }
             Some(meta) => {
-                let belongs =
-                    meta.owner.map_or_else(|| "nobody".to_owned(), |of| format!("{} {}", of.kind, of.name));
+                let belongs = meta
+                    .owner
+                    .map_or_else(|| "no controller".to_owned(), |of| format!("{} {}", of.kind, of.name));
                 (
                     RefusalReason::NameTaken,
                     format!("{} {name} exists already and belongs to {belongs}", resource.kind),
