@@ -310,7 +310,7 @@ fn claims_nothing_after_its_output_is_closed() {
     drop(closed.stdout.take());
     arena.apply(&greeting("first", "lost")).unwrap();
     arena.wait("the manager logs the error", || {
-        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("standard output cannot be written"))
+        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("cannot write to standard output"))
     });
     arena.apply(&greeting("second", "kept")).unwrap();
     std::thread::sleep(Duration::from_secs(2));
@@ -335,8 +335,10 @@ fn every_sample_ends_as_its_comment_states() {
         arena.wait_for("greeting", name, &format!("{path} is {promised:?}"), |greeting| {
             condition(greeting, &promised.0) == ("True".into(), promised.1.clone())
         });
-        for line in text.lines().filter_map(|line| line.strip_prefix("# Says: ")) {
-            arena.wait(&format!("{path} prints {line}"), || manager.printed().lines().any(|one| one == line));
+        for expected in text.lines().filter_map(|line| line.strip_prefix("# Prints: ")) {
+            arena.wait(&format!("{path} prints {expected}"), || {
+                manager.printed().lines().any(|line| line == expected)
+            });
         }
     }
 }

@@ -162,7 +162,7 @@ fn waits_for_an_unreachable_cluster() {
     assert_eq!(healthy.map(|(code, _)| code), Some(200));
     let (code, body) = ready.expect("/readyz answers");
     assert_eq!(code, 503);
-    assert!(body.contains("not filled yet"), "{body}");
+    assert!(body.contains("not complete"), "{body}");
 }
 
 /// In a cluster without Quintet's definitions, the manager waits for them. A bad object affects no other.

@@ -182,9 +182,9 @@ fn admission_rejects_bad_input() {
             json!({ "subscriptionType": "Failover", "deadLetterPolicy": { "maxRedeliverCount": 3 } }),
             "deadLetterPolicy needs the subscriptionType Shared or Key_Shared",
         ),
-        (json!({ "negativeAckRedeliveryDelay": "soon" }), "must be a duration such as 500ms"),
-        (json!({ "negativeAckRedeliveryDelay": "1.5s" }), "must be a duration such as 500ms"),
-        (json!({ "negativeAckRedeliveryDelay": "0s" }), "longer than none"),
+        (json!({ "negativeAckRedeliveryDelay": "soon" }), "must be a positive duration such as 500ms"),
+        (json!({ "negativeAckRedeliveryDelay": "1.5s" }), "must be a positive duration such as 500ms"),
+        (json!({ "negativeAckRedeliveryDelay": "0s" }), "must be a positive duration"),
         (json!({ "env": [{ "name": "PULSAR_TOPIC", "value": "x" }] }), "names that begin with PULSAR_"),
         (json!({ "env": [{ "name": "A" }, { "name": "A" }] }), "Duplicate value"),
         (json!({ "serverAddress": "pulsar://broker:0" }), "must look like pulsar://host:6650"),
@@ -439,8 +439,8 @@ fn reports_why_a_pod_does_not_become_ready() {
         });
         let text = consumer["status"]["conditions"].to_string();
         let words = match name {
-            "crash" => "exit code 1, with the words: the broker refuses the token",
-            "image" => "cannot be had",
+            "crash" => "exit code 1; last output: the broker refuses the token",
+            "image" => "cannot pull the image",
             _ => "run: kubectl describe pod",
         };
         assert!(text.contains(words), "{text}");

@@ -25,7 +25,7 @@ use crate::test::{Counts, FAILED, Failed, PASSED};
 
 use manifests::Manifests;
 
-/// The environment variable with the post-renderer's output folder.
+/// The environment variable with the output folder of helm's post-renderer.
 const RENDERED: &str = "RENDERED";
 
 /// The default name and namespace of the release.

@@ -219,8 +219,8 @@ fn refuse_a_manager_of_the_cluster(kube: &Kube, context: &str) -> Result<()> {
     let namespace = manager::NAMESPACE;
     match kube.get(namespace, "deployment", "quintet")? {
         Some(deployment) if has_replicas(&deployment) => bail!(
-            "Deployment quintet in namespace {namespace} already runs a manager, and the demo would scale it to 0: \
-             uninstall it (with helm: `helm --kube-context {} uninstall quintet -n {namespace}`), or use another cluster",
+            "Deployment quintet in namespace {namespace} already runs a manager, and the demo would scale it to 0. \
+             Uninstall it (with helm: `helm --kube-context {} uninstall quintet -n {namespace}`), or use another cluster",
             shell_quote(context)
         ),
         _ => Ok(()),

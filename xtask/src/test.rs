@@ -24,11 +24,11 @@ use crate::chart;
 #[command(
     about = "Run every check and test",
     long_about = "Run every check and test, and print how long each part took.\n\n\
-    The parts: formatting; lints; generated files; the texts (see `cargo xtask prose --help`); the workspace's tests; the exhaustive search; the Pulsar programs against \
-    real brokers (see `cargo xtask pulsar --help`), which need Java and Maven; the release build (see `cargo xtask build \
-    --help`); the images, built twice and compared (see `cargo xtask image --help`); the chart; the files of a release; the \
-    demo, twice on a temporary cluster; short benches; the end-to-end tests on another temporary cluster, and on real nodes \
-    (see `cargo xtask cluster up --help`).\n\n\
+    The parts without a cluster are formatting, lints, generated files, the texts (see `cargo xtask prose --help`), the \
+    workspace's tests, and the exhaustive search. The Pulsar programs run against real brokers, which need Java and Maven \
+    (see `cargo xtask pulsar --help`). Then come the release build (see `cargo xtask build --help`), the images, built twice \
+    and compared (see `cargo xtask image --help`), the chart, and the files of a release. The last parts use temporary \
+    clusters: the demo, twice; short benches; the end-to-end tests, also on real nodes (see `cargo xtask cluster up --help`).\n\n\
     The command skips parts that this machine does not support, and continues after a failed part. The last line is \"N \
     passed, N failed, N skipped\". The exit code is 1 if a part failed."
 )]
@@ -215,9 +215,9 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// The checks that take too long for every run.
-const LONG_TIER: &str = "the full benches (cargo xtask bench --help), half an hour each; all plans of the faults (cargo xtask \
-                         faults), the mutants (cargo xtask faults --mutants) and the long exhaustive search (cargo xtask faults \
-                         --exhaustive), a quarter of an hour each";
+const LONG_TIER: &str = "the full benches (cargo xtask bench --help) take half an hour each. All plans of the faults (cargo \
+                         xtask faults), the mutants (cargo xtask faults --mutants) and the long exhaustive search (cargo xtask \
+                         faults --exhaustive) take a quarter of an hour each";
 
 /// The package of the programs for Pulsar.
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";

@@ -1,8 +1,8 @@
 //! The Greeting custom resource.
 //!
-//! The post's schema asked for nothing, and its definition may have had none at all. So whatever is stored decodes: a
-//! message that is no text is no message, and a claim that cannot be read is one that a newer version wrote. An object
-//! that did not decode would be left alone, with our finalizer on.
+//! The tutorial's definition has no schema or one without required fields, so every stored object must
+//! decode. Otherwise the controller would ignore it, and its finalizer would stay. A message that is not a
+//! string counts as missing; an unreadable claim counts as one of a newer version.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
@@ -15,7 +15,7 @@ use serde_json::Value;
 /// The longest interval between two ticks, in seconds: ten years.
 pub const LONGEST_INTERVAL: i64 = 315_360_000;
 
-/// What to say, and how often.
+/// The message to print, and how often.
 #[derive(CustomResource, JsonSchema, Clone, Debug, Default, PartialEq, Serialize)]
 #[kube(
     group = "example.com",
@@ -29,7 +29,7 @@ pub const LONGEST_INTERVAL: i64 = 315_360_000;
     status = "GreetingStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Greeting is a message that is said on creation, on change, on deletion and at every interval.",
+    doc = "Greeting is a message that the manager prints on creation, on change, on deletion and at every interval.",
     printcolumn(name = "Message", type_ = "string", json_path = ".spec.message"),
     printcolumn(name = "Greeted", type_ = "date", json_path = ".status.greetedAt"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -37,7 +37,7 @@ pub const LONGEST_INTERVAL: i64 = 315_360_000;
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("required" = ["message"]))]
 pub struct GreetingSpec {
-    /// What is said. Control characters are printed escaped, so that one line stays one line.
+    /// The message to print. The manager escapes control characters, so that the message is one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "message")]
     pub message: Option<String>,
@@ -50,7 +50,7 @@ pub struct GreetingSpec {
 
 impl<'de> Deserialize<'de> for GreetingSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // An Option may be absent, too; a derived struct would make a Greeting without a spec undecodable.
+        // A derived struct could not decode a Greeting without a spec.
         let mut stored = Option::<Value>::deserialize(deserializer)?.unwrap_or_default();
         let message = match stored.get_mut("message").map(Value::take) {
             Some(Value::String(message)) => Some(message),
@@ -68,27 +68,28 @@ fn interval(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "integer", "format": "int64", "minimum": 1, "maximum": LONGEST_INTERVAL, "default": 60 })
 }
 
-/// What was said.
+/// The state of the lines.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GreetingStatus {
-    /// The generation that this status is about.
+    /// The generation that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// When it was first greeted. Tick k of the timer is at this time plus k intervals; the first one is tick 0.
+    /// The time of the first greeting. Tick k of the timer is at this time plus k intervals, from tick 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub greeted_at: Option<Time>,
-    /// The first 256 bytes of the message that was said last on creation or change.
+    /// The first 256 bytes of the message that was last printed on creation or change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_greeting: Option<String>,
-    /// How often a changed message was said.
+    /// How often a changed message was printed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updates: Option<i64>,
-    /// Who said it: written before the line is printed, so that nobody says it twice.
+    /// The process that prints the line. Written before the line is printed, so that no other process prints
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
-    /// Ready: the message was said. False with the reason NoMessage where there is none, and TimedOut where standard
-    /// output took no line for too long.
+    /// Ready: the message was printed. False with the reason NoMessage if there is none, and TimedOut if
+    /// standard output accepted no line for too long.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
@@ -111,20 +112,20 @@ impl<'de> Deserialize<'de> for GreetingStatus {
     }
 }
 
-/// A claim on having said a message.
+/// The claim of one process to print a line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
-    /// Identifies the message; the mark before the dash says how it was made.
+    /// Hash of the message. The mark before the dash names the algorithm.
     #[serde(default)]
     pub message_hash: String,
     /// Create, Update or Delete.
     #[serde(default)]
     pub kind: String,
-    /// The process and the attempt that claimed.
+    /// The process and its attempt.
     #[serde(default)]
     pub token: String,
-    /// When.
+    /// Time of the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
 }
@@ -145,29 +146,29 @@ mod tests {
     #[rstest]
     #[case::no_spec(json!({}))]
     #[case::null(json!({"spec": null}))]
-    #[case::no_object(json!({"spec": "hello"}))]
+    #[case::not_an_object(json!({"spec": "hello"}))]
     #[case::no_message(json!({"spec": {"foo": "bar"}}))]
-    #[case::no_text(json!({"spec": {"message": 5, "intervalSeconds": "often"}}))]
-    fn anything_that_was_stored_decodes(#[case] part: Value) {
+    #[case::not_a_string(json!({"spec": {"message": 5, "intervalSeconds": "often"}}))]
+    fn decodes_every_stored_spec(#[case] part: Value) {
         assert_eq!(stored(&part).spec, GreetingSpec::default());
     }
 
     #[rstest]
     #[case::null(json!(null), None)]
-    #[case::no_object(json!(5), Some(GreetingStatus::default()))]
-    #[case::somebody_elses(json!({"kopf": {"progress": {}}, "conditions": [{"type": 5}], "greetedAt": "soon"}), Some(GreetingStatus::default()))]
-    fn any_status_decodes(#[case] status: Value, #[case] expected: Option<GreetingStatus>) {
+    #[case::not_an_object(json!(5), Some(GreetingStatus::default()))]
+    #[case::of_another_client(json!({"kopf": {"progress": {}}, "conditions": [{"type": 5}], "greetedAt": "soon"}), Some(GreetingStatus::default()))]
+    fn decodes_every_stored_status(#[case] status: Value, #[case] expected: Option<GreetingStatus>) {
         assert_eq!(stored(&json!({"status": status})).status, expected);
     }
 
     #[test]
-    fn a_claim_that_cannot_be_read_is_a_claim() {
+    fn an_unreadable_claim_is_a_claim() {
         let greeting = stored(&json!({"spec": {"message": "Hi"}, "status": {"claim": {"token": ["new"]}}}));
         assert_eq!(greeting.status.unwrap().claim, Some(Claim::default()));
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn reads_what_it_writes() {
         let time: Time = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         let status = GreetingStatus {
             observed_generation: Some(2),

@@ -1,4 +1,4 @@
-//! Wires Greetings to the queue and the plan, and their lines to standard output.
+//! Connects Greetings with the queue and the plan, and their lines with standard output.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ impl Greetings {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A token that no other process and no other claim has.
+    /// Returns a unique token.
     fn token(&self) -> String {
         format!("{}-{}", self.identity, self.claims.fetch_add(1, Ordering::Relaxed))
     }
@@ -70,7 +70,7 @@ impl Reconciler for Greetings {
             None => self.printer.reserve(most_bytes(object.spec.message.as_deref().unwrap_or_default())),
         };
         Ok(World {
-            // A claim that may still be written is sent again as the same claim.
+            // A claim that may still be stored is sent again with the same token.
             token: owed.as_ref().map_or_else(|| self.token(), |owed| owed.token.clone()),
             leading_since: self.context.clock.now().checked_sub(led).unwrap_or(Timestamp::MIN),
             ticked,
@@ -98,7 +98,7 @@ impl Reconciler for Greetings {
     }
 }
 
-/// Adds the Greeting controller to the process, which is known to others by `identity`.
+/// Adds the Greeting controller to the process. `identity` is unique to the process.
 pub fn register(context: &Context, identity: &str, printer: Printer) -> Result<(), prometheus::Error> {
     let objects = context.informer::<Greeting>("greetings", Resource::of::<Greeting>(), None);
     let reconciler = Greetings {
@@ -112,10 +112,10 @@ pub fn register(context: &Context, identity: &str, printer: Printer) -> Result<(
     let controller = Controller::new(context, reconciler, objects, []);
     context.spawn_controller(CONTROLLER, async move {
         controller.run().await;
-        // An orderly end loses no line that was claimed.
+        // An orderly exit loses no claimed line.
         let flushed = tokio::task::spawn_blocking(move || printer.flush()).await;
         if let Ok(Err(lines)) = flushed {
-            tracing::error!(lines, "standard output did not take all lines in time: these are lost");
+            tracing::error!(lines, "standard output was too slow; these lines are lost");
         }
     });
     Ok(())

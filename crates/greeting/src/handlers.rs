@@ -1,7 +1,7 @@
-//! What is said on each cause, in kopf's words: handlers, registered in one table, that may fail for good or for now.
+//! The lines of each cause, in kopf's terms: a table of handlers that may fail permanently or temporarily.
 //!
-//! A handler is a pure function of what it is given. It runs *before* the claim: until then it is retried, ever more
-//! slowly, up to a time limit. What it returns is claimed and then printed, and nothing after the claim is retried.
+//! A handler is a pure function. It runs *before* the claim, and is retried with backoff until a time limit.
+//! The controller claims and then prints its line, and retries nothing after the claim.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -10,23 +10,23 @@ use quintet_runtime::model::clock::doubled;
 
 use crate::line::line;
 
-/// Why handlers are called.
+/// The reason to call handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// Nothing was ever claimed of this Greeting. kopf: `@kopf.on.create`.
+    /// The Greeting has no claim. kopf: `@kopf.on.create`.
     Create,
-    /// The message is another one than was claimed last. kopf: `@kopf.on.update`, of a field.
+    /// The message differs from the claimed one. kopf: `@kopf.on.update`, of a field.
     Update,
-    /// Its deletion was asked for and our finalizer is still on. kopf: `@kopf.on.delete`.
+    /// The Greeting is being deleted and has the finalizer. kopf: `@kopf.on.delete`.
     Delete,
-    /// What it says was claimed already, by this process or by one before. kopf: `@kopf.on.resume`.
+    /// The message is already claimed, by this process or another. kopf: `@kopf.on.resume`.
     Resume,
     /// A tick is due. kopf: `@kopf.timer`.
     Timer,
 }
 
 impl Cause {
-    /// As metrics say it.
+    /// The value of the metrics' label.
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -37,80 +37,80 @@ impl Cause {
         }
     }
 
-    /// How its handlers are retried. Those of one cause are claimed together, so they are retried together.
+    /// The retries of its handlers. The handlers of one cause share a claim, so they are retried together.
     pub fn retry(self) -> Retry {
         let timeout = match self {
-            // Longer than any rotation of logs; the condition then says that it was not said.
+            // Longer than any log rotation; after it, the condition reports the failure.
             Self::Create | Self::Update | Self::Resume => Some(SignedDuration::from_hours(1)),
-            // A namespace that is deleted waits for this.
+            // The deletion of the namespace waits for this.
             Self::Delete => Some(SignedDuration::from_mins(1)),
-            // The next tick takes the place of one that could not be said.
+            // The next tick replaces one that could not be printed.
             Self::Timer => None,
         };
         Retry { backoff: SignedDuration::from_secs(1), longest: SignedDuration::from_mins(1), timeout }
     }
 }
 
-/// How a cause's handlers are retried. kopf: the options `backoff` and `timeout`.
+/// The retries of a cause's handlers. kopf: the options `backoff` and `timeout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// The wait after the first temporary failure; doubled with each further one.
+    /// The wait after the first temporary failure; each further failure doubles it.
     pub backoff: SignedDuration,
     /// The longest wait.
     pub longest: SignedDuration,
-    /// For how long in all. What fails for longer has failed for good.
+    /// The time limit for all attempts. After it, the failure is permanent.
     pub timeout: Option<SignedDuration>,
 }
 
-/// Whether standard output takes lines.
+/// Whether standard output accepts lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// There is room for what the message comes to.
+    /// It has room for all lines of the message.
     Ready,
-    /// Lines wait for whoever reads it, and there is no room for more.
+    /// Lines wait for its reader, and there is no room for more.
     Full,
     /// Writing to it fails.
     Failing,
 }
 
-/// What a handler is given. kopf: its keyword arguments.
+/// The input of a handler. kopf: its keyword arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Kwargs<'a> {
-    /// `spec.message`, where it is a text.
+    /// `spec.message`, if it is a string.
     pub message: Option<&'a str>,
-    /// Whether its line could be printed.
+    /// Whether its line can be printed.
     pub output: Output,
 }
 
-/// Why a handler did not say anything.
+/// Why a handler returned no line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It will not until the spec changes. kopf: `kopf.PermanentError`.
+    /// Not until the spec changes. kopf: `kopf.PermanentError`.
     Permanent {
         /// The condition's reason.
         reason: &'static str,
-        /// What a person reads.
+        /// The text of the condition.
         message: &'static str,
     },
-    /// It may, later. kopf: `kopf.TemporaryError`.
+    /// Retried later. kopf: `kopf.TemporaryError`.
     Temporary {
-        /// What a person reads.
+        /// The text of the condition.
         message: &'static str,
-        /// When it is worth another try, if that is known; else the cause's backoff says.
+        /// The time until the next attempt, if known; default the cause's backoff.
         delay: Option<SignedDuration>,
     },
 }
 
-/// A function that is called for a cause: the line to say, or none.
+/// A function that is called for a cause. It returns a line to print, or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Handler {
-    /// What it is called for.
+    /// Its cause.
     pub cause: Cause,
-    /// What is called.
+    /// The handler.
     pub run: fn(&Kwargs<'_>) -> Result<Option<String>, Failure>,
 }
 
-/// The handlers, in the order in which they are called. The post has two scripts, and so two handlers on creation.
+/// The handlers, in the order of their calls. The tutorial has two scripts, and so two handlers on creation.
 pub const HANDLERS: [Handler; 6] = [
     Handler { cause: Cause::Create, run: greeting_created },
     Handler { cause: Cause::Create, run: create },
@@ -136,7 +136,7 @@ fn delete(kwargs: &Kwargs<'_>) -> Result<Option<String>, Failure> {
     say("Delete", kwargs)
 }
 
-/// Says nothing: what a restart finds is taken up where it was, and that is all there is to it.
+/// Prints nothing: a restarted process only continues.
 #[expect(clippy::unnecessary_wraps, reason = "all handlers have one type")]
 fn resume(_: &Kwargs<'_>) -> Result<Option<String>, Failure> {
     Ok(None)
@@ -149,64 +149,64 @@ fn timer(kwargs: &Kwargs<'_>) -> Result<Option<String>, Failure> {
 fn say(prefix: &str, kwargs: &Kwargs<'_>) -> Result<Option<String>, Failure> {
     let message = kwargs.message.filter(|message| !message.is_empty()).ok_or(Failure::Permanent {
         reason: "NoMessage",
-        message: "spec.message is missing, empty or no text: nothing is said until it is set.",
+        message: "spec.message is missing, empty or not a string. Set it to have it printed.",
     })?;
     match kwargs.output {
         Output::Ready => Ok(Some(line(prefix, message))),
         Output::Full => Err(Failure::Temporary {
-            message: "lines wait for whoever reads the manager's standard output",
+            message: "the reader of the manager's standard output was too slow",
             delay: None,
         }),
         Output::Failing => Err(Failure::Temporary {
-            message: "the manager's standard output cannot be written",
+            message: "writing to the manager's standard output failed",
             delay: None,
         }),
     }
 }
 
-/// Calls the handlers of a cause. All of them say their lines, or the first failure is all there is.
+/// Calls the handlers of a cause. Returns all lines, or the first failure.
 pub fn call(cause: Cause, kwargs: &Kwargs<'_>) -> Result<Vec<String>, Failure> {
     let handlers = HANDLERS.iter().filter(|handler| handler.cause == cause);
     handlers.filter_map(|handler| (handler.run)(kwargs).transpose()).collect()
 }
 
-/// The tries of one cause that have failed for now, in this process. kopf keeps as much in an annotation; a restart
-/// begins anew here, which costs no write.
+/// The failed attempts of one cause in this process. kopf stores them in an annotation. Here a restart drops
+/// them, which saves writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// What was tried.
+    /// The cause.
     pub cause: Cause,
-    /// Of which generation; of a tick, of which second.
+    /// The generation; for a tick, its second.
     pub about: i64,
-    /// How often it has failed.
+    /// The number of failures.
     pub times: u32,
-    /// When it first did.
+    /// The time of the first failure.
     pub since: Timestamp,
 }
 
-/// What becomes of a handler that has failed.
+/// The consequence of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is tried again.
+    /// A retry.
     Again {
-        /// When.
+        /// When to retry.
         at: Timestamp,
-        /// What is to be remembered until then.
+        /// The failed attempts so far.
         attempt: Attempt,
     },
-    /// It is not, until the spec changes.
+    /// No retry until the spec changes.
     GivenUp {
         /// The condition's reason.
         reason: &'static str,
-        /// What a person reads.
+        /// The text of the condition.
         message: String,
     },
 }
 
-/// The condition's reason where a time limit has passed.
+/// The condition's reason after the time limit.
 pub const TIMED_OUT: &str = "TimedOut";
 
-/// Says what becomes of a failure. `before` are the tries of the same; `uid` spreads the tries of many.
+/// Decides about a failure. `before` has the earlier attempts; `uid` spreads the retries of many objects.
 pub fn verdict(
     failure: &Failure,
     (cause, about): (Cause, i64),
@@ -228,7 +228,7 @@ pub fn verdict(
     {
         return Verdict::GivenUp {
             reason: TIMED_OUT,
-            message: format!("Not said: for {timeout:#} {message}."),
+            message: format!("Not printed within {timeout:#}: {message}."),
         };
     }
     let wait = delay.unwrap_or_else(|| jittered(doubled(backoff, times, longest), uid, times));
@@ -236,7 +236,7 @@ pub fn verdict(
     Verdict::Again { at, attempt: Attempt { cause, about, times: times.saturating_add(1), since } }
 }
 
-/// Less up to a quarter, by who waits and how often: what failed together is not tried together.
+/// Subtracts up to a quarter, so that objects that failed together are not retried together.
 fn jittered(wait: SignedDuration, uid: &str, times: u32) -> SignedDuration {
     let mut hasher = DefaultHasher::new();
     (uid, times).hash(&mut hasher);
@@ -261,16 +261,16 @@ mod tests {
     #[case(Cause::Delete, &["Delete: Hi"])]
     #[case(Cause::Resume, &[])]
     #[case(Cause::Timer, &["Timer: Hi"])]
-    fn each_cause_has_its_lines(#[case] cause: Cause, #[case] lines: &[&str]) {
+    fn returns_the_lines_of_each_cause(#[case] cause: Cause, #[case] lines: &[&str]) {
         assert_eq!(call(cause, &given(Some("Hi"))).unwrap(), lines);
     }
 
     #[rstest]
     #[case::missing(None)]
     #[case::empty(Some(""))]
-    fn without_a_message_all_but_resume_fail_for_good(#[case] message: Option<&str>) {
+    fn without_a_message_all_but_resume_fail_permanently(#[case] message: Option<&str>) {
         for cause in [Cause::Create, Cause::Update, Cause::Delete, Cause::Timer] {
-            // Also where there is no room: it would not help.
+            // Even without room, because room would not help.
             let failure = call(cause, &Kwargs { message, output: Output::Full }).unwrap_err();
             assert!(
                 matches!(failure, Failure::Permanent { reason: NO_MESSAGE, .. }),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_takes_nothing_is_a_failure_for_now() {
+    fn a_blocked_output_is_a_temporary_failure() {
         for output in [Output::Full, Output::Failing] {
             let failure = call(Cause::Create, &Kwargs { message: Some("Hi"), output }).unwrap_err();
             assert!(matches!(failure, Failure::Temporary { .. }));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_become_rarer_and_end() {
+    fn retries_back_off_until_the_time_limit() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let (mut now, mut before, mut waits) = (start, None, Vec::new());
         let message = loop {
@@ -312,11 +312,11 @@ mod tests {
         assert!(waits.iter().all(|wait| *wait <= 60_000), "{waits:?}");
         assert!(now.duration_since(start) >= SignedDuration::from_hours(1));
         assert!(waits.len() < 100, "about one a minute: {}", waits.len());
-        assert_eq!(message, "Not said: for 1h it rains.");
+        assert_eq!(message, "Not printed within 1h: it rains.");
     }
 
     #[test]
-    fn a_delay_that_is_known_is_kept_to_and_another_generation_begins_anew() {
+    fn a_known_delay_counts_and_a_new_generation_starts_over() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let delay = SignedDuration::from_secs(7);
         let Verdict::Again { at, attempt } =
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_is_never_given_up() {
+    fn a_tick_has_no_time_limit() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let before = Attempt { cause: Cause::Timer, about: 5, times: 90, since: Timestamp::MIN };
         let verdict = verdict(&for_now(None), (Cause::Timer, 5), Some(&before), "u", now);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_together_is_tried_at_different_times() {
+    fn spreads_the_retries_of_objects() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let at = |uid: &str| verdict(&for_now(None), (Cause::Create, 1), None, uid, now);
         assert_ne!(at("a"), at("b"));

@@ -1,8 +1,9 @@
-//! Greeting: says its message on create, update, delete and every minute, each at most once.
+//! Greeting prints its message on creation, change, deletion and every minute, each line at most once.
 //!
-//! kopf's handlers ([`handlers`]) made level-triggered. What was said is a claim in the status, written with
-//! resourceVersion *before* the line is printed: of several processes the API server lets one win, and a restart finds
-//! the claim. A line is lost only if the process dies between the server's answer and the print.
+//! kopf's handlers ([`handlers`]), but level-triggered. The process claims a line in the status, with a
+//! resourceVersion, *before* it prints the line. So only one of several processes succeeds, and a restarted
+//! one finds the claim. A line is lost only if the process dies between the API server's answer and the
+//! print.
 
 pub mod api;
 pub mod controller;
@@ -21,34 +22,35 @@ pub use controller::register;
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "greeting";
 
-/// The finalizer on every Greeting that was said: it keeps a Greeting that is deleted until its last line is claimed.
+/// The finalizer of every greeted Greeting. It keeps a deleted Greeting until its last line is claimed.
 pub const FINALIZER: &str = "example.com/farewell";
 
-/// What this kind may do.
+/// The permissions of the controller.
 pub const RULES: &[Rule] = &[
     Rule {
         group: "example.com",
         resources: &["greetings"],
         verbs: &["get", "list", "watch", "patch"],
-        why: "Greetings are what this controller acts for; their finalizer is put on and taken off by patch.",
+        why: "The controller reconciles Greetings, and adds and removes their finalizer.",
     },
     Rule {
         group: "example.com",
         resources: &["greetings/status"],
         verbs: &["patch"],
-        why: "What was said is claimed in the status before it is said.",
+        why: "The controller claims each line in the status before it prints the line.",
     },
 ];
 
-/// What [`sweep`] may do, also where the kind is switched off: its finalizers must hang nothing.
+/// The permissions of [`sweep`], which runs while the kind is off, so that no deletion hangs on its
+/// finalizer.
 pub const SWEEP_RULES: &[Rule] = &[Rule {
     group: "example.com",
     resources: &["greetings"],
     verbs: &["get", "list", "watch", "patch"],
-    why: "The sweeper lets Greetings go that are being deleted while their kind is switched off.",
+    why: "The sweeper removes the finalizer from deleted Greetings while their kind is off.",
 }];
 
-/// What `quintet uninstall` may do for this kind.
+/// The permissions of `quintet uninstall` for this kind.
 pub const UNINSTALL_RULES: &[Rule] = &[Rule {
     group: "example.com",
     resources: &["greetings"],

@@ -1,4 +1,5 @@
-//! A message as one line: what would break the line or the terminal, or show it in another order, is escaped.
+//! Formats a message as one line. It escapes characters that break the line or the terminal, or that reorder
+//! text.
 
 use std::fmt::Write as _;
 
@@ -7,8 +8,8 @@ const LONGEST_PREFIX: usize = 11;
 /// `\u{2028}`, in bytes.
 const LONGEST_ESCAPE: usize = 8;
 
-/// `prefix: message`, with control characters, Unicode's own line ends and its overrides of direction escaped as in Rust
-/// source. What right-to-left text and emoji need (marks, joiners, variants) is printed as it is.
+/// Returns `prefix: message`. Control characters, Unicode line ends and direction overrides are escaped as in
+/// Rust source. Marks, joiners and variants, which right-to-left text and emoji need, stay.
 pub fn line(prefix: &str, message: &str) -> String {
     let mut line = String::with_capacity(prefix.len() + 2 + message.len());
     line.push_str(prefix);
@@ -27,14 +28,14 @@ pub fn line(prefix: &str, message: &str) -> String {
     line
 }
 
-/// Control characters, line and paragraph separators, and what embeds, overrides or isolates a direction: with these a
-/// message could end its line, or look like the message of another one.
+/// Whether a character is a control character, a line or paragraph separator, or changes the direction of
+/// text. With these, a message could end its line, or look like another Greeting's message.
 fn is_escaped(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The most bytes that all lines of a message take that are said together: three at creation.
+/// The upper limit of bytes for all lines of a message that are printed together: three lines at creation.
 pub fn most_bytes(message: &str) -> usize {
     let escaped = message.chars().filter(|&character| is_escaped(character)).count();
     3 * (message.len() + LONGEST_ESCAPE * escaped + LONGEST_PREFIX)
@@ -57,13 +58,13 @@ mod tests {
     #[case("👩\u{200d}🚀❤\u{fe0f}", "Greeting: 👩\u{200d}🚀❤\u{fe0f}")]
     #[case("a\u{202e}b\u{2066}c", "Greeting: a\\u{202e}b\\u{2066}c")]
     #[case("C:\\new", "Greeting: C:\\new")]
-    fn one_line(#[case] message: &str, #[case] expected: &str) {
+    fn escapes_special_characters(#[case] message: &str, #[case] expected: &str) {
         assert_eq!(line("Greeting", message), expected);
     }
 
     proptest! {
         #[test]
-        fn always_one_line(message in any::<String>()) {
+        fn every_message_is_one_line(message in any::<String>()) {
             let line = line("Timer", &message);
             prop_assert_eq!(line.lines().count(), 1);
             prop_assert!(!line.chars().any(is_escaped));

@@ -1,4 +1,4 @@
-//! What people watch: lines that were said, and whether standard output is stuck. No Greeting has a label of its own.
+//! Metrics: printed lines, and whether standard output is stuck. None has a label for each Greeting.
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -8,31 +8,31 @@ use crate::handlers::Cause;
 use crate::observe::Say;
 use crate::printer::Printer;
 
-/// Counts what this process has said.
+/// Counts the printed lines of this process.
 #[derive(Clone, Debug)]
 pub struct Said {
     said: IntCounterVec,
 }
 
 impl Said {
-    /// Makes and registers the metrics of this kind.
+    /// Registers the metrics of this kind.
     pub fn register(registry: &Registry, printer: Printer) -> Result<Self, prometheus::Error> {
-        let help = "Lines that were said, by cause: create, update, delete, timer.";
+        let help = "Printed lines by cause: create, update, delete, timer.";
         let said = IntCounterVec::new(Opts::new("quintet_greeting_said_total", help), &["cause"])?;
         registry.register(Box::new(said.clone()))?;
         for cause in [Cause::Create, Cause::Update, Cause::Delete, Cause::Timer] {
             said.with_label_values(&[cause.name()]);
         }
-        let help = "Room that is taken by lines that wait for whoever reads standard output, in bytes.";
+        let help = "Bytes reserved by lines that wait for the reader of standard output.";
         let gauge = IntGauge::new("quintet_greeting_output_waiting_bytes", help)?;
         registry.register(Box::new(Waiting { gauge, printer }))?;
         Ok(Self { said })
     }
 
-    /// Counts lines that are said together.
+    /// Counts lines that are printed together.
     pub fn count(&self, say: &Say) {
         let lines = u64::try_from(say.lines.len()).unwrap_or(u64::MAX);
-        // The timer's first tick is said together with a creation.
+        // The timer's first tick is printed together with a creation.
         let first = u64::from(say.cause == Cause::Create && say.tick.is_some());
         let count = |cause: Cause, lines| self.said.with_label_values(&[cause.name()]).inc_by(lines);
         count(say.cause, lines.saturating_sub(first));
@@ -42,7 +42,7 @@ impl Said {
     }
 }
 
-/// Asks the printer when it is asked.
+/// Reads the printer at each scrape.
 struct Waiting {
     gauge: IntGauge,
     printer: Printer,

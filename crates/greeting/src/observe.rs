@@ -1,5 +1,5 @@
-//! What a Greeting's plan looks at besides the Greeting: this process, what it has ticked, what it owes, and whether
-//! standard output takes more.
+//! The input of a Greeting's plan besides the Greeting: this process, its last tick, its claimed lines, and
+//! the room of standard output.
 
 use jiff::Timestamp;
 
@@ -8,46 +8,46 @@ use crate::handlers::{Attempt, Cause, Output};
 use crate::plan::Effect;
 use crate::printer::Room;
 
-/// What a plan looks at besides the Greeting itself.
+/// The input of a plan besides the Greeting.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// What a new claim is marked with: no other process and no other claim has it.
+    /// The unique token of a new claim.
     pub token: String,
-    /// Since when this process may write, without a gap.
+    /// The start of the uninterrupted time in which this process may write.
     pub leading_since: Timestamp,
-    /// The tick that this process said last.
+    /// The last tick that this process printed.
     pub ticked: Option<Timestamp>,
-    /// A claim that was sent and may have been, or still be, written.
+    /// A claim that was sent and may be, or may still become, stored.
     pub owed: Option<Owed>,
-    /// Tries that have failed for now.
+    /// The failed attempts.
     pub attempt: Option<Attempt>,
-    /// When this process took our finalizer off.
+    /// When this process removed the finalizer.
     pub let_go: Option<Timestamp>,
-    /// Room for every line that the message may come to in one pass, or why there is none.
+    /// Room for all lines of one reconcile, or why there is none.
     pub room: Result<Room, Output>,
 }
 
-/// Lines to be said together.
+/// Lines that are printed together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Say {
-    /// Why.
+    /// The cause.
     pub cause: Cause,
     /// The lines, in order.
     pub lines: Vec<String>,
-    /// The tick that one of them is, if any.
+    /// The tick, if one of the lines is a tick.
     pub tick: Option<Timestamp>,
-    /// Their place in the queue of lines.
+    /// Their room in the queue.
     pub room: Room,
 }
 
-/// What a claim owes from the moment on in which it is written.
+/// The lines that a stored claim owes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Owed {
     /// The claim's token.
     pub token: String,
-    /// The resourceVersion that it was sent with: it can be written to no other.
+    /// The resourceVersion of the claim: the API server stores it only for this version.
     pub version: Box<str>,
-    /// What it owes.
+    /// The lines.
     pub say: Say,
 }
 
@@ -58,14 +58,14 @@ impl Owed {
         claim.is_some_and(|claim| claim.token == self.token)
     }
 
-    /// Whether the claim can still be written: the Greeting is as it was when it was sent.
+    /// Whether the claim can still be stored: the Greeting has not changed since.
     pub fn is_pending(&self, greeting: &Greeting) -> bool {
         greeting.metadata.resource_version.as_deref() == Some(&*self.version)
     }
 }
 
-/// What a process remembers of a Greeting between two passes; it goes with the Greeting. All of it may be lost: then a
-/// line that was claimed may be missing, but none is said twice.
+/// The memory of a process about a Greeting between two reconciles. Without it, a claimed line may be
+/// missing, but no line is printed twice.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     ticked: Option<Timestamp>,
@@ -74,23 +74,23 @@ pub struct Memory {
     attempt: Option<Box<Attempt>>,
 }
 
-/// What [`Memory::recall`] finds; see the fields of [`World`].
+/// The result of [`Memory::recall`]; see the fields of [`World`].
 #[derive(Clone, Debug, Default)]
 pub struct Recalled {
-    /// The tick that was said last.
+    /// The last printed tick.
     pub ticked: Option<Timestamp>,
-    /// What a claim owes.
+    /// The lines of a claim.
     pub owed: Option<Owed>,
-    /// What was tried.
+    /// The failed attempts.
     pub attempt: Option<Attempt>,
-    /// When it was let go.
+    /// When the finalizer was removed.
     pub let_go: Option<Timestamp>,
 }
 
 impl Memory {
-    /// What is remembered of a Greeting as it is now.
+    /// Returns the memory that applies to the current Greeting.
     pub fn recall(&mut self, greeting: &Greeting) -> Recalled {
-        // A claim that is neither there nor can come any more owes nothing.
+        // A claim that is not stored and cannot be stored any more owes nothing.
         self.owed.take_if(|owed| !owed.is_claimed(greeting) && !owed.is_pending(greeting));
         Recalled {
             ticked: self.ticked,
@@ -100,12 +100,12 @@ impl Memory {
         }
     }
 
-    /// What a claim owes that was sent last, if its lines are not said.
+    /// The lines of the last claim, if they are not printed yet.
     pub fn owed(&self) -> Option<&Owed> {
         self.owed.as_deref()
     }
 
-    /// Takes note of an effect of a plan. Returns what is to be said.
+    /// Stores an effect of a plan. Returns the lines to print.
     pub fn take(&mut self, effect: Effect) -> Option<Say> {
         match effect {
             Effect::Owe(owed) => self.owed = Some(Box::new(owed)),
@@ -114,7 +114,7 @@ impl Memory {
             Effect::Say(say) => {
                 self.ticked = say.tick.or(self.ticked);
                 self.attempt = None;
-                // A tick settles no claim.
+                // A tick is not the line of a claim.
                 self.owed.take_if(|_| say.cause != Cause::Timer);
                 return Some(say);
             }

@@ -1,8 +1,8 @@
-//! What should be done for one Greeting: a pure function of what is observed and the time.
+//! The plan for one Greeting: a pure function of the observed state and the time.
 //!
-//! The cause follows from what is there, not from what happened: no claim means create, a claim of another message
-//! update, a claim of this one resume, a deletion with our finalizer on delete. Its handlers are called, and what they
-//! say is claimed in the status and then printed.
+//! The cause follows from the state, not from events. No claim means create, and a claim of another message
+//! means update. A claim of this message means resume, and a deletion with the finalizer means delete. The
+//! plan calls the handlers of the cause, claims their lines in the status, and then prints them.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -21,30 +21,30 @@ use crate::handlers::{self, Attempt, Cause, Kwargs, Output, TIMED_OUT, Verdict};
 use crate::observe::{Owed, Say, World};
 use crate::printer::Room;
 
-/// The post's interval.
+/// The tutorial's interval, in seconds.
 const INTERVAL: i64 = 60;
-/// How the message's hash is made; another mark was written by another version and is left alone.
+/// The mark of the hash's algorithm. A claim with another mark is of another version and stays.
 const MARK: &str = "v1-";
-/// The kinds of a claim, and the actions of Events.
+/// The kinds of claims, and the actions of Events.
 const CREATE: &str = "Create";
 const UPDATE: &str = "Update";
 const DELETE: &str = "Delete";
-/// How long a finalizer that was taken off may still be in the cache. The answer to taking off the last one has no new
-/// resourceVersion that could be waited for.
+/// How long a removed finalizer may still be in the cache. The answer to the removal of the last finalizer
+/// has no new resourceVersion to wait for.
 const SEEN_WITHIN: SignedDuration = SignedDuration::from_secs(10);
-/// Bytes of the message that the status keeps.
+/// The limit of bytes of the message in the status.
 const KEPT: usize = 256;
 
-/// What a plan does besides writing.
+/// The effects of a plan besides writes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Remembers what a claim owes that is about to be sent: its answer may not come.
+    /// Stores the lines of a claim before it is sent, because its answer may be lost.
     Owe(Owed),
-    /// Says lines.
+    /// Prints lines.
     Say(Say),
-    /// Remembers a try that has failed for now.
+    /// Stores a failed attempt.
     Retry(Attempt),
-    /// Remembers that our finalizer was taken off, and when.
+    /// Stores when the finalizer was removed.
     LetGo(Timestamp),
 }
 
@@ -55,7 +55,7 @@ pub fn plan(greeting: &Greeting, world: &World, now: Timestamp) -> Planned {
     let pass = Pass { greeting, world, now, before: greeting.status.clone().unwrap_or_default() };
     let mut plan = Plan::default();
     if let Some(owed) = world.owed.as_ref().filter(|owed| owed.is_claimed(greeting)) {
-        // Our own claim, whose answer was lost: what it owes is said first, whatever has happened since.
+        // The answer to our claim was lost. Print its lines first, even if the Greeting has changed since.
         plan.events.push(said(owed.say.cause));
         plan.steps.push(vec![Action::Effect(Effect::Say(owed.say.clone()))]);
         plan.look_again(now);
@@ -67,7 +67,7 @@ pub fn plan(greeting: &Greeting, world: &World, now: Timestamp) -> Planned {
     plan
 }
 
-/// One look at one Greeting.
+/// One reconcile of one Greeting.
 struct Pass<'a> {
     greeting: &'a Greeting,
     world: &'a World,
@@ -75,34 +75,36 @@ struct Pass<'a> {
     before: GreetingStatus,
 }
 
-/// What a cause comes to.
+/// The result of a cause's handlers.
 enum Called {
-    /// These lines are to be claimed and said, in this room.
+    /// These lines, for this room.
     Said(Vec<String>, Room),
-    /// It is tried again; that is in the plan already.
+    /// A retry, which is already in the plan.
     Again,
-    /// It has failed for good.
+    /// A permanent failure.
     GivenUp(&'static str, String),
 }
 
 impl Pass<'_> {
-    /// It is being deleted: the last line is claimed and said, and when that is seen our finalizer goes. Taking it off is no claim:
-    /// where it is the last one, the API server answers all who take it off at once with success. It has a pass of its own, so
-    /// that what was said is told whatever comes of it.
+    /// Handles a deletion: claims and prints the last line, and removes the finalizer when the claim is
+    /// visible. The removal cannot serve as the claim, because the API server answers all concurrent removals
+    /// of a last finalizer with success. It happens in a separate reconcile, so that the Event of the line
+    /// does not depend on it.
     fn farewell(&self, plan: &mut Planned) {
         if !self.is_held() {
             return;
         }
         if let Some(at) = self.world.let_go.filter(|at| is_recent(*at, SEEN_WITHIN, self.now)) {
-            // The cache will show it.
+            // The cache has not shown the removal yet.
             plan.look_again(at + SEEN_WITHIN);
             return;
         }
         let is_owed = self.before.claim.as_ref().is_some_and(|claim| {
-            // Whether a newer version has said it is not ours to judge, and it must go in any case.
+            // Of a newer version's claim it is unknown whether it was printed; the finalizer is removed
+            // anyway.
             claim.kind != DELETE && claim.message_hash.starts_with(MARK)
         });
-        // Who was never greeted gets no farewell: under a definition without a status none could be claimed.
+        // A Greeting without a claim gets no farewell: a definition without a status can store no claim.
         if let Some(message) = self.message().filter(|_| is_owed) {
             match self.call(plan, Cause::Delete) {
                 Called::Said(lines, room) => {
@@ -120,7 +122,7 @@ impl Pass<'_> {
 
     fn greet(&self, plan: &mut Planned) {
         let (cause, hash) = match (&self.before.claim, self.message().map(hash)) {
-            // A newer version's claim: whether this message was said is not ours to judge.
+            // Of a newer version's claim it is unknown whether this message was printed.
             (Some(claim), _) if !claim.message_hash.starts_with(MARK) => return,
             (Some(claim), Some(hash)) if claim.message_hash == hash => (Cause::Resume, hash),
             (Some(_), hash) => (Cause::Update, hash.unwrap_or_default()),
@@ -131,7 +133,7 @@ impl Pass<'_> {
             return;
         }
         match self.call(plan, cause) {
-            // The finalizer first: from the first line on, the last one is owed.
+            // The finalizer comes before the first line, because it guarantees the last one.
             Called::Said(..) if !self.is_held() => plan.steps.push(vec![hold(self.greeting)]),
             Called::Said(..) if cause == Cause::Resume => {
                 plan.status = Some(self.with_condition(self.before.clone(), GREETED));
@@ -141,7 +143,7 @@ impl Pass<'_> {
             Called::Again => {}
             Called::GivenUp(reason, mut message) => {
                 if reason == TIMED_OUT {
-                    message.push_str(" Change spec.message to have it said.");
+                    message.push_str(" Change spec.message to have it printed.");
                 }
                 let told = self.before.conditions.iter().any(|condition| condition.reason == reason);
                 if !told {
@@ -153,14 +155,14 @@ impl Pass<'_> {
         }
     }
 
-    /// Claims lines, and then says them.
+    /// Claims lines, and then prints them.
     fn claim(&self, plan: &mut Planned, cause: Cause, hash: String, mut lines: Vec<String>, room: Room) {
         let at = whole_seconds(self.now);
         let mut status = self.before.clone();
         let mut tick = None;
         let kind = match cause {
             Cause::Create => {
-                // The timer's first tick is due at once. It fails only where creation would have failed, too.
+                // The timer's first tick is due at once. It fails only if the creation fails too.
                 lines.extend(handlers::call(Cause::Timer, &self.kwargs()).unwrap_or_default());
                 (tick, status.greeted_at) = (Some(at), Some(Time(at)));
                 CREATE
@@ -188,12 +190,12 @@ impl Pass<'_> {
         plan.steps.push(vec![Action::Effect(Effect::Owe(owed))]);
         plan.steps.push(vec![Action::Claim { status, token }]);
         plan.steps.push(vec![Action::Effect(Effect::Say(say))]);
-        // The claim will be seen, and then the next tick is waited for.
+        // The claim causes an event, and the next reconcile schedules the tick.
         plan.events.push(said(cause));
     }
 
-    /// Says a tick that is due, and asks to be woken for the next. Ticks are at greetedAt and every interval after it:
-    /// their phase needs no write. One that was due before this process led is not made up.
+    /// Prints a due tick, and requeues for the next. Ticks are at greetedAt and every interval after it, so
+    /// their phase needs no write. A tick from before this process led is skipped.
     fn tick(&self, plan: &mut Planned) {
         let (now, World { leading_since, ticked, .. }) = (self.now, self.world);
         let (Some(Time(origin)), Some(_)) = (self.before.greeted_at.as_ref(), self.message()) else { return };
@@ -219,11 +221,11 @@ impl Pass<'_> {
         self.call_about(plan, cause, self.greeting.generation())
     }
 
-    /// Calls the handlers of a cause; where they fail for now, the plan has what follows from that.
+    /// Calls the handlers of a cause. After a temporary failure, adds the retry to the plan.
     fn call_about(&self, plan: &mut Planned, cause: Cause, about: i64) -> Called {
         let failure = match (handlers::call(cause, &self.kwargs()), &self.world.room) {
             (Ok(lines), Ok(room)) => return Called::Said(lines, room.clone()),
-            // Nothing to say needs no room.
+            // No lines need no room.
             (Ok(lines), Err(_)) => return Called::Said(lines, Room::unbounded()),
             (Err(failure), _) => failure,
         };
@@ -243,17 +245,17 @@ impl Pass<'_> {
         Kwargs { message: self.message(), output }
     }
 
-    /// The message that can be said.
+    /// The message, if it is not empty.
     fn message(&self) -> Option<&str> {
         self.greeting.spec.message.as_deref().filter(|message| !message.is_empty())
     }
 
-    /// Whether our finalizer is on.
+    /// Whether the Greeting has the finalizer.
     fn is_held(&self) -> bool {
         self.greeting.meta().finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
     }
 
-    /// Whether saying what this generation says was given up before.
+    /// Whether this generation has timed out before.
     fn has_timed_out(&self) -> bool {
         let generation = self.greeting.meta().generation;
         self.before
@@ -275,8 +277,8 @@ impl Pass<'_> {
     }
 }
 
-/// The condition of a Greeting that was said.
-const GREETED: (bool, &str, &str) = (true, "Greeted", "The message was said.");
+/// The condition of a greeted Greeting.
+const GREETED: (bool, &str, &str) = (true, "Greeted", "The message was printed.");
 
 fn hash(message: &str) -> String {
     format!("{MARK}{}", digest::short(&[message], 16))
@@ -284,9 +286,9 @@ fn hash(message: &str) -> String {
 
 fn said(cause: Cause) -> Event {
     let (reason, action, note) = match cause {
-        Cause::Create => ("Greeted", CREATE, "Said the message for the first time."),
-        Cause::Delete => ("Deleted", DELETE, "Said farewell."),
-        _ => ("Updated", UPDATE, "Said the changed message."),
+        Cause::Create => ("Greeted", CREATE, "Printed the message for the first time."),
+        Cause::Delete => ("Deleted", DELETE, "Printed the farewell."),
+        _ => ("Updated", UPDATE, "Printed the changed message."),
     };
     Event { type_: EventType::Normal, reason, action, note: note.to_owned() }
 }
@@ -295,7 +297,7 @@ fn unsaid(reason: &'static str, action: &'static str, note: String) -> Event {
     Event { type_: EventType::Warning, reason, action, note }
 }
 
-/// Puts our finalizer on, if the Greeting is as it was seen. A metadata patch, so that nothing of the spec is touched.
+/// Adds the finalizer, if the Greeting has not changed. A patch of the metadata does not touch the spec.
 fn hold(greeting: &Greeting) -> Action<GreetingStatus, Effect> {
     let operation = if greeting.meta().finalizers.as_ref().is_none_or(Vec::is_empty) {
         json!({ "op": "add", "path": "/metadata/finalizers", "value": [FINALIZER] })
@@ -307,7 +309,7 @@ fn hold(greeting: &Greeting) -> Action<GreetingStatus, Effect> {
     patch(greeting, [unchanged, operation])
 }
 
-/// Takes our finalizer off, if it is still where it was seen. Whoever does that again or late does no harm.
+/// Removes the finalizer, if it is still at the same index. A repeated or late removal does no harm.
 pub fn let_go<E>(greeting: &Greeting) -> Action<GreetingStatus, E> {
     let at = greeting
         .meta()
@@ -321,7 +323,7 @@ pub fn let_go<E>(greeting: &Greeting) -> Action<GreetingStatus, E> {
     patch(greeting, [there, json!({ "op": "remove", "path": path })])
 }
 
-/// A patch of this very Greeting.
+/// A patch of the Greeting with this UID.
 fn patch<E>(greeting: &Greeting, operations: [serde_json::Value; 2]) -> Action<GreetingStatus, E> {
     let key = greeting.key();
     let [first, second] = operations;

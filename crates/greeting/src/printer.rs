@@ -1,7 +1,7 @@
-//! Standard output: one thread writes it, so that a blocked pipe stops no pass.
+//! Standard output. One thread writes it, so that a blocked pipe stops no reconcile.
 //!
-//! Room for a line is reserved before it is claimed, in bytes: what was claimed always has its place in the queue, and
-//! the queue has a bound. While writing fails there is no room, so that no more is claimed than can be said.
+//! The controller reserves bytes for a line before it claims the line. So a claimed line always fits into the
+//! bounded queue. While writes fail there is no room, so that no line is claimed that cannot be printed.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -17,35 +17,35 @@ use crate::handlers::Output;
 
 /// Bytes that may wait for a slow reader.
 const WAITING: u32 = 4 << 20;
-/// How long an orderly end waits for a slow reader.
+/// How long an orderly exit waits for a slow reader.
 const FLUSH: Duration = Duration::from_secs(8);
-/// How long until what could not be written is tried again.
+/// The pause after a failed write.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The same where the reader only has to catch up.
+/// The pause while the reader catches up.
 const SOON: Duration = Duration::from_millis(10);
 
-/// A place in the queue, for as long as one of its clones lives.
+/// Room in the queue, until its last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Room {
-    /// None where there is no bound.
+    /// None in a queue without a bound.
     _permit: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Room {
-    /// A place in a queue without a bound.
+    /// Room in a queue without a bound.
     pub fn unbounded() -> Self {
         Self { _permit: None }
     }
 }
 
 impl PartialEq for Room {
-    /// One place is as good as another.
+    /// All rooms are equal.
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-/// Where lines go. Cheap to clone.
+/// Prints lines. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Printer {
     sender: Sender<Message>,
@@ -68,7 +68,7 @@ enum Message {
 impl Printer {
     /// Starts the thread that writes to standard output.
     pub fn stdout() -> std::io::Result<Self> {
-        // Past the buffer of `Stdout`, which keeps no account of what was written when a write fails.
+        // Without the buffer of `Stdout`, which does not report the written bytes of a failed write.
         Self::start(File::from(std::io::stdout().as_fd().try_clone_to_owned()?))
     }
 
@@ -85,7 +85,7 @@ impl Printer {
         Ok(Self { sender, room, shared })
     }
 
-    /// A place for so many bytes, or why there is none. More than the whole queue takes it all.
+    /// Reserves this number of bytes, at most the whole queue, or returns the reason why there is no room.
     pub fn reserve(&self, bytes: usize) -> Result<Room, Output> {
         if self.shared.failing.load(Ordering::Relaxed) {
             return Err(Output::Failing);
@@ -97,19 +97,19 @@ impl Printer {
         }
     }
 
-    /// Prints lines in the room that was reserved for them, in order and without others in between. Never waits.
+    /// Prints lines in their reserved room, in order, without other lines in between. Never waits.
     pub fn print(&self, lines: Vec<String>, room: Room) -> Result<(), String> {
         self.shared.unwritten.fetch_add(lines.len(), Ordering::Relaxed);
         let sent = self.sender.send(Message::Lines { lines, room });
-        sent.map_err(|_| "the printer has ended: a line is lost".to_owned())
+        sent.map_err(|_| "the printer has exited; a line is lost".to_owned())
     }
 
-    /// Bytes that are reserved by lines that wait.
+    /// Bytes that waiting lines reserve.
     pub fn waiting(&self) -> usize {
         usize::try_from(WAITING).unwrap_or(usize::MAX).saturating_sub(self.room.available_permits())
     }
 
-    /// Waits until everything printed so far is written, but not for ever. The error is how many lines are not.
+    /// Waits up to `FLUSH` until everything is written. The error is the number of lines that are not.
     pub fn flush(&self) -> Result<(), usize> {
         let (done, written) = sync_channel(1);
         let failing = self.shared.failing.load(Ordering::Relaxed);
@@ -137,7 +137,7 @@ fn print_all(mut output: impl Write, receiver: &Receiver<Message>, shared: &Shar
     }
 }
 
-/// Writes every byte once, however long that takes: what the system did not take was not said.
+/// Writes every byte exactly once, and retries without end.
 fn write_out(output: &mut impl Write, mut rest: &[u8], failing: &AtomicBool) {
     while !rest.is_empty() {
         let written = output.write(rest).and_then(|count| match count {
@@ -148,15 +148,15 @@ fn write_out(output: &mut impl Write, mut rest: &[u8], failing: &AtomicBool) {
             Ok(count) => {
                 rest = rest.get(count..).unwrap_or_default();
                 if failing.swap(false, Ordering::Relaxed) {
-                    tracing::info!("standard output can be written again");
+                    tracing::info!("standard output accepts writes again");
                 }
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // Somebody who shares it has made it non-blocking.
+            // A process that shares the file has made it non-blocking.
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(SOON),
             Err(error) => {
                 if !failing.swap(true, Ordering::Relaxed) {
-                    tracing::error!(%error, "standard output cannot be written: nothing is said until it can");
+                    tracing::error!(%error, "cannot write to standard output; printing no lines until it works again");
                 }
                 std::thread::sleep(AGAIN);
             }
@@ -171,7 +171,7 @@ mod tests {
     use std::io;
     use std::sync::Mutex;
 
-    /// Takes what its script says, then everything; nothing while it fails.
+    /// Accepts bytes as in its script, then all; none while it fails.
     #[derive(Clone, Default)]
     struct Scripted {
         fails: Arc<AtomicBool>,
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// Takes nothing until it is let.
+    /// Accepts nothing until it gets a message.
     struct Blocked(Receiver<()>);
 
     impl Write for Blocked {
@@ -213,18 +213,18 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_comes_after_what_was_printed() {
+    fn a_flush_waits_for_the_printed_lines() {
         let output = Scripted::default();
         let printer = Printer::start(output.clone()).unwrap();
         print(&printer, &["a", "b"]);
         print(&printer, &["c"]);
         assert_eq!(printer.flush(), Ok(()));
         assert_eq!(*output.taken.lock().unwrap(), b"a\nb\nc\n");
-        assert_eq!(printer.waiting(), 0, "their room is free again");
+        assert_eq!(printer.waiting(), 0, "the room is free again");
     }
 
     #[test]
-    fn a_blocked_reader_blocks_nobody_and_takes_no_more_than_the_queue_has() {
+    fn a_blocked_reader_fills_the_queue_and_blocks_no_print() {
         let (read, blocked) = channel();
         let printer = Printer::start(Blocked(blocked)).unwrap();
         let line = "x".repeat(64 * 1024);
@@ -235,7 +235,7 @@ mod tests {
         }
         assert_eq!(printed, 64, "4 MiB");
         assert_eq!(printer.reserve(1).unwrap_err(), Output::Full);
-        // The reader goes on, and with it everything that waited.
+        // The reader continues, and so do the waiting lines.
         for _ in 0..printed {
             read.send(()).unwrap();
         }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_the_queue_takes_all_of_it() {
+    fn an_oversized_line_takes_the_whole_queue() {
         let printer = Printer::start(Scripted::default()).unwrap();
         let all = printer.reserve(usize::MAX).unwrap();
         assert_eq!(printer.reserve(1).unwrap_err(), Output::Full);
@@ -253,19 +253,19 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_written_once_whatever_fails_in_between() {
+    fn writes_every_byte_once_despite_failures() {
         let output = Scripted::default();
         *output.script.lock().unwrap() =
             vec![Ok(2), Err(ErrorKind::WouldBlock.into()), Err(ErrorKind::Interrupted.into()), Ok(1)];
         output.fails.store(true, Ordering::SeqCst);
         let printer = Printer::start(output.clone()).unwrap();
         print(&printer, &["abcdef"]);
-        // It fails at first: nothing more is taken on meanwhile.
+        // While the write fails, there is no room.
         while printer.reserve(1).is_ok() {
             std::thread::yield_now();
         }
         assert_eq!(printer.reserve(1).unwrap_err(), Output::Failing);
-        assert_eq!(printer.flush(), Err(1), "an end does not wait for what fails");
+        assert_eq!(printer.flush(), Err(1), "a flush does not wait for failing writes");
         output.fails.store(false, Ordering::SeqCst);
         while printer.reserve(1).is_err() {
             std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Lets Greetings go that are being deleted while their kind is switched off: our finalizer must hang nothing.
+//! Removes the finalizer from deleted Greetings while their kind is off, so that no deletion hangs.
 
 use std::convert::Infallible;
 
@@ -17,7 +17,7 @@ use crate::FINALIZER;
 use crate::api::{Greeting, GreetingStatus};
 use crate::plan::let_go;
 
-/// The sweeper's name, in metrics and logs.
+/// The sweeper's name in metrics and logs.
 pub const NAME: &str = "greeting-sweeper";
 
 struct Sweeper;
@@ -59,7 +59,7 @@ impl Reconciler for Sweeper {
     }
 }
 
-/// Adds the sweeper to the process, where the kind is switched off.
+/// Adds the sweeper to a process in which the kind is off.
 pub fn register(context: &Context) {
     let objects = context.optional_informer::<Greeting>(NAME, Resource::of::<Greeting>(), None);
     context.spawn_controller(NAME, Controller::new(context, Sweeper, objects, []).run());

@@ -1,6 +1,6 @@
-//! What a pass costs, exactly: allocations of the plan, as the allocator counts them.
+//! Counts the allocations of a plan.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests may panic")]
 
 #[path = "../../runtime/tests/counter/mod.rs"]
 mod counter;
@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use crate::counter::allocations;
 
-/// The most allocations of a plan that puts the finalizer on, of one that claims the first lines, and of one between two
-/// ticks.
+/// The limits of allocations for a plan that adds the finalizer, one that claims the first lines, and one
+/// between two ticks.
 const TO_HOLD: u64 = 60;
 const TO_CLAIM: u64 = 32;
 const TO_LOOK: u64 = 30;
@@ -67,9 +67,9 @@ fn a_plan_allocates_little() {
     let later = now() + SignedDuration::from_secs(10);
     let (looked, third) = allocations(|| plan(&told, &world, later));
     assert!(third.steps.is_empty() && third.events.is_empty(), "{third:?}");
-    assert_eq!(third.status, told.status, "nothing is to be done");
-    println!("{held} allocations to put the finalizer on, {claimed} to claim the lines, {looked} to look");
-    assert!(held <= TO_HOLD, "{held} to put the finalizer on");
+    assert_eq!(third.status, told.status, "nothing to do");
+    println!("{held} allocations to add the finalizer, {claimed} to claim the lines, {looked} without work");
+    assert!(held <= TO_HOLD, "{held} to add the finalizer");
     assert!(claimed <= TO_CLAIM, "{claimed} to claim the lines");
     assert!(looked <= TO_LOOK, "{looked} to look");
 }

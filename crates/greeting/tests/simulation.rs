@@ -1,10 +1,10 @@
-//! One Greeting after another under two processes that both believe that they may write, with stale caches, answers
-//! that are lost, writes that come late, crashes between any two steps, a reader that stalls, and a user who edits.
+//! Simulates Greetings under two processes that both believe that they may write. Caches are stale, answers
+//! are lost, writes come late, processes crash between any two steps, the reader stalls, and a user edits.
 //!
-//! Why: the rules of the plan are tested one by one beside it; that no line is said twice is a promise about all of
-//! them together. A failure is shrunk by proptest to a short list of [`Op`]s. More of them with
+//! The plan's tests check single rules. This test checks the promise that no line is printed twice. proptest
+//! shrinks a failure to a short list of [`Op`]s. Run more cases with
 //! `PROPTEST_CASES=100000 cargo test -p quintet-greeting --test simulation`.
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests may panic")]
 
 use std::collections::BTreeSet;
 
@@ -18,40 +18,40 @@ use quintet_greeting::printer::Room;
 use quintet_runtime::model::plan::Action;
 use serde_json::{Value, json};
 
-/// What becomes of a write.
+/// The fate of a write.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
-    /// It is carried out and answered.
+    /// The write succeeds with an answer.
     Well,
-    /// It is carried out, and the answer is lost; a look at the object afterwards is answered.
+    /// The write succeeds, and the answer is lost; a read of the object succeeds.
     NoAnswer,
-    /// The same, and the API server then cannot be asked either.
+    /// The same, and the read fails too.
     Silence,
-    /// It gets stuck on its way, and may arrive later.
+    /// The write is delayed, and may arrive later.
     Late,
-    /// It never arrives.
+    /// The write never arrives.
     Lost,
-    /// The process dies before it sends it.
+    /// The process dies before it sends the write.
     DiesBefore,
-    /// The process dies when it is carried out, before it hears of it.
+    /// The write succeeds, and the process dies before the answer.
     DiesAfter,
 }
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// A process sees so many more changes and makes a pass. Its second write, if it makes one, goes well.
+    /// A process sees this number of further changes and reconciles. Its second write, if any, succeeds.
     Pass { who: usize, sees: usize, fate: Fate },
-    /// A write that got stuck arrives.
+    /// A delayed write arrives.
     Arrive(usize),
-    /// A process is replaced by another one.
+    /// Another process replaces a process.
     Restart(usize),
-    /// The reader of a process's output stalls, or goes on.
+    /// The reader of a process's output stalls or continues.
     Stall { who: usize, full: bool },
     /// The user sets the message.
     Message(Option<&'static str>),
     /// The user sets a label.
     Label,
-    /// The user deletes it; or makes a new one, where there is none.
+    /// The user deletes the Greeting, or creates one if there is none.
     DeleteOrCreate,
     /// Time passes.
     Wait(i64),
@@ -76,7 +76,7 @@ fn op(two: bool) -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A write that was sent.
+/// A sent write.
 #[derive(Clone, Debug)]
 enum Write {
     Claim { status: GreetingStatus, version: String, uid: String, token: String },
@@ -84,13 +84,13 @@ enum Write {
     Patch { operations: Value },
 }
 
-/// Every state that the object was in; None where there was none.
+/// Every state of the object; None while there was none.
 #[derive(Default)]
 struct Server {
     history: Vec<Option<Value>>,
     version: u64,
     objects: u64,
-    /// Claims that were written: token, message and cause.
+    /// Stored claims: token, message and cause.
     claims: Vec<(String, String, String)>,
 }
 
@@ -129,10 +129,10 @@ impl Server {
         }
     }
 
-    /// Carries a write out, if its preconditions hold.
+    /// Executes a write if its preconditions hold.
     fn carry_out(&mut self, write: &Write) -> bool {
-        // Of several who take the last finalizer off at once the API server answers all with success, also those that come
-        // when the object is gone.
+        // The API server answers all concurrent removals of a last finalizer with success, even those after
+        // the object is gone.
         let gone = self.now().is_none();
         let last = self.history.iter().rev().flatten().next();
         let Some(mut object) = last.filter(|_| !gone || matches!(write, Write::Patch { .. })).cloned() else {
@@ -181,13 +181,13 @@ struct Process {
     tokens: u64,
     since: Timestamp,
     memory: Memory,
-    /// The uid that the memory is about.
+    /// The UID of the Greeting in the memory.
     about: String,
-    /// How much of the history it has seen.
+    /// Its position in the history.
     seen: usize,
-    /// How much it must have seen before it plans: its own writes.
+    /// The position with its own writes, which it must reach before it plans.
     must_see: usize,
-    /// Whether it does not know what became of its last write.
+    /// Whether the outcome of its last write is unknown.
     unclear: bool,
     full: bool,
     ticks: BTreeSet<(String, Timestamp)>,
@@ -199,12 +199,12 @@ struct Simulation {
     born: u64,
     stuck: Vec<Write>,
     now: Timestamp,
-    /// Tokens of claims whose lines were said.
+    /// Tokens of claims with printed lines.
     said: BTreeSet<String>,
-    /// UIDs whose creation, and whose deletion, was said.
+    /// UIDs with a printed creation, and with a printed deletion.
     created: BTreeSet<String>,
     deleted: BTreeSet<String>,
-    /// Tokens of claims whose process has died since it sent them.
+    /// Tokens of claims whose process died after it sent them.
     dead: BTreeSet<String>,
     log: Vec<String>,
 }
@@ -258,7 +258,7 @@ impl Simulation {
             since: self.now,
             memory: Memory::default(),
             about: String::new(),
-            // It lists.
+            // The new process lists.
             seen: self.server.history.len(),
             must_see: 0,
             unclear: false,
@@ -300,7 +300,7 @@ impl Simulation {
         }
     }
 
-    /// One pass, as the controller and the executor make it.
+    /// One reconcile, as in the controller and the executor.
     fn pass(&mut self, who: usize, sees: usize, first: Fate) {
         let process = &mut self.processes[who];
         let last = self.server.history.len();
@@ -355,7 +355,7 @@ impl Simulation {
         }
     }
 
-    /// Sends a write. True where the process knows that it was carried out.
+    /// Sends a write. Returns whether the process knows that it succeeded.
     fn send(&mut self, who: usize, write: Write, fate: Fate) -> bool {
         match fate {
             Fate::DiesBefore => {
@@ -377,7 +377,7 @@ impl Simulation {
                     return done;
                 }
                 process.unclear = true;
-                // Of a claim the object itself tells.
+                // A claim is visible in the object.
                 if let (Write::Claim { token, .. }, Fate::NoAnswer) = (&write, fate) {
                     let now = self.server.now().map(|object| object["status"]["claim"]["token"].clone());
                     return now == Some(json!(token));
@@ -385,7 +385,7 @@ impl Simulation {
                 return false;
             }
         }
-        // A look at the object does not find what is not there yet.
+        // A read does not show a delayed write.
         self.processes[who].unclear = true;
         false
     }
@@ -426,8 +426,8 @@ impl Simulation {
         }
     }
 
-    /// Everything goes well from now on.
-    fn heal(&mut self, who: &[usize], arrive: bool) {
+    /// From now on everything succeeds.
+    fn recover(&mut self, who: &[usize], arrive: bool) {
         self.log.push("heals".to_owned());
         for write in std::mem::take(&mut self.stuck) {
             if arrive {
@@ -445,9 +445,9 @@ impl Simulation {
         for &who in who {
             self.pass(who, usize::MAX, Fate::Well);
         }
-        assert_eq!(self.server.version, version, "it is quiet\n{log}");
+        assert_eq!(self.server.version, version, "no more writes\n{log}");
         let Some(object) = self.server.now() else { return };
-        assert!(object["metadata"]["deletionTimestamp"].is_null(), "it is let go\n{log}");
+        assert!(object["metadata"]["deletionTimestamp"].is_null(), "the finalizer is removed\n{log}");
         let (ready, reason) =
             (&object["status"]["conditions"][0]["status"], &object["status"]["conditions"][0]["reason"]);
         match object["spec"]["message"].as_str() {
@@ -461,7 +461,7 @@ impl Simulation {
                 let token = object["status"]["claim"]["token"].as_str().unwrap();
                 assert!(
                     self.said.contains(token) || self.dead.contains(token),
-                    "{token} is claimed by one who lives, and not said\n{log}"
+                    "{token} is claimed by a live process, and not printed\n{log}"
                 );
             }
         }
@@ -471,28 +471,28 @@ impl Simulation {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
-    /// No line twice, whatever happens; and in the end everything is claimed, and said if its process lives.
+    /// No line is printed twice. In the end everything is claimed, and printed if its process lives.
     #[test]
-    fn two_leaders_say_nothing_twice(ops in prop::collection::vec(op(true), 1..60), arrive in any::<bool>()) {
+    fn two_leaders_print_nothing_twice(ops in prop::collection::vec(op(true), 1..60), arrive in any::<bool>()) {
         let mut simulation = Simulation::new();
         for op in &ops {
             simulation.run(op);
         }
-        simulation.heal(&[0, 1], arrive);
+        simulation.recover(&[0, 1], arrive);
     }
 
-    /// The same of one leader at a time; and every claim of its that was written was said, unless it died.
+    /// The same with one leader at a time. It prints every stored claim unless it died.
     #[test]
-    fn one_leader_says_all_that_it_claimed(ops in prop::collection::vec(op(false), 1..60), arrive in any::<bool>()) {
+    fn one_leader_prints_all_its_claims(ops in prop::collection::vec(op(false), 1..60), arrive in any::<bool>()) {
         let mut simulation = Simulation::new();
         for op in &ops {
             simulation.run(op);
         }
-        simulation.heal(&[0], arrive);
+        simulation.recover(&[0], arrive);
         for (token, message, kind) in &simulation.server.claims {
             prop_assert!(
                 simulation.said.contains(token) || simulation.dead.contains(token),
-                "{} of {} by {} was not said\n{}", kind, message, token, simulation.log.join("\n")
+                "{} of {} by {} was not printed\n{}", kind, message, token, simulation.log.join("\n")
             );
         }
     }

@@ -26,17 +26,17 @@ use crate::cluster::{Cluster, ClusterArgs, is_name, is_type_absent, parse_name};
 
 /// Show what a DaemonJob would do on each node now, and why. Writes nothing.
 ///
-/// States: Done; Failed, without another retry; Running; Starting, the pod exists but has not started; Waiting; WouldRun,
-/// the node would get a pod now; Skipped, the node gets no pod in this run; NotSelected by the template. The output lists
-/// nodes in the order in which they get their pods.
+/// A node is Done, Failed (without another retry), Running, Starting (the pod has not started) or Waiting. WouldRun means
+/// that the node would get a pod now. Skipped means that the node gets no pod in this run. NotSelected means that the
+/// template does not select the node. The output lists nodes in the order in which they get their pods.
 ///
 /// With -f, the command applies nothing. It shows the effect of applying the file to the DaemonJob of that name, with its
 /// status, pods and ledger.
 ///
 /// You need permission to get the DaemonJob and ConfigMaps, and to list pods and nodes.
 ///
-/// Exit code: 0 if every selected node is done, runs, would run or waits for its turn; 1 if a selected node would not run;
-/// 2 on an error.
+/// The exit code is 0 if every selected node is done, runs, would run or waits for its turn. It is 1 if a selected node
+/// would not run, and 2 on an error.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub struct Args {

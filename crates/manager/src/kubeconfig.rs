@@ -25,8 +25,8 @@ pub async fn configure(args: &ClusterArgs) -> Result<Config> {
     // reachable without the proxy.
     if cluster.and_then(|cluster| cluster.proxy_url.as_deref()).is_some_and(|url| !url.is_empty()) {
         bail!(
-            "cannot use {name}: its cluster has a proxy-url, and Quintet does not support proxies: remove proxy-url, \
-             or run Quintet where it reaches the API server directly"
+            "cannot use {name}: its cluster has a proxy-url, which Quintet does not support. Remove proxy-url, or run \
+             Quintet where it reaches the API server directly"
         );
     }
     let authority = cluster.and_then(authority_file);

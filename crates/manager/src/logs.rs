@@ -39,7 +39,7 @@ pub struct Log {
 /// Form of the log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Plain text.
     Text,
     /// One JSON object a line.
     Json,

@@ -107,17 +107,19 @@ mod tests {
         let broken: anyhow::Error = Err::<(), _>(broken).context("cannot read the kubeconfig k").unwrap_err();
         let why = why(&broken);
         assert!(
-            why.starts_with("cannot read the kubeconfig k: this is no kubeconfig in YAML, at line "),
+            why.starts_with("cannot read the kubeconfig k: it is not a kubeconfig in YAML, at line "),
             "{why}"
         );
         assert!(!why.contains("s3cret") && !why.contains('\n'), "{why}");
         // The error and its cause both quote the credential plugin's answer.
-        let Err(KubeconfigError::Parse(parse)) = Kubeconfig::from_yaml(text) else { panic!("it is no YAML") };
+        let Err(KubeconfigError::Parse(parse)) = Kubeconfig::from_yaml(text) else {
+            panic!("the error is not about YAML")
+        };
         let error =
             anyhow::Error::new(kube::Error::Auth(AuthError::AuthExecParse(parse))).context("no client");
         assert_eq!(
             super::why(&error),
-            "no client: auth error: the credential plugin's answer is no ExecCredential"
+            "no client: auth error: the credential plugin's answer is not an ExecCredential"
         );
     }
 

@@ -237,7 +237,7 @@ fn settings(args: &Args, config: &Config, identity: String) -> Settings {
     }
 }
 
-/// Runs the election on its own thread with its own client, so that neither the decoding of a list nor a queue of writes
+/// Runs the election on its own thread with its own client. So neither the decoding of a list nor a queue of writes
 /// delays a renewal. The receiver gets the result.
 fn elect(
     config: Config,

@@ -39,9 +39,9 @@ const MANUALLY: &str = "To do it manually, with sufficient permissions, run:";
 /// The finalizers are dj.dysproz.io/ledger on pods and example.com/farewell on Greetings. The command deletes no objects of
 /// users.
 ///
-/// The manager must be stopped and stay stopped: a running manager adds the finalizers again, and loses the outcomes of pods
-/// that are deleted without one. With --manager, the command stops it first. Otherwise, stop it yourself: kubectl scale
-/// deployment NAME --replicas=0 -n NAMESPACE.
+/// The manager must be stopped and stay stopped. A running manager adds the finalizers again, and loses the outcomes of
+/// pods that are deleted without one. With --manager, the command stops it first. Otherwise, stop it yourself: kubectl
+/// scale deployment NAME --replicas=0 -n NAMESPACE.
 ///
 /// You can interrupt the command at any time, and run it again to continue. You need permission to list and patch pods and
 /// greetings. With --manager, you also need permission to get its Deployment, patch its scale, list the pods in its

@@ -1,4 +1,4 @@
-//! The PodSet custom resource: the post's fields, the template that it lacked, and what the status says of them.
+//! The PodSet custom resource: the tutorial's fields, a template, and the status.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -8,7 +8,8 @@ use quintet_runtime::model::schema::{number_or_percentage, short_name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How many pods a PodSet should keep, and which. Everything has a default: the post's manifest gives nothing.
+/// The number of pods, and their template. Every field has a default, because the tutorial's manifest has an
+/// empty spec.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "batch.tutorial.kubebuilder.io",
@@ -35,33 +36,33 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = short_name(63, "the name is also a label of the pods")
 )]
-// Without a default of its own an empty spec would be dropped, and then the scale subresource has no replicas.
+// Without this default the API server drops an empty spec, and then the scale subresource has no replicas.
 #[schemars(extend("default" = {}))]
 #[serde(rename_all = "camelCase")]
 pub struct PodSetSpec {
-    /// How many pods there should be. Default 1.
+    /// Desired number of pods. Default 1.
     #[serde(default = "replicas")]
     #[schemars(range(min = 0, max = 100_000))]
     pub replicas: i32,
 
-    /// The pod that is kept. Its restartPolicy is Always. Default: one container that runs `sleep 3600` in busybox.
-    /// The labels app and quintet.dev/kind, and one with the PodSet's UID, are always added; version: v0.1 unless
-    /// the template has a version of its own.
+    /// The pod. Its restartPolicy is Always. Default: one container that runs `sleep 3600` in busybox. The
+    /// manager adds the labels app and quintet.dev/kind, and a label with the PodSet's UID. It adds the label
+    /// version: v0.1 unless the template has this label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new("has(self.spec) && has(self.spec.containers) && self.spec.containers.size() > 0")
             .message("template.spec.containers must list at least one container; leave template out for the default"),
         validation = Rule::new("!has(self.spec) || !has(self.spec.restartPolicy) || self.spec.restartPolicy == 'Always'")
-            .message("template.spec.restartPolicy must be Always or left out: a pod of a PodSet is not meant to end")
+            .message("template.spec.restartPolicy must be Always or left out, because pods of a PodSet must not end")
     )]
     pub template: Option<RawTemplate>,
 
-    /// Seconds for which a pod must have been ready before it counts as available. Default 0.
+    /// Seconds for which a pod must be ready until it counts as available. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub min_ready_seconds: Option<i32>,
 
-    /// What happens to pods of an older template. Default: they are replaced a few at a time.
+    /// How to replace pods of an older template. Default: a few at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
 
@@ -70,41 +71,41 @@ pub struct PodSetSpec {
     #[schemars(range(min = 1, max = 315_360_000))]
     pub progress_deadline_seconds: Option<i32>,
 
-    /// Names of pods that go first when there are too many, or when pods are replaced. Names that no pod has are of no
-    /// effect; it is never changed by Quintet.
+    /// Names of pods to delete first when replicas falls or the template changes. Other names have no effect.
+    /// Quintet never changes this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1_000), inner(length(max = 253)))]
     pub pods_to_delete: Vec<String>,
 }
 
-/// What happens to pods that were made from an older template.
+/// How to replace pods of an older template.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// RollingUpdate replaces them a few at a time; OnDelete leaves them until somebody else deletes them. Default
-    /// RollingUpdate.
+    /// RollingUpdate replaces them a few at a time. OnDelete replaces them after a user or another client
+    /// deleted them. Default RollingUpdate.
     #[serde(rename = "type", default)]
     pub type_: UpdateStrategyType,
 
-    /// How many pods may be missing from the available ones while pods are replaced: a number or a percentage of
-    /// replicas, rounded down. Default 25%. If this and maxSurge come to 0, it is 1.
+    /// How many pods may be unavailable during a rollout: a number, or a percentage of replicas, rounded
+    /// down. Default 25%. If this and maxSurge are both 0, it is 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("maxUnavailable", 100_000))]
     pub max_unavailable: Option<IntOrString>,
 
-    /// How many pods there may be above replicas while pods are replaced: a number or a percentage of replicas, rounded
-    /// up. Default 0.
+    /// How many pods may exist above replicas during a rollout: a number, or a percentage of replicas,
+    /// rounded up. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("maxSurge", 100_000))]
     pub max_surge: Option<IntOrString>,
 
-    /// How many pods of older templates are left as they are: a number or a percentage of replicas, rounded up. One of
-    /// them that goes is replaced by a pod of the current template. Default 0.
+    /// How many pods of older templates to keep: a number, or a percentage of replicas, rounded up. If a kept
+    /// pod disappears, a pod of the current template replaces it. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("partition", 100_000))]
     pub partition: Option<IntOrString>,
 
-    /// Stops replacing pods for their template. Pods that go otherwise are replaced all the same.
+    /// Stops the rollout. Pods that disappear otherwise are still replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 }
@@ -115,11 +116,11 @@ pub enum UpdateStrategyType {
     /// Replace pods a few at a time.
     #[default]
     RollingUpdate,
-    /// Leave pods until somebody else deletes them.
+    /// Leave pods until a user or another client deletes them.
     OnDelete,
 }
 
-/// How many pods there are where the spec does not say: as for every workload.
+/// The default number of pods, as for every workload.
 const fn replicas() -> i32 {
     1
 }
@@ -137,49 +138,49 @@ impl Default for PodSetSpec {
     }
 }
 
-/// What is observed of a PodSet.
+/// The observed state of a PodSet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSetStatus {
-    /// The generation that this status is about.
+    /// The generation that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Pods that are neither finished nor terminating.
+    /// Pods that have not ended and are not being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// Those of them that are ready.
+    /// Ready pods among the replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
-    /// Those of them that have been ready for minReadySeconds.
+    /// Replicas that have been ready for minReadySeconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_replicas: Option<i32>,
-    /// Those of them that were made from the current template.
+    /// Replicas of the current template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_replicas: Option<i32>,
-    /// Pods that are terminating and not finished. A replacement does not wait for them.
+    /// Pods that are being deleted and have not ended. Replacements do not wait for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating_replicas: Option<i32>,
-    /// The names of the ready pods, sorted; the first 100.
+    /// The first 100 names of ready pods, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pod_names: Vec<String>,
-    /// The pods that are not ready and why, by name; the first 20.
+    /// The first 20 pods that are not ready, by name, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_ready: Vec<NotReady>,
-    /// How many more are not ready.
+    /// The number of further pods that are not ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_not_ready: Option<i32>,
-    /// The hash of the current template, a label of the pods that were made from it.
+    /// The hash of the current template, which its pods have as a label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_hash: Option<String>,
-    /// When more pods were last seen to be updated, ready or available, or fewer to be out of date.
+    /// The last time when more pods became available, fewer were outdated, or work began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_progress_time: Option<Time>,
-    /// Selects the pods of this PodSet and no other's, for autoscalers.
+    /// Selects exactly the pods of this PodSet, for autoscalers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// Available: as many pods as wanted are available. Progressing: pods become what the spec
-    /// wants, or are so; False once progressDeadlineSeconds have passed without progress. ReplicaFailure: the API server
-    /// does not take a creation or deletion, for the reason in its message.
+    /// Available: all desired pods are available. Progressing: the pods match the spec, or a change is in
+    /// progress; False after progressDeadlineSeconds without progress. ReplicaFailure: the API server rejects
+    /// a write; see the message.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
@@ -194,9 +195,9 @@ pub struct PodSetStatus {
 pub struct NotReady {
     /// Its name.
     pub pod: String,
-    /// Why, in one CamelCase word.
+    /// The reason, as one word in CamelCase.
     pub reason: String,
-    /// Why, for a person.
+    /// The reason, as text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -211,7 +212,8 @@ mod tests {
         serde_json::to_value(PodSet::crd()).unwrap()["spec"]["versions"][0].clone()
     }
 
-    /// Without the default on `spec` itself, the post's empty spec is dropped and `/scale` answers 500.
+    /// Without the default on `spec` itself, the API server drops the tutorial's empty spec, and `/scale`
+    /// answers 500.
     #[test]
     fn an_empty_spec_gets_its_defaults() {
         let version = version();
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_scaled() {
+    fn has_a_scale_subresource() {
         assert_eq!(
             version()["subresources"]["scale"],
             json!({"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas",
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_described() {
+    fn every_field_has_a_description() {
         let version = version();
         let schema = &version["schema"]["openAPIV3Schema"]["properties"];
         for part in ["spec", "status"] {
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_without_anything_is_decoded() {
+    fn decodes_an_empty_spec() {
         let spec: PodSetSpec = serde_json::from_value(json!({})).unwrap();
         assert_eq!(spec, PodSetSpec::default());
         assert_eq!(spec.replicas, 1);

@@ -1,4 +1,4 @@
-//! Wires PodSets and their pods to the queue and the plan.
+//! Connects PodSets and their pods with the queue and the plan.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,29 +26,29 @@ use crate::plan::{NAME_LABEL, UID_LABEL, name_prefix, plan};
 struct PodSets {
     pods: Informer<Pod>,
     executor: Arc<Executor>,
-    /// Pods that have left the watch without having been deleted.
+    /// Pods that left the watch without a deletion.
     departed: Arc<Departed<Pod>>,
     newcomers: Arc<Newcomers>,
 }
 
-/// PodSets that this process, while it led, has seen come into being, until their first status is written, by UID: nobody has
-/// made pods for them before. Whether they were looked at.
+/// PodSets that were created while this process led and that have no status yet, by UID. They cannot have
+/// older pods. The value is whether they were reconciled.
 #[derive(Default)]
 struct Newcomers(Mutex<HashMap<Arc<str>, bool>>);
 
-/// How well a PodSet is known when it is looked at.
+/// Whether a PodSet is new to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
-    /// It may have been there for long.
+    /// It may be old.
     Other,
-    /// It has just come into being, and was never looked at.
+    /// It is new, and this is its first reconcile.
     First,
-    /// It has come into being, and was looked at.
+    /// It is new, and was reconciled before.
     Further,
 }
 
 impl Newcomers {
-    /// Takes note of a change, which this process sees as leader or not.
+    /// Handles a change. `leads` is whether this process leads.
     fn follow(&self, change: &Change<'_, PodSet>, leads: bool) {
         match change {
             Change::Applied { new, .. } if has_begun(new) => self.forget(&new.key()),
@@ -60,7 +60,7 @@ impl Newcomers {
         }
     }
 
-    /// Looks at one.
+    /// Returns whether a PodSet is new, and marks it as reconciled.
     fn look(&self, key: &Key) -> Look {
         match self.lock().get_mut(&key.uid).map(|looked| std::mem::replace(looked, true)) {
             None => Look::Other,
@@ -78,7 +78,7 @@ impl Newcomers {
     }
 }
 
-/// Whether a status of ours was written that says that there are no older pods (any more).
+/// Whether the status shows that no older pods are left.
 fn has_begun(object: &PodSet) -> bool {
     object.status.as_ref().is_some_and(|status| status.selector.is_some())
 }
@@ -125,7 +125,7 @@ impl Reconciler for PodSets {
         if !has_begun(object) {
             match self.newcomers.look(&key) {
                 Look::First => world.unsearched = true,
-                // It is said what there is, and it may be a little old. What we have made is in the cache.
+                // The answer may be slightly old; the cache has the pods that this process created.
                 Look::Further => {
                     let since = self.pods.position(&key.namespace);
                     let selector = format!("{NAME_LABEL}={},{UID_LABEL}!={}", key.name, key.uid);
@@ -150,15 +150,15 @@ impl Reconciler for PodSets {
     }
 }
 
-/// Whether a pod has none of our labels: one that has only lost the label of the watch is no older one.
+/// Whether a pod has none of Quintet's labels. A pod that lost only the watch's label is not an older one.
 fn is_older(pod: &Pod) -> bool {
     pod.label(KIND_LABEL).is_none() && pod.label(UID_LABEL).is_none()
 }
 
 impl PodSets {
-    /// Pods that the post's operator made have its label and not that of our watch: asked for until a first status of ours
-    /// is written. Who else has pods of that label is told then.
-    /// As they are now, or were at the resourceVersion `since` or later.
+    /// Lists the pods of the tutorial's operator, which have its label but not the label of the watch, until
+    /// the first status is written. Also reports foreign pods with that label. The list is from
+    /// resourceVersion `since` or later.
     async fn look_for_older_pods(
         &self,
         object: &PodSet,
@@ -173,22 +173,17 @@ impl PodSets {
         let known: HashSet<&str> = world.pods.iter().map(|pod| &*pod.meta.uid).collect();
         let is_missed = |pod: &&Pod| pod.label(KIND_LABEL).is_some() && !known.contains(&*pod.meta.uid);
         if let Some(pod) = ours.iter().find(is_missed) {
-            // A predecessor has made or labelled it a moment ago: the cache is about to show it.
-            return Err(Error::Stale(format!(
-                "what the cache has of Pod {}/{}",
-                key.namespace, pod.meta.name
-            )));
+            // A predecessor has just created or labelled it; the cache will show it soon.
+            return Err(Error::Stale(format!("the cached Pod {}/{}", key.namespace, pod.meta.name)));
         }
         world.unmigrated = ours.into_iter().filter(is_older).map(Arc::new).collect();
         if object.status.as_ref().is_some_and(|status| status.observed_generation.is_some()) {
-            // They were told with the first status.
+            // The first status has reported them.
             return Ok(());
         }
         world.strangers = others.first().map(|first| {
             let (count, first) = (others.len(), &first.meta.name);
-            format!(
-                "{count} pods of others have the label {selector}, {first} for instance: they are left alone"
-            )
+            format!("{count} foreign pods have the label {selector}, for instance {first}; ignoring them")
         });
         Ok(())
     }
@@ -230,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_comes_while_this_process_leads_is_new() {
+    fn only_podsets_created_while_leading_are_new() {
         let newcomers = Newcomers::default();
         let [new, listed, stood_by] = ["new", "listed", "stood-by"].map(|uid| podset(uid, &json!({})));
         newcomers.follow(&Change::Applied { new: &new, old: None, came: true }, true);
@@ -241,7 +236,7 @@ mod tests {
             [Look::First, Look::Further, Look::Further]
         );
         assert_eq!([&listed, &stood_by].map(|set| newcomers.look(&set.key())), [Look::Other; 2]);
-        // Another one of the same name is new again.
+        // Another PodSet of the same name is new again.
         let again = podset("again", &json!({}));
         newcomers.follow(&Change::Deleted { old: &new }, true);
         newcomers.follow(&Change::Applied { new: &again, old: None, came: true }, true);
@@ -249,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_status_is_forgotten_whoever_wrote_it() {
+    fn drops_podsets_with_a_status() {
         let newcomers = Newcomers::default();
         let new = podset("new", &json!({}));
         newcomers.follow(&Change::Applied { new: &new, old: None, came: true }, true);

@@ -1,9 +1,9 @@
-//! PodSet: keep a number of pods.
+//! PodSet keeps a number of pods.
 //!
-//! Pods are made directly. Their names are functions of the PodSet's UID and the smallest number that is free, so
-//! that a repeated creation meets AlreadyExists. A pod belongs to its PodSet by controller reference and UID alone:
-//! strangers with the same labels are neither counted nor deleted. Which pods go when there are too many is the
-//! judgement of ReplicaSet, in [`ranking`]; how pods of an older template are replaced is in [`rollout`].
+//! The controller creates pods directly. A pod's name is a function of the PodSet's UID and the smallest free
+//! number, so a repeated creation fails with AlreadyExists. A pod belongs to a PodSet only by controller
+//! reference and UID; foreign pods with the same labels are neither counted nor deleted. [`ranking`] has
+//! ReplicaSet's order of deletion, [`rollout`] the replacement of pods of an older template.
 
 pub mod api;
 pub mod controller;
@@ -21,36 +21,35 @@ pub use controller::register;
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "podset";
 
-/// What this kind may do.
+/// The permissions of the controller.
 pub const RULES: &[Rule] = &[
     Rule {
         group: "batch.tutorial.kubebuilder.io",
         resources: &["podsets"],
         verbs: &["get", "list", "watch"],
-        why: "PodSets are what this controller acts for.",
+        why: "The controller reconciles PodSets.",
     },
     Rule {
         group: "batch.tutorial.kubebuilder.io",
         resources: &["podsets/status"],
         verbs: &["patch"],
-        why: "Their status is applied.",
+        why: "The controller applies their status.",
     },
     Rule {
         group: "batch.tutorial.kubebuilder.io",
         resources: &["podsets/finalizers"],
         verbs: &["update"],
-        why: "Pods name their PodSet as owner with blockOwnerDeletion, which clusters may guard by this.",
+        why: "The owner reference of pods has blockOwnerDeletion, which some clusters protect with this permission.",
     },
     Rule {
         group: "",
         resources: &["pods"],
         verbs: &["get", "list", "watch", "create", "delete", "patch"],
-        why: "Missing pods are made; those that have ended or are too many are deleted; those whose labels were taken \
-              away are released.",
+        why: "The controller creates and deletes pods, and releases those that lost a label.",
     },
 ];
 
-/// What `quintet uninstall` may do for this kind.
+/// The permissions of `quintet uninstall` for this kind.
 pub const UNINSTALL_RULES: &[Rule] = &[Rule {
     group: "batch.tutorial.kubebuilder.io",
     resources: &["podsets"],

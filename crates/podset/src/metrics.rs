@@ -1,4 +1,4 @@
-//! What people alert on, for all PodSets together: no object has a label of its own.
+//! Metrics of all PodSets together. None has a label for each object.
 
 use prometheus::Registry;
 use quintet_runtime::cache::aggregate_gauge::Sums;
@@ -6,10 +6,10 @@ use quintet_runtime::cache::informer::Informer;
 
 use crate::api::PodSet;
 
-/// The states of pods that are summed up.
+/// The states of pods.
 const STATES: [&str; 5] = ["desired", "ready", "available", "updated", "terminating"];
 
-/// Registers the metrics of this kind and keeps them.
+/// Registers the metrics of this kind and keeps them current.
 pub fn follow(registry: &Registry, objects: &Informer<PodSet>) -> Result<(), prometheus::Error> {
     let pods = Sums::new(
         registry,

@@ -1,25 +1,25 @@
-//! What a PodSet's plan looks at: plain data, gathered from the caches.
+//! The input of a PodSet's plan: plain data from the caches.
 
 use std::sync::Arc;
 
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::refusals::Refusals;
 
-/// What a plan looks at besides the PodSet itself.
+/// The input of a plan besides the PodSet.
 #[derive(Debug, Default)]
 pub struct World {
-    /// Its pods, by name; those that have lost the label that the watch selects by included.
+    /// Its pods, by name, including pods that lost the label of the watch.
     pub pods: Vec<Arc<Pod>>,
-    /// Those of them that have lost that label.
+    /// Its pods that lost that label.
     pub unlabelled: Vec<Arc<Pod>>,
-    /// Pods that the post's operator made for it, which have none of our labels yet.
+    /// Its pods of the tutorial's operator, which have none of Quintet's labels yet.
     pub unmigrated: Vec<Arc<Pod>>,
-    /// Whether those were not looked for yet: the PodSet was just made, and there can be none.
+    /// Whether those pods were not listed, because the PodSet is new and has none.
     pub unsearched: bool,
-    /// Names like those of its pods that other pods have: released ones, mostly.
+    /// Names in the PodSet's form that other pods have, mostly released ones.
     pub taken: Vec<Arc<str>>,
-    /// What there is to say of pods of others that have its name as a label, where that was just found out.
+    /// The report about foreign pods with its name as a label, if they were just listed.
     pub strangers: Option<String>,
-    /// What the API server refused lately, by pod name.
+    /// The recent refusals, by pod name.
     pub refusals: Refusals,
 }

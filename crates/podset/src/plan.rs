@@ -1,4 +1,4 @@
-//! What should be done for one PodSet: a pure function of what is observed and the time.
+//! The plan for one PodSet: a pure function of the observed state and the time.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -23,32 +23,33 @@ use crate::observe::World;
 use crate::rollout::{Limits, Member, rollout};
 use crate::status::{Findings, news, status};
 
-/// Label: the PodSet's name, as the post set it.
+/// Label: the PodSet's name, as in the tutorial.
 pub const NAME_LABEL: &str = "app";
-/// Label: what the post set beside the name. A template may have one of its own.
+/// Label of the tutorial. A template may set it.
 pub const VERSION_LABEL: &str = "version";
 /// Label: the PodSet's UID.
 pub const UID_LABEL: &str = "batch.tutorial.kubebuilder.io/podset-uid";
-/// Label: the hash of the template that the pod was made from.
+/// Label: the hash of the pod's template.
 pub const HASH_LABEL: &str = "batch.tutorial.kubebuilder.io/template-hash";
-/// Annotation: how many pods in a row have ended so early that this one is their replacement.
+/// Annotation: how many pods in a row ended early before this replacement.
 pub const ATTEMPT_ANNOTATION: &str = "batch.tutorial.kubebuilder.io/attempt";
 
-/// The value of [`VERSION_LABEL`], from the post.
+/// The value of [`VERSION_LABEL`] in the tutorial.
 const VERSION: &str = "v0.1";
-/// Characters of the PodSet's name that its pods' names begin with: with `-pod-` and 10 more they are host names.
+/// How many characters of the PodSet's name a pod's name has: with `-pod-` and 10 more it is a valid host
+/// name.
 const NAME_LENGTH: usize = 48;
 
-/// The post's pod.
+/// The tutorial's pod.
 static DEFAULT_TEMPLATE: LazyLock<RawTemplate> = LazyLock::new(|| {
     RawTemplate(json!({"spec": {"containers": [
         {"name": "busybox", "image": "busybox", "command": ["sleep", "3600"]}]}}))
 });
 
-/// The hash of the built-in template: a changed one must not replace any pod.
+/// The hash of the built-in template. It stays the same, so that a new built-in template replaces no pod.
 const BUILT_IN_HASH: &str = "v1-default";
 
-/// The hash of the template that pods are made from.
+/// The hash of the current template.
 pub fn template_hash(podset: &PodSet) -> Cow<'static, str> {
     podset.spec.template.as_ref().map_or(Cow::Borrowed(BUILT_IN_HASH), |template| template.hash().into())
 }
@@ -57,7 +58,7 @@ pub fn template_hash(podset: &PodSet) -> Cow<'static, str> {
 pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus> {
     let mut plan = Plan::default();
     if podset.terminating() {
-        // Owner references take the pods away; a status would come too late to be read.
+        // The garbage collector deletes the pods.
         return plan;
     }
     let limits = Limits::of(podset);
@@ -69,12 +70,12 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         missing = 0;
     }
 
-    // A pod that has ended stays for as long as its replacement must wait: it is what remembers the wait.
+    // An ended pod stays while its replacement waits, because its annotation stores the attempt.
     let mut going = Vec::new();
     let mut attempts = Vec::new();
     let mut held = Vec::new();
     for pod in world.pods.iter().filter(|pod| !pod.is_running() && pod.meta.deleted.is_none()) {
-        // What was wrong with another template says nothing of this one.
+        // Failures of another template do not count for this one.
         let is_current = pod.label(HASH_LABEL).is_none_or(|made_from| *made_from == *hash);
         match replaced_at(pod).filter(|_| is_current) {
             Some(at) if at > now && held.len() < missing => held.push(at),
@@ -102,8 +103,9 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     let failed_create = refused.map(|refusal| ("FailedCreate", refusal));
     let patches: Vec<_> = releases(podset, world).into_iter().chain(labels).collect();
     let failed_patch = first_refusal(world, &patches).map(|refusal| ("FailedPatch", refusal));
-    // An ended pod goes after its replacement has come: until then it keeps its name, so that whoever makes this
-    // plan again uses the same names. It goes before what was refused, which a quota on objects may have been.
+    // An ended pod is deleted after its replacement was created. Until then it keeps its name, so that a
+    // repeated plan uses the same names. After a rejected creation it is deleted first, because of quotas on
+    // objects.
     let steps = if failed_create.is_none() {
         [patches, creates, more, deletes]
     } else {
@@ -111,7 +113,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     };
     plan.steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
     if world.unsearched {
-        // Its pods do not wait for that. What there is to say of it does: nobody searches once it is said.
+        // Only the status waits for the search of older pods, because the status ends the search.
         plan.look_again(now);
         return plan;
     }
@@ -144,20 +146,20 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     plan
 }
 
-/// The pods that are made.
+/// The creations of a plan.
 struct Creations<'a> {
-    /// First.
+    /// The first step.
     creates: Vec<Action<PodSetStatus>>,
-    /// If those went through.
+    /// The next step, if the first succeeds.
     more: Vec<Action<PodSetStatus>>,
-    /// Pods that are there but have lost the label by which they are watched.
+    /// Patches of existing pods that lost the label of the watch.
     labels: Vec<Action<PodSetStatus>>,
-    /// What was refused lately and is still wanted.
+    /// The recent refusal of a creation that is still needed.
     refused: Option<&'a Refusal>,
 }
 
-/// So many pods as are missing, under the first free names. A refused name is waited for and not stepped over: what a quota
-/// refuses it would refuse under any name. Names before it are free to be tried.
+/// Creates the missing pods with the first free names. A rejected name is retried, not skipped, because a
+/// quota would reject any name. Names before it may be used.
 fn creations<'a>(
     podset: &'a PodSet,
     world: &'a World,
@@ -169,7 +171,7 @@ fn creations<'a>(
     if missing == 0 {
         return made;
     }
-    // All creations wait, or one is tried and the others follow if it goes through.
+    // All creations wait, or one is attempted and the others follow if it succeeds.
     made.refused = world.refusals.creations.as_ref();
     if made.refused.is_some_and(|refusal| refusal.until > now) {
         return made;
@@ -179,16 +181,16 @@ fn creations<'a>(
         if refusal
             .is_some_and(|refusal| refusal.reason == RefusalReason::LabelsMissing && refusal.until > now)
         {
-            // It is one of ours, and stands where a pod was to be made.
+            // It is our own pod, which has the name of the missing one.
             made.labels.push(merge(podset, &name, &json!({ KIND_LABEL: "PodSet" })));
             continue;
         }
         if let Some(refusal) = refusal.filter(|refusal| refusal.until > now) {
-            // This is what is waited for now, whatever stopped all of them before.
+            // The plan waits for this refusal now, even if all creations were stopped before.
             made.refused = Some(refusal);
             break;
         }
-        // What was refused is tried alone; the rest follows if it goes through.
+        // A rejected creation is retried alone; the others follow if it succeeds.
         let is_first = made.refused.is_none() || made.creates.is_empty();
         let step = if is_first { &mut made.creates } else { &mut made.more };
         step.push(create(podset, hash, name, attempt));
@@ -206,7 +208,7 @@ fn merge(podset: &PodSet, name: &str, labels: &serde_json::Value) -> Action<PodS
     }
 }
 
-/// The pods that count, and when one of them becomes available.
+/// Returns the counted pods, and requeues for the next one that becomes available.
 fn members<'a>(
     podset: &PodSet,
     world: &'a World,
@@ -218,11 +220,11 @@ fn members<'a>(
     let must_be_ready = must_be_ready.map(|seconds| SignedDuration::from_secs(seconds.into()));
     let labelled =
         world.pods.iter().filter(|pod| has_labels(podset, pod)).map(|pod| (pod, pod.label(HASH_LABEL)));
-    // They become what the post's operator made of its template, which is the built-in one.
+    // The tutorial's operator used the built-in template.
     let unmigrated = world.unmigrated.iter().map(|pod| (pod, Some(BUILT_IN_HASH)));
     let counted = labelled.chain(unmigrated).filter(|(pod, _)| pod.is_counted());
     let members = counted.map(|(pod, made_from)| {
-        // Where nothing is asked for, no clock is asked.
+        // Without minReadySeconds the clock does not matter.
         let available = match must_be_ready {
             None => pod.ready_since.is_some(),
             Some(wait) => match pod.ready_since.and_then(|since| since.checked_add(wait).ok()) {
@@ -233,14 +235,14 @@ fn members<'a>(
                 at => at.is_some(),
             },
         };
-        // One whose label somebody took off is taken to be of the current template: better none than a needless end.
+        // A pod without the hash label counts as current, because a needless replacement would be worse.
         Member { pod, outdated: made_from.is_some_and(|made_from| made_from != hash), available }
     });
     members.collect()
 }
 
-/// Releases pods whose labels were taken away, takes over those of the post's operator, and puts the label back by which
-/// pods are watched.
+/// Releases pods that lost a label of the selector, adopts pods of the tutorial's operator, and restores the
+/// label of the watch.
 fn releases(podset: &PodSet, world: &World) -> Vec<Action<PodSetStatus>> {
     let strayed = world.pods.iter().filter(|pod| pod.is_counted() && !has_labels(podset, pod));
     let unmarked = world.unlabelled.iter().filter(|pod| has_labels(podset, pod));
@@ -248,23 +250,23 @@ fn releases(podset: &PodSet, world: &World) -> Vec<Action<PodSetStatus>> {
     strayed.filter_map(|pod| release(pod)).chain(unmarked.map(|pod| mark(pod))).chain(adopted).collect()
 }
 
-/// Whether a pod has the labels that the selector of its PodSet asks for.
+/// Whether a pod has the labels of its PodSet's selector.
 fn has_labels(podset: &PodSet, pod: &Pod) -> bool {
     let meta = podset.meta();
     pod.label(NAME_LABEL) == meta.name.as_deref() && pod.label(UID_LABEL) == meta.uid.as_deref()
 }
 
-/// Lets a pod go on by itself: it is nobody's any more.
+/// Releases a pod.
 fn release(pod: &Pod) -> Option<Action<PodSetStatus>> {
     let mut operations = pod.meta.without_controller()?;
     let tests = operations.as_array_mut()?;
-    // Only as it was seen: a label that is put back in time keeps it.
+    // Only for the observed version: if the label was restored meanwhile, the pod stays.
     tests.insert(
         0,
         json!({ "op": "test", "path": "/metadata/resourceVersion", "value": &*pod.meta.resource_version }),
     );
     if pod.label(UID_LABEL).is_some() {
-        // No selector of ours finds it any more, whatever labels it is given back.
+        // Without this label no selector matches the pod, even if other labels return.
         let path = format!("/metadata/labels/{}", UID_LABEL.replace('/', "~1"));
         tests.push(json!({ "op": "remove", "path": path }));
     }
@@ -285,12 +287,12 @@ fn label(pod: &Pod, labels: &serde_json::Value) -> Action<PodSetStatus> {
     }
 }
 
-/// Puts back the label by which pods are watched.
+/// Restores the label of the watch.
 fn mark(pod: &Pod) -> Action<PodSetStatus> {
     label(pod, &json!({ KIND_LABEL: "PodSet" }))
 }
 
-/// Takes over a pod of the post's operator, whose built-in template was this one.
+/// Adopts a pod of the tutorial's operator, which used the built-in template.
 fn adopt(podset: &PodSet, pod: &Pod) -> Action<PodSetStatus> {
     let meta = podset.meta();
     label(
@@ -299,16 +301,16 @@ fn adopt(podset: &PodSet, pod: &Pod) -> Action<PodSetStatus> {
     )
 }
 
-/// When a pod that has ended may be replaced: at once, unless it replaced one that had ended too. Then it must
-/// have reached an age, so that pods that fail over and over are made ever more slowly.
+/// When an ended pod may be replaced; None means now. A pod that itself replaced an ended one must have
+/// reached an age, which is the backoff for pods that keep failing.
 fn replaced_at(pod: &Pod) -> Option<Timestamp> {
     let wait = doubled(FIRST_BACKOFF, attempt(pod).checked_sub(1)?, LONGEST_BACKOFF);
     pod.meta.created?.checked_add(wait).ok()
 }
 
-/// The attempt that the replacement of a pod is.
+/// The attempt number of a pod's replacement.
 fn next_attempt(pod: &Pod) -> u32 {
-    // A pod that no container ran in has lived for no time.
+    // A pod without a started container has a lifetime of 0.
     let lived = pod.finished.zip(pod.meta.created).map(|(end, begin)| end.duration_since(begin));
     if lived.is_some_and(|lived| lived >= LONGEST_BACKOFF) { 0 } else { attempt(pod).saturating_add(1) }
 }
@@ -317,19 +319,19 @@ fn attempt(pod: &Pod) -> u32 {
     pod.meta.annotations.get(ATTEMPT_ANNOTATION).and_then(|attempt| attempt.parse().ok()).unwrap_or_default()
 }
 
-/// The refusal of the first of these that was refused, whether or not it is tried again by now.
+/// The first refusal of these actions, even if its backoff is over.
 fn first_refusal<'a>(world: &'a World, actions: &[Action<PodSetStatus>]) -> Option<&'a Refusal> {
     let mut targets = actions.iter().filter_map(Action::target);
     targets.find_map(|(verb, resource, name)| world.refusals.of(verb, resource, name))
 }
 
-/// The refusal to make the pod of this name.
+/// The refusal of the creation of the pod with this name.
 fn refusal<'a>(world: &'a World, name: &str) -> Option<&'a Refusal> {
     world.refusals.of(Verb::Create, &PODS, name)
 }
 
-/// The names that pods can be given, in order: those that no pod has, terminating and ended ones included, and that
-/// were not lately found to be a stranger's or a released pod's.
+/// The free names in order. A pod's name is not free, even if the pod ended or is terminating. Nor is a name for which
+/// a recent creation found a foreign or released pod.
 fn free_names<'a>(podset: &'a PodSet, world: &'a World, now: Timestamp) -> impl Iterator<Item = String> + 'a {
     let taken: BTreeSet<&str> =
         world.pods.iter().map(|pod| &*pod.meta.name).chain(world.taken.iter().map(|name| &**name)).collect();
@@ -340,14 +342,14 @@ fn free_names<'a>(podset: &'a PodSet, world: &'a World, now: Timestamp) -> impl 
     })
 }
 
-/// The name of a pod: the same for whoever makes it, so that two makers collide at the API server.
+/// The name of a pod. Two processes use the same name, so the API server creates only one pod.
 fn pod_name(podset: &PodSet, number: u64) -> String {
     let uid = podset.meta().uid.as_deref().unwrap_or_default();
     let name = podset.meta().name.as_deref().unwrap_or_default();
     format!("{}{}", name_prefix(name), digest::short(&[uid, &number.to_string()], 10))
 }
 
-/// What the names of the pods of a PodSet of this name begin with.
+/// The prefix of the names of a PodSet's pods.
 pub fn name_prefix(name: &str) -> String {
     format!("{}-pod-", digest::cut(name, NAME_LENGTH))
 }

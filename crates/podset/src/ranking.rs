@@ -1,7 +1,7 @@
-//! Which pods go first when there are too many: the order of the ReplicaSet controller.
+//! The order of deletion: that of the ReplicaSet controller.
 //!
-//! ReplicaSet compares pairwise, and ties of its age buckets end the comparison there; pairs that tie in one way
-//! and pairs that tie in another can then form a circle. Here every pod has one key, and keys are ordered.
+//! ReplicaSet compares pairs, and a tie of age buckets ends a comparison. Pairs with different ties can then
+//! form a circle. Here every pod has one key, and the keys have a total order.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -11,27 +11,27 @@ use quintet_runtime::model::core_types::{Phase, Pod};
 
 use crate::rollout::Member;
 
-/// Annotation: pods with a lower cost go first; a pod without it costs 0.
+/// Annotation: pods with a lower cost are deleted first. Default 0.
 pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// A pod's place in the order: the smallest goes first.
+/// A pod's position in the order. The smallest is deleted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank<'a> {
     assigned: bool,
     phase: u8,
     ready: bool,
-    /// Not ReplicaSet's: a pod that was ready for minReadySeconds is not given up for one that was not.
+    /// Not part of ReplicaSet's order: keeps available pods longer than ready ones.
     available: bool,
     cost: i32,
     doubled_up: Reverse<usize>,
     ready_for: Option<u32>,
     restarts: Reverse<u32>,
     age: Option<u32>,
-    /// Names end in a digest, so that among equals chance decides and the same pods are chosen again.
+    /// Names end in a digest, so ties are random, but repeatable.
     name: &'a str,
 }
 
-/// The pods in the order in which they go when there are too many.
+/// Sorts pods in the order of deletion.
 pub fn ranked(mut members: Vec<Member<'_>>, now: Timestamp) -> Vec<Member<'_>> {
     let mut on_node: HashMap<&str, usize> = HashMap::new();
     for member in &members {
@@ -65,7 +65,7 @@ fn rank<'a>(member: &Member<'a>, on_node: &HashMap<&str, usize>, now: Timestamp)
     }
 }
 
-/// The deletion cost. What is not a number costs nothing, as with ReplicaSet, whose numbers have no plus sign.
+/// The deletion cost; 0 if it is not a number. As for ReplicaSet, a number has no plus sign.
 fn cost(pod: &Pod) -> i32 {
     pod.meta
         .annotations
@@ -75,8 +75,8 @@ fn cost(pod: &Pod) -> i32 {
         .unwrap_or_default()
 }
 
-/// The age's base-2 logarithm, whole: pods of about the same age are equals (KEP-2185), or else it would always be
-/// the newest that go, and with them whatever zone came back last.
+/// The integer base-2 logarithm of the age: pods of about the same age are equal (KEP-2185). Otherwise the
+/// newest pods would always be deleted, and with them those of the zone that recovered last.
 fn bucket(since: Timestamp, now: Timestamp) -> Option<u32> {
     u128::try_from(now.duration_since(since).as_nanos()).ok()?.checked_ilog2()
 }
@@ -94,7 +94,7 @@ mod tests {
         "2026-01-02T00:00:00Z".parse().unwrap()
     }
 
-    /// A running and ready pod on a node of its own, changed by a JSON merge.
+    /// A running and ready pod on its own node, with changes.
     fn pod(name: &str, change: &Value) -> Arc<Pod> {
         let mut pod = json!({
             "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": {}},
@@ -125,7 +125,7 @@ mod tests {
         json!([{"type": "Ready", "status": "True", "lastTransitionTime": at}])
     }
 
-    /// The pod `z` goes before `a`, although `a` comes first by name.
+    /// Pod `z` is deleted before `a`, although `a` comes first by name.
     #[rstest]
     #[case::unassigned_before_assigned(json!({"/spec/nodeName": null}), json!({"/status/phase": "Pending"}))]
     #[case::pending_before_unknown(json!({"/status/phase": "Pending"}), json!({"/status/phase": "Unknown"}))]
@@ -151,7 +151,7 @@ mod tests {
         json!({"/status/containerStatuses": [{"restartCount": 1}]}),
         json!({"/metadata/creationTimestamp": "2026-01-01T23:00:00Z"}))]
     #[case::newer_first(json!({"/metadata/creationTimestamp": "2026-01-01T23:00:00Z"}), json!({}))]
-    fn goes_first(#[case] first: Value, #[case] second: Value) {
+    fn deletes_first(#[case] first: Value, #[case] second: Value) {
         let (first, second) = (pod("z", &first), pod("a", &second));
         for pods in [vec![&first, &second], vec![&second, &first]] {
             assert_eq!(&*ranked(pods, now())[0].meta.name, "z");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn doubled_up_pods_go_before_lone_ones_that_are_younger() {
+    fn shared_nodes_lose_pods_before_younger_pods() {
         let on = |name, node: &str| pod(name, &json!({"/spec/nodeName": node}));
         let young = pod("b", &json!({"/status/conditions": ready_since("2026-01-01T23:59:00Z")}));
         let (one, two) = (on("c", "full"), on("d", "full"));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_available_stays_longer_than_what_is_ready() {
+    fn keeps_available_pods_longer_than_ready_ones() {
         let (dear, cheap) = (
             pod("a", &json!({"/metadata/annotations": {DELETION_COST_ANNOTATION: "5"}})),
             pod("b", &json!({})),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_go_by_name() {
+    fn the_name_decides_ties() {
         let (a, b) = (pod("a", &json!({})), pod("b", &json!({})));
         assert_eq!(&*ranked(vec![&b, &a], now())[0].meta.name, "a");
     }
@@ -214,9 +214,9 @@ mod tests {
     }
 
     proptest! {
-        /// A total order: the result depends on the pods alone, not on the order in which they came.
+        /// The order is total: the result does not depend on the input order.
         #[test]
-        fn the_order_they_come_in_does_not_matter(
+        fn does_not_depend_on_the_input_order(
             pods in prop::collection::vec(any_pod(), 0..12), shuffle in any::<prop::sample::Index>(),
         ) {
             let pods: Vec<Arc<Pod>> = pods

@@ -1,4 +1,4 @@
-//! Which pods go: those that are too many, and those of an older template, never more at once than the spec bears.
+//! Selects the pods to delete: surplus pods, and pods of an older template within the limits of the spec.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,30 +11,30 @@ use quintet_runtime::model::int_or_percent::{Round, of_whole};
 use crate::api::{PodSet, UpdateStrategyType};
 use crate::ranking::ranked;
 
-/// maxUnavailable in percent, where the spec does not say: as for a Deployment.
+/// The default of maxUnavailable in percent, as for a Deployment.
 const MAX_UNAVAILABLE: usize = 25;
-/// The schema's maximum of replicas: what was stored before there was a schema may ask for more.
+/// The schema's maximum of replicas. An object from before the schema may have more.
 const MOST_REPLICAS: usize = 100_000;
 
-/// What the spec bears, in pods.
+/// The limits of the spec, in pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many pods there should be.
+    /// The desired number of pods.
     pub wanted: usize,
-    /// How many of them may be missing from the available ones by a deletion of ours.
+    /// How many desired pods may be unavailable through deletions of this controller.
     pub unavailable: usize,
-    /// How many more there may be while pods are replaced.
+    /// How many pods may exist above the desired number during a rollout.
     pub surge: usize,
-    /// How many pods of older templates are left alone.
+    /// How many pods of older templates to keep.
     pub partition: usize,
-    /// Whether pods of older templates are replaced at all.
+    /// Whether to replace pods of older templates.
     pub rolls: bool,
 }
 
 impl Limits {
-    /// What this PodSet says.
+    /// The limits of this PodSet.
     pub fn of(podset: &PodSet) -> Self {
-        // What was stored before there was a schema may ask for less than none.
+        // An object from before the schema may have a negative number.
         let wanted = usize::try_from(podset.spec.replicas).unwrap_or_default().min(MOST_REPLICAS);
         let strategy = podset.spec.update_strategy.as_ref();
         let amount = |amount: Option<&IntOrString>, round| of_whole(amount?, wanted, round);
@@ -44,7 +44,7 @@ impl Limits {
             .unwrap_or(wanted * MAX_UNAVAILABLE / 100);
         Self {
             wanted,
-            // With neither nothing could ever be replaced.
+            // With both at 0, nothing could be replaced.
             unavailable: if surge == 0 { unavailable.max(1) } else { unavailable },
             surge,
             partition: strategy
@@ -57,34 +57,34 @@ impl Limits {
     }
 }
 
-/// A counted pod, as the rollout sees it.
+/// A counted pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
     /// The pod.
     pub pod: &'a Arc<Pod>,
-    /// Whether it was made from an older template.
+    /// Whether it has an older template.
     pub outdated: bool,
-    /// Whether it has been ready for long enough.
+    /// Whether it is available.
     pub available: bool,
 }
 
-/// What a rollout does next.
+/// The next step of a rollout.
 #[derive(Debug, PartialEq)]
 pub struct Rollout<'a> {
-    /// The pods that go now.
+    /// The pods to delete now.
     pub going: Vec<&'a Arc<Pod>>,
-    /// How many counted pods there may be.
+    /// How many counted pods may exist.
     pub allowed: usize,
-    /// How many pods of older templates are yet to be replaced.
+    /// How many pods of older templates are still to be replaced.
     pub outdated: usize,
 }
 
-/// Decides which pods go. One order serves both ends: first the pods that the spec names, then those that are replaced,
-/// then ReplicaSet's.
+/// Selects the pods to delete. Both reasons use one order: named pods first, then outdated ones, then
+/// ReplicaSet's order.
 ///
-/// What is too many always goes, an available pod only while enough others are. For its template a pod goes only while new
-/// pods that are not available yet and pods that are missing stay within maxUnavailable, as with a Deployment: or a template
-/// that crashes would take an old pod with it each time that one of them is unavailable for a moment.
+/// Surplus pods are always deleted, available ones only while enough others are available. An outdated pod is
+/// deleted only while unavailable new pods and missing pods stay within maxUnavailable, as for a Deployment.
+/// Otherwise a crashing template would cost an old pod whenever one of them is briefly unavailable.
 pub fn rollout<'a>(
     limits: Limits,
     named: &[String],
@@ -104,7 +104,7 @@ pub fn rollout<'a>(
     let named: HashSet<&str> = named.iter().map(String::as_str).collect();
     let is_named = |member: &Member<'_>| named.contains(&*member.pod.meta.name);
     let mut order = ranked(members, now);
-    // Which of the outdated ones are left alone is the same order's decision.
+    // The same order decides which outdated pods to keep.
     order.sort_by_key(|member| !is_named(member));
     let mut yet = replaced;
     let mut order: Vec<(Member<'_>, bool)> = order
@@ -155,19 +155,19 @@ mod tests {
 
     #[rstest]
     #[case::default(json!({"replicas": 10}), 2, 0)]
-    #[case::never_none(json!({"replicas": 3}), 1, 0)]
+    #[case::at_least_one(json!({"replicas": 3}), 1, 0)]
     #[case::both_zero(json!({"replicas": 10, "updateStrategy": {"maxUnavailable": 0, "maxSurge": "0%"}}), 1, 0)]
     #[case::surge_alone(json!({"replicas": 10, "updateStrategy": {"maxUnavailable": 0, "maxSurge": 1}}), 0, 1)]
     #[case::surge_is_rounded_up(json!({"replicas": 10, "updateStrategy": {"maxSurge": "11%", "maxUnavailable": "19%"}}), 1, 2)]
-    #[case::nonsense_was_stored(json!({"replicas": 4, "updateStrategy": {"maxSurge": -1, "maxUnavailable": "x"}}), 1, 0)]
-    fn limits_in_pods(#[case] spec: Value, #[case] unavailable: usize, #[case] surge: usize) {
+    #[case::stored_nonsense(json!({"replicas": 4, "updateStrategy": {"maxSurge": -1, "maxUnavailable": "x"}}), 1, 0)]
+    fn computes_limits_in_pods(#[case] spec: Value, #[case] unavailable: usize, #[case] surge: usize) {
         let limits = limits(&spec);
         assert_eq!((limits.unavailable, limits.surge), (unavailable, surge));
         assert!(limits.rolls);
     }
 
     #[test]
-    fn what_does_not_roll() {
+    fn on_delete_and_paused_do_not_roll() {
         for strategy in [json!({"type": "OnDelete"}), json!({"paused": true})] {
             assert!(!limits(&json!({"updateStrategy": strategy})).rolls);
         }
@@ -175,7 +175,8 @@ mod tests {
         assert_eq!(limits(&json!({"replicas": 3, "updateStrategy": {"partition": "50%"}})).partition, 2);
     }
 
-    /// A pod's letters: `o` of an older template, else `n`; `a` available, `r` ready, else `u`.
+    /// Pods from words: `o` has an older template, `n` the current one; `a` is available, `r` ready, `u`
+    /// neither.
     fn pods(words: &str) -> Vec<(String, Arc<Pod>)> {
         words
             .split_whitespace()
@@ -198,8 +199,8 @@ mod tests {
     #[case::enough(json!({"replicas": 2}), "na na", "", 2)]
     #[case::too_many(json!({"replicas": 2}), "na nu na", "nu1", 2)]
     #[case::too_many_of_old_first(json!({"replicas": 2}), "na na oa", "oa2", 2)]
-    #[case::a_crashing_template_takes_no_old_pod_that_is_unavailable_for_a_moment(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 2}}), "oa ou nu nu", "", 4)]
-    #[case::ready_is_worth_something(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 1}}), "or or or or", "or0", 4)]
+    #[case::a_crashing_template_costs_no_briefly_unavailable_pod(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 2}}), "oa ou nu nu", "", 4)]
+    #[case::deletes_ready_old_pods_within_the_limit(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 1}}), "or or or or", "or0", 4)]
     #[case::old_unavailable_first(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 1}}), "oa oa ou oa", "ou2", 4)]
     #[case::old_unavailable_within_the_limit(json!({"replicas": 3}), "ou ou ou", "ou0", 3)]
     #[case::old_available_within_the_limit(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 2}}), "oa oa oa oa", "oa0 oa1", 4)]
@@ -211,9 +212,9 @@ mod tests {
     #[case::partition(json!({"replicas": 3, "updateStrategy": {"partition": 2}}), "oa oa oa", "oa0", 3)]
     #[case::partition_reached(json!({"replicas": 3, "updateStrategy": {"partition": 2, "maxSurge": 5}}), "oa oa na", "", 3)]
     #[case::on_delete(json!({"replicas": 2, "updateStrategy": {"type": "OnDelete"}}), "oa ou", "", 2)]
-    #[case::paused_and_too_many(json!({"replicas": 1, "updateStrategy": {"paused": true}}), "oa nu", "nu1", 1)]
+    #[case::paused_with_a_surplus(json!({"replicas": 1, "updateStrategy": {"paused": true}}), "oa nu", "nu1", 1)]
     #[case::down_to_none(json!({"replicas": 0}), "na nu oa", "oa2 nu1 na0", 0)]
-    fn goes(#[case] spec: Value, #[case] words: &str, #[case] going: &str, #[case] allowed: usize) {
+    fn deletes(#[case] spec: Value, #[case] words: &str, #[case] going: &str, #[case] allowed: usize) {
         let pods = pods(words);
         let decided = rollout(limits(&spec), &[], members(&pods), now());
         let names: Vec<&str> = decided.going.iter().map(|pod| &*pod.meta.name).collect();
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn named_pods_go_first_as_far_as_enough_stay_available() {
+    fn deletes_named_pods_first_while_enough_stay_available() {
         let pods = pods("na na nu na");
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let going = |replicas: usize, unavailable: usize, names: &[&str]| -> Vec<String> {
@@ -231,7 +232,7 @@ mod tests {
         };
         assert_eq!(going(3, 1, &["na3", "unknown"]), ["na3"]);
         assert_eq!(going(2, 1, &["na3"]), ["na3", "nu2"]);
-        assert_eq!(going(4, 1, &["na3"]), Vec::<String>::new(), "a name alone makes no pod go");
+        assert_eq!(going(4, 1, &["na3"]), Vec::<String>::new(), "a name alone deletes no pod");
     }
 
     prop_compose! {
@@ -246,9 +247,10 @@ mod tests {
     }
 
     proptest! {
-        /// No decision takes available pods below the promise; what is too many always goes; it comes to an end.
+        /// No deletion takes the available pods below the limit, surplus pods are deleted, and every rollout
+        /// ends.
         #[test]
-        fn promises_are_kept_and_every_rollout_ends((limits, words) in any_world(), named in prop::collection::vec(0..12_usize, 0..3)) {
+        fn every_rollout_ends_within_its_limits((limits, words) in any_world(), named in prop::collection::vec(0..12_usize, 0..3)) {
             let mut pods = pods(&words);
             let names: Vec<String> =
                 named.iter().filter_map(|at| Some(pods.get(*at)?.1.meta.name.to_string())).collect();
@@ -261,13 +263,13 @@ mod tests {
                 let going: Vec<_> = decided.going.iter().map(|pod| pod.meta.name.clone()).collect();
                 let allowed = decided.allowed;
                 prop_assert!(allowed <= limits.wanted + limits.surge);
-                prop_assert!(going.len() >= counted.saturating_sub(allowed), "what is too many goes");
+                prop_assert!(going.len() >= counted.saturating_sub(allowed), "deletes surplus pods");
                 pods.retain(|(_, pod)| !going.contains(&pod.meta.name));
                 prop_assert!(available(&pods) >= before.min(least));
                 if !limits.rolls {
                     prop_assert_eq!(going.len(), counted.saturating_sub(limits.wanted));
                 }
-                // The controller's other half, and kubelets that make all pods available.
+                // Simulates the creations, and kubelets that make all pods available.
                 for _ in counted..allowed {
                     let mut pod = Pod { ready_since: Some(now()), ..Pod::default() };
                     pod.meta.name = format!("made-{round}-{}", pods.len()).into();

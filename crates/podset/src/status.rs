@@ -1,4 +1,4 @@
-//! What the status says of the pods, and what is news in it.
+//! The status of a PodSet, and the Events from its changes.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -13,36 +13,36 @@ use crate::api::{NotReady, PodSet, PodSetStatus, UpdateStrategyType};
 use crate::plan::{NAME_LABEL, UID_LABEL};
 use crate::rollout::Member;
 
-/// Pod names that the status lists.
+/// The limit of pod names in the status.
 const MOST_NAMES: usize = 100;
-/// Pods that are not ready that the status lists.
+/// The limit of pods that are not ready in the status.
 const MOST_NOT_READY: usize = 20;
-/// progressDeadlineSeconds where the spec does not say: as for a Deployment.
+/// The default of progressDeadlineSeconds, as for a Deployment.
 const PROGRESS_DEADLINE: i32 = 600;
 
-/// What a plan has found out, for the status.
+/// The results of a plan that the status reports.
 pub struct Findings<'a> {
     /// The hash of the current template.
     pub hash: &'a str,
-    /// How many pods there should be.
+    /// The desired number of pods.
     pub wanted: usize,
-    /// Whether no pod of the post's operator is left that lacks our labels.
+    /// Whether every pod of the tutorial's operator has Quintet's labels.
     pub is_migrated: bool,
     /// Whether the namespace is being deleted.
     pub namespace_terminating: bool,
     /// The counted pods.
     pub members: Vec<Member<'a>>,
-    /// Pods that are terminating and have not ended.
+    /// Pods that are being deleted and have not ended.
     pub terminating: usize,
-    /// How many pods of older templates are yet to be replaced.
+    /// How many pods of older templates are still to be replaced.
     pub outdated: usize,
-    /// Until when the replacement of a pod that keeps ending waits.
+    /// Until when the replacement waits for pods that keep ending.
     pub held_until: Option<Timestamp>,
-    /// What the API server does not take, under the reason of the condition.
+    /// The refusal to report, with the reason of the condition.
     pub failure: Option<(&'static str, &'a Refusal)>,
 }
 
-/// The whole status, and when time alone would change it.
+/// Returns the status, and when it changes by time alone.
 pub fn status(podset: &PodSet, found: &Findings<'_>, now: Timestamp) -> (PodSetStatus, Option<Timestamp>) {
     let members = &found.members;
     let nothing = PodSetStatus::default();
@@ -72,7 +72,7 @@ pub fn status(podset: &PodSet, found: &Findings<'_>, now: Timestamp) -> (PodSetS
         more_not_ready,
         template_hash: Some(found.hash.to_owned()),
         last_progress_time: None,
-        // Until all pods have its labels it would be wrong; and while it is absent they are looked for.
+        // Without these labels on all pods it would be wrong. While it is absent, older pods are listed.
         selector: found.is_migrated.then(|| {
             let (name, uid) =
                 (meta.name.as_deref().unwrap_or_default(), meta.uid.as_deref().unwrap_or_default());
@@ -81,7 +81,7 @@ pub fn status(podset: &PodSet, found: &Findings<'_>, now: Timestamp) -> (PodSetS
         conditions: Vec::new(),
     };
     let is_complete = members.len() == found.wanted && available >= found.wanted && found.outdated == 0;
-    // What was complete begins anew when it no longer is.
+    // The deadline starts over when a complete PodSet is no longer complete.
     let is_settled = is_complete || is_paused(podset, members);
     let begins = !is_settled && (was_settled(before) || before.observed_generation != meta.generation);
     let since = match &before.last_progress_time {
@@ -97,7 +97,7 @@ pub fn status(podset: &PodSet, found: &Findings<'_>, now: Timestamp) -> (PodSetS
     let waits = found
         .held_until
         .filter(|_| !is_enough)
-        .map(|at| format!(" Pods keep ending: the next one is made at {}.", whole_seconds(at)))
+        .map(|at| format!(" Pods keep ending. The next one is created at {}.", whole_seconds(at)))
         .unwrap_or_default();
     let progressing = progressing(podset, found, available, (deadline, now));
     let waits_for_deadline = progressing.reason == "Updating";
@@ -121,17 +121,19 @@ pub fn status(podset: &PodSet, found: &Findings<'_>, now: Timestamp) -> (PodSetS
 
 fn replica_failure(found: &Findings<'_>) -> Wanted {
     let (status, reason, message) = match found.failure {
-        _ if found.namespace_terminating => {
-            (true, "NamespaceTerminating", "the namespace is being deleted: nothing is made in it".to_owned())
-        }
+        _ if found.namespace_terminating => (
+            true,
+            "NamespaceTerminating",
+            "the namespace is being deleted, so no pod can be created".to_owned(),
+        ),
         Some((reason, refusal)) => (true, reason, refusal.message.clone()),
         None => (false, "NoFailure", String::new()),
     };
     Wanted { type_: "ReplicaFailure", status: Some(status), reason, message }
 }
 
-/// Whether anything has become better since `before`: more pods are available, or fewer are out of date; or it is about
-/// another template. Pods that are only made are no progress, or one that ends and is made again would be.
+/// Whether there was progress since `before`: more available pods, fewer outdated pods, or another template.
+/// A creation alone is not progress, because a pod may end and be created again.
 fn has_progressed(before: &PodSetStatus, after: &PodSetStatus) -> bool {
     let outdated = |status: &PodSetStatus| Some(status.replicas? - status.updated_replicas?);
     before.template_hash != after.template_hash
@@ -139,13 +141,13 @@ fn has_progressed(before: &PodSetStatus, after: &PodSetStatus) -> bool {
         || outdated(after) < outdated(before)
 }
 
-/// Whether pods of an older template wait for somebody to take the pause back.
+/// Whether pods of an older template wait for the end of a pause.
 fn is_paused(podset: &PodSet, members: &[Member<'_>]) -> bool {
     let paused = podset.spec.update_strategy.as_ref().and_then(|strategy| strategy.paused);
     paused == Some(true) && members.iter().any(|member| member.outdated)
 }
 
-/// Whether nothing was left to do, or nothing was to be done.
+/// Whether the rollout was complete, paused or not automatic.
 fn was_settled(before: &PodSetStatus) -> bool {
     let settled = ["PodsUpdated", "OnDelete", "PartitionReached", "Paused"];
     before
@@ -163,7 +165,7 @@ fn progressing(
     let strategy = podset.spec.update_strategy.as_ref();
     let all = found.members.len();
     let older = found.members.iter().filter(|member| member.outdated).count();
-    let so_far = format!("{} of {} pods are of the current template", all - older, found.wanted);
+    let so_far = format!("{} of {} pods have the current template", all - older, found.wanted);
     let say = |status, reason, message| Wanted { type_: "Progressing", status, reason, message };
     let is_complete = all == found.wanted && available >= found.wanted && found.outdated == 0;
     if is_paused(podset, &found.members) {
@@ -181,22 +183,20 @@ fn progressing(
     }
     let on_delete = strategy.is_some_and(|strategy| strategy.type_ == UpdateStrategyType::OnDelete);
     match older {
-        0 => say(Some(true), "PodsUpdated", format!("All {all} pods are of the current template.")),
+        0 => say(Some(true), "PodsUpdated", format!("All {all} pods have the current template.")),
         _ if on_delete => {
-            say(Some(true), "OnDelete", format!("{so_far}; the others are replaced when they are deleted."))
+            say(Some(true), "OnDelete", format!("{so_far}; the others are replaced after their deletion."))
         }
-        _ => {
-            say(Some(true), "PartitionReached", format!("{so_far}; partition leaves the others as they are."))
-        }
+        _ => say(Some(true), "PartitionReached", format!("{so_far}; partition keeps the others.")),
     }
 }
 
-/// Why a counted pod is not ready; None where it is.
+/// Why a counted pod is not ready; None if it is ready.
 fn why_not_ready(pod: &Pod) -> Option<NotReady> {
     if pod.ready_since.is_some() {
         return None;
     }
-    // While a kubelet waits with a restart, the container is terminated and has no reason to wait.
+    // Before a restart, the container is terminated and has no waiting reason.
     let crash_loop = pod.crashed.as_ref().map(|_| "CrashLoopBackOff");
     let (reason, message) = if let Some(message) = &pod.unschedulable {
         ("Unschedulable", message.to_string())
@@ -209,17 +209,17 @@ fn why_not_ready(pod: &Pod) -> Option<NotReady> {
     } else if pod.node.is_none() {
         ("Scheduling", String::new())
     } else if pod.phase == Phase::Unknown {
-        ("Unknown", "its node does not say".to_owned())
+        ("Unknown", "the node does not report".to_owned())
     } else if pod.phase == Phase::Pending {
         ("Starting", String::new())
     } else {
-        ("NotReady", "it runs and its readiness probes or gates do not pass".to_owned())
+        ("NotReady", "the pod runs; its readiness probes or gates fail".to_owned())
     };
     let message = conditions::shorten(message, 256);
     Some(NotReady { pod: pod.meta.name.to_string(), reason: reason.to_owned(), message })
 }
 
-/// Events, made from the difference of two statuses so that each comes once.
+/// Returns Events from the difference of two statuses, so that each is recorded once.
 pub fn news(before: Option<&PodSetStatus>, after: &PodSetStatus) -> Vec<Event> {
     let reason = |status: &PodSetStatus| -> Option<(String, String)> {
         let found = status.conditions.iter().find(|condition| condition.type_ == "Progressing")?;

@@ -1,6 +1,6 @@
-//! What a pass costs, exactly: allocations of the plan, as the allocator counts them.
+//! Counts the allocations of a plan.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests may panic")]
 
 #[path = "../../runtime/tests/counter/mod.rs"]
 mod counter;
@@ -19,7 +19,7 @@ use crate::counter::allocations;
 
 const REPLICAS: usize = 1_000;
 
-/// The most allocations for each pod, of a plan that makes all of them and of one that finds everything as it should be.
+/// The limits of allocations for each pod: for a plan that creates all pods, and for one without work.
 const TO_MAKE: u64 = 140;
 const TO_LOOK: u64 = 2;
 
@@ -52,13 +52,9 @@ fn a_plan_allocates_little_for_each_pod() {
     assert_eq!(world.pods.len(), REPLICAS);
     let full = podset(&serde_json::to_value(plan(&empty, &world, now()).status).unwrap());
     let (looked, second) = allocations(|| plan(&full, &world, now()));
-    assert_eq!(
-        (second.steps.len(), second.status.as_ref()),
-        (0, full.status.as_ref()),
-        "nothing is to be done"
-    );
+    assert_eq!((second.steps.len(), second.status.as_ref()), (0, full.status.as_ref()), "nothing to do");
     let pods = u64::try_from(REPLICAS).unwrap();
-    println!("{made} allocations to make {REPLICAS} pods, {looked} to look at them");
-    assert!(made <= TO_MAKE * pods, "{made} to make {REPLICAS} pods");
-    assert!(looked <= TO_LOOK * pods, "{looked} to look at {REPLICAS} pods");
+    println!("{made} allocations to create {REPLICAS} pods, {looked} without work");
+    assert!(made <= TO_MAKE * pods, "{made} to create {REPLICAS} pods");
+    assert!(looked <= TO_LOOK * pods, "{looked} for {REPLICAS} pods without work");
 }

@@ -1,15 +1,14 @@
-//! The address of a Pulsar service: `pulsar://host:6650`, with several hosts where there are several brokers, and
-//! `pulsar+ssl://` for TLS.
+//! The address of a Pulsar service: `pulsar://host:6650`, or `pulsar+ssl://` for TLS, with one or more hosts.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Where brokers listen.
+/// The address of a Pulsar service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceAddress {
-    /// Whether TLS is spoken.
+    /// Whether to use TLS.
     pub tls: bool,
-    /// At least one; any of them will do.
+    /// At least one host; each of them serves the client.
     pub hosts: Vec<Host>,
 }
 
@@ -22,9 +21,9 @@ pub struct Host {
     pub port: u16,
 }
 
-/// Why an address is none.
+/// Why an address is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{address:?} is no address of a Pulsar service: {why}")]
+#[error("{address:?} is not an address of a Pulsar service: {why}")]
 pub struct Malformed {
     address: String,
     why: String,
@@ -53,7 +52,7 @@ fn parse_host(host: &str, default_port: u16) -> Result<Host, String> {
         Some(rest) => {
             let (name, port) = rest.split_once(']').ok_or_else(|| format!("{host:?} lacks a bracket"))?;
             if name.parse::<std::net::Ipv6Addr>().is_err() {
-                return Err(format!("{name:?} is no IPv6 address"));
+                return Err(format!("{name:?} is not an IPv6 address"));
             }
             (name, port)
         }
@@ -61,15 +60,15 @@ fn parse_host(host: &str, default_port: u16) -> Result<Host, String> {
     };
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
     if name.is_empty() || !name.chars().all(allowed) {
-        return Err(format!("{host:?} is no host"));
+        return Err(format!("{host:?} is not a host"));
     }
     let port = match port.strip_prefix(':') {
         None if port.is_empty() => default_port,
         Some(port) => match port.parse() {
             Ok(port @ 1..) => port,
-            _ => return Err(format!("{port:?} is no port")),
+            _ => return Err(format!("{port:?} is not a port")),
         },
-        None => return Err(format!("{port:?} does not belong behind a host")),
+        None => return Err(format!("{port:?} must not follow a host")),
     };
     Ok(Host { name: name.to_owned(), port })
 }
@@ -96,7 +95,7 @@ impl ServiceAddress {
         if self.tls { "pulsar+ssl" } else { "pulsar" }
     }
 
-    /// The address of one host of it.
+    /// The address of one of its hosts.
     pub fn of(&self, host: &Host) -> String {
         format!("{}://{host}", self.scheme())
     }
@@ -120,7 +119,7 @@ mod tests {
     #[case("pulsar+ssl://a,b:7,c", &["a:6651", "b:7", "c:6651"])]
     #[case("pulsar://a:1/", &["a:1"])]
     #[case("pulsar://10.0.0.1:1,[::1]:2,[2001:db8::1]", &["10.0.0.1:1", "[::1]:2", "[2001:db8::1]:6650"])]
-    fn an_address_names_its_hosts(#[case] address: &str, #[case] expected: &[&str]) {
+    fn parses_hosts_and_ports(#[case] address: &str, #[case] expected: &[&str]) {
         assert_eq!(hosts(address), expected);
     }
 
@@ -129,25 +128,25 @@ mod tests {
     #[case("localhost:6650", "must begin with")]
     #[case("http://localhost:8080", "must begin with")]
     #[case("PULSAR://a", "must begin with")]
-    #[case("pulsar://", "no host")]
-    #[case("pulsar://a,,b", "no host")]
-    #[case("pulsar://a:0", "no port")]
-    #[case("pulsar://a:65536", "no port")]
-    #[case("pulsar://a:", "no port")]
-    #[case("pulsar://a:b:c", "no port")]
-    #[case("pulsar://a/b", "no host")]
-    #[case("pulsar://a b", "no host")]
-    #[case("pulsar://user@a", "no host")]
+    #[case("pulsar://", "not a host")]
+    #[case("pulsar://a,,b", "not a host")]
+    #[case("pulsar://a:0", "not a port")]
+    #[case("pulsar://a:65536", "not a port")]
+    #[case("pulsar://a:", "not a port")]
+    #[case("pulsar://a:b:c", "not a port")]
+    #[case("pulsar://a/b", "not a host")]
+    #[case("pulsar://a b", "not a host")]
+    #[case("pulsar://user@a", "not a host")]
     #[case("pulsar://[::1", "bracket")]
     #[case("pulsar://[a]", "IPv6")]
-    #[case("pulsar://[::1]x", "behind a host")]
-    fn what_is_no_address_is_refused_with_a_reason(#[case] address: &str, #[case] why: &str) {
+    #[case("pulsar://[::1]x", "must not follow a host")]
+    fn rejects_invalid_addresses_with_a_reason(#[case] address: &str, #[case] why: &str) {
         let error = address.parse::<ServiceAddress>().unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
 
     #[test]
-    fn the_scheme_says_whether_tls_is_spoken() {
+    fn the_scheme_selects_tls() {
         let address: ServiceAddress = "pulsar+ssl://a".parse().unwrap();
         assert_eq!(address.of(&address.hosts[0]), "pulsar+ssl://a:6651");
         assert!(!"pulsar://a".parse::<ServiceAddress>().unwrap().tls);

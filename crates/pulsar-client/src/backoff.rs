@@ -1,5 +1,5 @@
-//! How long to wait before the next try: 100 ms, doubled with each failure up to 2 s, less up to a quarter of it, so
-//! that many consumers do not come back at the same moment.
+//! The backoff of retries is 100 ms, doubling to 2 s. Jitter subtracts up to a quarter, so that consumers do
+//! not all reconnect at the same moment.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -10,16 +10,16 @@ const FIRST: Duration = Duration::from_millis(100);
 /// The longest pause.
 pub const LONGEST: Duration = Duration::from_secs(2);
 
-/// The pause before the next try after so many failures in a row. `random` is any number.
+/// The pause after this number of failures in a row. `random` is any number.
 pub fn pause(failures: u32, random: u64) -> Duration {
     let full = FIRST.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(LONGEST);
     let percent = u32::try_from(random % 26).unwrap_or_default();
     full * (100 - percent) / 100
 }
 
-/// A number that differs from call to call and from process to process.
+/// A random number.
 pub fn random() -> u64 {
-    // Every state is seeded anew by the system.
+    // The system seeds every state.
     RandomState::new().hash_one(0)
 }
 
@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_takes_up_to_a_quarter() {
+    fn jitter_subtracts_up_to_a_quarter() {
         for random in 0..100 {
             let pause = pause(10, random);
             assert!((LONGEST * 3 / 4..=LONGEST).contains(&pause), "{pause:?}");

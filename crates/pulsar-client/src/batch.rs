@@ -1,4 +1,4 @@
-//! The messages of an entry: one, or those of a batch, which stand behind each other, each with metadata of its own.
+//! The messages of an entry: one, or a batch of messages in sequence, each with its metadata.
 
 use std::io::Read;
 
@@ -8,21 +8,21 @@ use pulsar::message::proto::{CompressionType, SingleMessageMetadata};
 
 use crate::frame::{Damage, Entry};
 
-/// No entry is larger once it is unpacked, whatever it says of itself.
+/// The limit of an unpacked entry.
 const LARGEST: usize = 64 << 20;
 
 /// A message of an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// What it says.
+    /// The payload.
     pub payload: &'a [u8],
-    /// What it has by itself, in a batch; else all is in the entry's metadata.
+    /// Its metadata in a batch; None for a single message, which uses the entry's metadata.
     pub single: Option<&'a SingleMessageMetadata>,
 }
 
-/// Hands on an entry's messages, in their order, and says how many there were. `kept` says by a message's
-/// index whether it is still wanted: the broker may know that some of a batch are acknowledged. Where the entry turns out
-/// to be damaged, some may have been handed on before.
+/// Calls a function for each message of an entry, in order, and returns their number. `kept` returns whether
+/// a message is not acknowledged yet, by its index in the batch. If the entry is damaged, some messages may
+/// have been handled before.
 pub fn each(
     entry: &Entry,
     kept: impl Fn(usize) -> bool,
@@ -33,7 +33,7 @@ pub fn each(
         return Err(Damage("it is encrypted".to_owned()));
     }
     if metadata.num_chunks_from_msg.is_some_and(|chunks| chunks > 1) {
-        return Err(Damage("it is a part of a message that was sent in chunks".to_owned()));
+        return Err(Damage("it is a chunk of a message".to_owned()));
     }
     let payload = unpacked(entry)?;
     let Some(count) = metadata.num_messages_in_batch else {
@@ -69,14 +69,14 @@ fn batch(
     Ok(handed_on)
 }
 
-/// Whether a message of a batch is not acknowledged, by the broker's set of those: bits, the lowest first. An empty one
-/// means all.
+/// Whether a message of a batch is not acknowledged. `ack_set` has one bit for each message, the lowest
+/// first; an empty set means none is acknowledged.
 pub fn is_kept(ack_set: &[i64], index: usize) -> bool {
     ack_set.is_empty() || ack_set.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
 }
 
-/// How many messages a broker counts for an entry when it sends it: those of its batch that are not acknowledged, by the
-/// same set, and one where there is no batch. `count` is what the entry says of its batch.
+/// How many messages the broker counts for an entry: the unacknowledged ones of its batch, or one without a
+/// batch. `count` is the size of the batch in the entry's metadata.
 pub fn permits(count: Option<i32>, ack_set: &[i64]) -> u32 {
     let Some(count) = count.and_then(|count| u32::try_from(count).ok()) else { return 1 };
     if ack_set.is_empty() {
@@ -90,13 +90,13 @@ pub fn permits(count: Option<i32>, ack_set: &[i64]) -> u32 {
 
 fn unpacked(entry: &Entry) -> Result<Bytes, Damage> {
     let compression = CompressionType::try_from(entry.metadata.compression.unwrap_or_default())
-        .map_err(|_| Damage("it is compressed in a way that is not known".to_owned()))?;
+        .map_err(|_| Damage("its compression type is unknown".to_owned()))?;
     if compression == CompressionType::None {
         return Ok(entry.payload.clone());
     }
     let size = usize::try_from(entry.metadata.uncompressed_size.unwrap_or_default()).unwrap_or(usize::MAX);
     if size > LARGEST {
-        return Err(Damage(format!("it says that it has {size} bytes when it is unpacked")));
+        return Err(Damage(format!("its unpacked size of {size} bytes is too large")));
     }
     let packed = entry.payload.as_ref();
     let unpacked = match compression {
@@ -116,7 +116,7 @@ fn unpacked(entry: &Entry) -> Result<Bytes, Damage> {
     }
 }
 
-/// Reads so many bytes and no more: Java's zlib streams are flushed there, and have no end.
+/// Reads exactly this number of bytes, because Java's zlib streams are flushed there without an end.
 fn read(decoder: impl Read, size: usize) -> Option<Vec<u8>> {
     let mut unpacked = Vec::new();
     decoder.take(u64::try_from(size).ok()?).read_to_end(&mut unpacked).ok()?;
@@ -163,32 +163,32 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_taken_apart() {
+    fn splits_a_batch() {
         let entry = packed(&[("a", false), ("", false), ("gone", true), ("c", false)]);
         assert_eq!(messages(&entry, |_| true).unwrap(), ["a", "", "c"]);
         assert_eq!(messages(&entry, |index| index > 0).unwrap(), ["", "c"]);
     }
 
     #[test]
-    fn a_message_may_come_alone() {
+    fn reads_a_single_message() {
         assert_eq!(messages(&alone(Metadata::default()), |_| true).unwrap(), ["alone"]);
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn reports_unreadable_entries() {
         let reason = |entry: &Entry| messages(entry, |_| true).unwrap_err().to_string();
         let encrypted = Metadata { encryption_keys: vec![EncryptionKeys::default()], ..Metadata::default() };
         assert!(reason(&alone(encrypted)).contains("encrypted"));
         let chunk = Metadata { num_chunks_from_msg: Some(2), ..Metadata::default() };
-        assert!(reason(&alone(chunk)).contains("chunks"));
+        assert!(reason(&alone(chunk)).contains("chunk"));
         let unknown = Metadata { compression: Some(99), ..Metadata::default() };
-        assert!(reason(&alone(unknown)).contains("not known"));
+        assert!(reason(&alone(unknown)).contains("unknown"));
         let count = Metadata { num_messages_in_batch: Some(2), ..Metadata::default() };
         assert!(reason(&Entry { metadata: count, ..packed(&[("a", false)]) }).contains("broken"));
     }
 
     #[test]
-    fn the_brokers_set_has_a_bit_for_each_message_that_is_left() {
+    fn the_ack_set_has_a_bit_for_each_open_message() {
         assert!(is_kept(&[], 1_000));
         assert!(!is_kept(&[0b10], 0));
         assert!(is_kept(&[0b10], 1));
@@ -197,18 +197,18 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_counts_the_messages_that_it_sends() {
+    fn counts_the_messages_that_the_broker_sends() {
         assert_eq!(permits(None, &[]), 1);
         assert_eq!(permits(Some(-1), &[]), 1);
         assert_eq!(permits(Some(300), &[]), 300);
-        // Two of three were acknowledged; what stands behind the batch is none of its messages.
+        // Two of three are acknowledged; bits after the batch do not count.
         assert_eq!(permits(Some(3), &[0b100]), 1);
         assert_eq!(permits(Some(3), &[-1]), 3);
         assert_eq!(permits(Some(64), &[-1, -1]), 64);
         assert_eq!(permits(Some(i32::MAX), &[0, -1, 1]), 65);
     }
 
-    /// As producers make them: with the crates' own encoders, or written down where a crate has none.
+    /// Compressed entries as producers send them, from encoders or as literals.
     fn compressed(kind: CompressionType, payload: &[u8], size: usize) -> Entry {
         let metadata = Metadata {
             compression: Some(kind as i32),
@@ -219,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compressed_is_unpacked() {
+    fn unpacks_compressed_entries() {
         let text = "hello ".repeat(100);
         let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut zlib, text.as_bytes()).unwrap();
         let snappy = snap::raw::Encoder::new().compress_vec(text.as_bytes()).unwrap();
         let zstd =
             ruzstd::encoding::compress_to_vec(text.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest);
-        // Five letters, then 95 % of them by reference: a block as LZ4's own description makes it.
+        // Six literals, a match of 589 bytes, and five literals: a block as in the description of LZ4.
         let mut lz4 = vec![0x6f];
         lz4.extend_from_slice(b"hello ");
         lz4.extend_from_slice(&[6, 0, 255, 255, 60, 0x50]);
@@ -239,7 +239,7 @@ mod tests {
         ] {
             let entry = compressed(kind, &packed, text.len());
             assert_eq!(messages(&entry, |_| true), Ok(vec![text.clone()]), "{kind:?}");
-            // One that lies about its size is refused, and so is nonsense.
+            // A wrong size and garbage are rejected.
             for (packed, size) in [(&packed[..], 601), (&packed[..], LARGEST + 1), (&b"nonsense"[..], 600)] {
                 let damage = messages(&compressed(kind, packed, size), |_| true).unwrap_err().to_string();
                 assert!(damage.contains("unpacked"), "{kind:?}: {damage}");
@@ -249,7 +249,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_compressed_bytes_make_it_panic(bytes: Vec<u8>, kind in 1_i32..5, size in 0_u32..10_000) {
+        fn no_compressed_bytes_cause_a_panic(bytes: Vec<u8>, kind in 1_i32..5, size in 0_u32..10_000) {
             let metadata = Metadata {
                 compression: Some(kind),
                 uncompressed_size: Some(size),
@@ -259,7 +259,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_counted_is_what_is_kept(
+        fn counts_the_kept_messages(
             count in 0_i32..300,
             ack_set in prop::collection::vec(any::<i64>(), 0..6),
         ) {
@@ -268,7 +268,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>, count: i32) {
+        fn no_bytes_cause_a_panic(bytes: Vec<u8>, count: i32) {
             let _ = batch(&bytes, count, |_| true, |_| ());
         }
     }

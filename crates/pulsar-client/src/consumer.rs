@@ -1,9 +1,9 @@
-//! The consumer: entries become lines, lines are printed, what is printed is acknowledged; and when the subscription is
-//! lost, it is taken up again.
+//! The consumer: it turns entries into lines, prints the lines, and acknowledges the printed ones. It resumes
+//! a lost subscription.
 //!
-//! Three things are bounded. The broker sends no more ahead of each partition than it was asked for; it is asked for more
-//! when entries become lines; and lines are made only while one piece of text is on its way to standard output and
-//! another is filled. So a slow reader slows the broker down, and costs no memory.
+//! Memory is bounded. The broker sends only the requested number of messages of each partition, and the
+//! consumer requests more only when entries become lines. It makes lines only while one text is being printed
+//! and another is filled. So a slow reader slows down the broker.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -29,22 +29,22 @@ use crate::refused::Refused;
 use crate::session::{Event, Session};
 use crate::settings::ConsumerSettings;
 
-/// Text of this length is printed before more is added to it.
+/// The size at which a text is printed.
 const CHUNK: usize = 64 << 10;
 
-/// How long what was received may take to be printed when the program is told to stop.
+/// The time limit to print the received messages at shutdown.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// How often the consumer looks around when nothing happens.
+/// The interval of activity without events.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often it asks whether its topic has more partitions.
+/// The interval of requests for new partitions.
 const GROWTH: Duration = Duration::from_mins(1);
 
-/// A subscription that held for so long is taken up again at once when it is lost.
+/// A subscription that lasted this long is resumed without backoff.
 const STABLE: Duration = Duration::from_secs(10);
 
-/// Runs until told to stop.
+/// Runs until SIGTERM or SIGINT.
 pub async fn run(settings: ConsumerSettings) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
     let metrics = Metrics::new().map_err(|error| Failure::other(error.to_string()))?;
@@ -72,7 +72,7 @@ pub async fn run(settings: ConsumerSettings) -> Result<(), Failure> {
 struct Stop {
     term: Signal,
     int: Signal,
-    /// When the program was told to stop, once it was.
+    /// The time of the signal.
     told: Option<Instant>,
 }
 
@@ -84,7 +84,7 @@ impl Stop {
         Ok(Self { term: listen(SignalKind::terminate())?, int: listen(SignalKind::interrupt())?, told: None })
     }
 
-    /// Waits until the program is told to stop. May be dropped while it waits.
+    /// Waits for a signal. Cancel safe.
     async fn wanted(&mut self) {
         tokio::select! {
             _ = self.term.recv() => {}
@@ -93,7 +93,7 @@ impl Stop {
         self.told.get_or_insert_with(Instant::now);
     }
 
-    /// Until when there is time to print what was received: there is one time, however often the program has to wait.
+    /// The deadline of the shutdown, the same for all its waits.
     fn deadline(&self) -> Instant {
         self.told.unwrap_or_else(Instant::now) + DRAIN_LIMIT
     }
@@ -105,15 +105,15 @@ struct Consumer {
     state: State,
     printer: Printer,
     dead_letters: Option<DeadLetters>,
-    /// What was said last: a problem that lasts is said once.
+    /// The last reported problem. The same problem is reported once.
     said: Option<Problem>,
 }
 
 /// How a subscription ended.
 enum End {
-    /// The program was told to stop.
+    /// By a signal.
     Stopped,
-    /// It was lost.
+    /// By a failure.
     Lost(Problem),
 }
 
@@ -157,18 +157,18 @@ impl Consumer {
             }
         }
         if self.printer.is_busy() {
-            // Lines of a subscription that was lost: at least none of them ends in the middle.
+            // Lines of a lost subscription. Wait, so that no line is incomplete.
             let _ = timeout_at(stop.deadline(), self.printer.printed()).await;
         }
         note("Stopped");
         Ok(())
     }
 
-    /// Tells what is wrong, once.
+    /// Reports a problem once.
     fn report(&mut self, problem: Problem) {
         self.state.set(problem.code, problem.sentence.clone());
         if self.said.as_ref() != Some(&problem) {
-            note(&format!("Not subscribed, trying again: {problem}"));
+            note(&format!("Not subscribed; retrying: {problem}"));
             self.said = Some(problem);
         }
     }
@@ -182,7 +182,7 @@ impl Consumer {
                 Ok(End::Stopped)
             }
             Ok(lost) => {
-                // What was acknowledged is not to come again.
+                // The close sends pending acknowledgements, so that these messages do not come again.
                 flow.session.close().await;
                 Ok(lost)
             }
@@ -192,7 +192,7 @@ impl Consumer {
     }
 }
 
-/// Waits for something, unless the program is told to stop, and shows meanwhile that it does not hang.
+/// Waits for a future or a signal, and records activity meanwhile. Returns None after a signal.
 async fn watched<T>(state: &State, stop: &mut Stop, what: impl Future<Output = T>) -> Option<T> {
     let mut look = interval(LOOK);
     tokio::pin!(what);
@@ -205,7 +205,7 @@ async fn watched<T>(state: &State, stop: &mut Stop, what: impl Future<Output = T
     }
 }
 
-/// Why messages stopped to flow.
+/// Why the flow of messages stopped.
 enum Broken {
     Session(Problem),
     Stdout(Failure),
@@ -217,24 +217,24 @@ impl From<Problem> for Broken {
     }
 }
 
-/// From one session to standard output.
+/// The flow from one session to standard output.
 struct Flow<'a> {
     consumer: &'a mut Consumer,
     session: Session,
     number: u64,
     /// One for each of the session's consumers.
     ledgers: Vec<Ledger>,
-    /// What waits to become lines.
+    /// Deliveries that wait to become lines.
     waiting: VecDeque<Box<Delivery>>,
-    /// Lines that are not on their way yet.
+    /// Lines that are not being printed yet.
     text: Vec<u8>,
-    /// Whose messages they are, and how many.
+    /// The number of messages in the text, for each consumer.
     in_text: Vec<u64>,
-    /// The same for those that are on their way.
+    /// The number of messages in the text that is being printed.
     printing: Vec<u64>,
-    /// Entries to be asked for again.
+    /// Entries to request again.
     refused: Refused,
-    /// Whether something may be acknowledged without anything being printed.
+    /// Whether entries without messages wait for their acknowledgement.
     empty_entries: bool,
     /// Whether the topic has more partitions than the session has consumers.
     grown: bool,
@@ -261,8 +261,8 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Runs until the program is told to stop, or until there are more partitions to subscribe to. Then no more lines are
-    /// made, and it ends when all are printed and acknowledged.
+    /// Runs until a signal, or until the topic has more partitions. Then it makes no more lines, and ends
+    /// when all are printed and acknowledged.
     async fn run(&mut self, stop: &mut Stop) -> Result<End, Broken> {
         let mut look = interval(LOOK);
         let mut grown = interval(GROWTH);
@@ -306,7 +306,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Makes lines of what waits and of what has come already, as long as there is room.
+    /// Makes lines of waiting and received entries while there is room.
     async fn fill(&mut self) -> Result<(), Broken> {
         while self.text.len() < CHUNK {
             if let Some(delivery) = self.waiting.pop_front() {
@@ -329,19 +329,19 @@ impl<'a> Flow<'a> {
     fn happened(&mut self, event: Event) {
         match event {
             Event::Messages(delivery) => self.waiting.push_back(delivery),
-            Event::Active(true) => note("Active: messages come to this consumer"),
-            Event::Active(false) => note("Standing by: messages go to another consumer"),
-            Event::EndOfTopic => note("The topic was terminated: there will be no more messages"),
+            Event::Active(true) => note("Active: this consumer receives the messages"),
+            Event::Active(false) => note("Standing by: another consumer receives the messages"),
+            Event::EndOfTopic => note("The topic was terminated; there are no more messages"),
             Event::Grown => self.grown = true,
         }
     }
 
-    /// Makes lines of an entry, or sends it elsewhere.
+    /// Makes lines of an entry, or sends it to the dead-letter topic.
     async fn take(&mut self, delivery: Delivery) -> Result<(), Broken> {
         let Delivery { message, entry } = delivery;
         let consumer = usize::try_from(message.consumer_id).unwrap_or(usize::MAX);
         if consumer >= self.ledgers.len() {
-            let what = "the broker sent messages for a consumer that there is not";
+            let what = "the broker sent messages for an unknown consumer";
             return Err(Problem::passing(Code::Unreachable, what).into());
         }
         let id = EntryId { ledger: message.message_id.ledger_id, entry: message.message_id.entry_id };
@@ -350,10 +350,11 @@ impl<'a> Flow<'a> {
         let batched = entry.as_ref().ok().and_then(|entry| entry.metadata.num_messages_in_batch);
         let permits = batch::permits(batched, &ack_set);
         if self.is_stored() && self.ledgers[consumer].is_repeated(id) {
-            // Who asks for one entry of an Exclusive or Failover subscription gets all that are not acknowledged.
+            // A request for one entry of an Exclusive or Failover subscription returns all unacknowledged
+            // ones.
             return Ok(self.session.taken(consumer, permits).await?);
         }
-        // It may have been asked for, by itself or with another one.
+        // It may have been requested.
         self.refused.came(consumer, id);
         let policy = self.consumer.settings.dead_letters.as_ref();
         let too_often = policy.is_some_and(|policy| redeliveries > policy.max_redeliver_count);
@@ -396,24 +397,26 @@ impl<'a> Flow<'a> {
         Ok(self.session.taken(consumer, permits).await?)
     }
 
-    /// An entry cannot be read: perhaps another consumer can, later.
+    /// Handles an unreadable entry, which another consumer may be able to read later.
     fn refuse(&mut self, consumer: usize, id: EntryId, damage: &Damage) {
         self.consumer.metrics.unreadable.inc();
         if !self.is_stored() {
-            note(&format!("Cannot read a message: {damage}; its topic is not stored, so it is lost"));
+            note(&format!(
+                "Cannot read a message: {damage}; its topic is not persistent, so the message is lost"
+            ));
             return;
         }
         let delay = self.consumer.settings.redelivery_delay;
         note(&format!(
-            "Cannot read the message {}:{}: {damage}; asking for it again in {delay:?}",
+            "Cannot read the message {}:{}: {damage}; requesting it again in {delay:?}",
             id.ledger, id.entry
         ));
         self.ledgers[consumer].withhold(id);
         self.refused.push(Instant::now() + delay, consumer, id);
     }
 
-    /// Whether the topic's messages are stored. Those that are not come once, need not be acknowledged, and all have the
-    /// same id.
+    /// Whether the topic is persistent. Messages of other topics come once, need no acknowledgement, and all
+    /// have the same ID.
     fn is_stored(&self) -> bool {
         self.consumer.settings.subscription.topic.persistent
     }
@@ -432,7 +435,7 @@ impl<'a> Flow<'a> {
             self.consumer.metrics.dead_lettered.inc_by(*messages);
         }
         if from.session != self.number {
-            // Its session is gone: the entry comes again.
+            // Its session has ended, so the entry comes again.
             return Ok(());
         }
         if sent.is_ok() {
@@ -451,13 +454,13 @@ impl<'a> Flow<'a> {
         self.consumer.printer.print(std::mem::take(&mut self.text));
     }
 
-    /// A text is printed, of this session or of one before it.
+    /// Handles a printed text of this session or an earlier one.
     async fn printed(&mut self, printed: std::io::Result<Vec<u8>>) -> Result<(), Broken> {
         match printed {
             Ok(memory) if self.text.is_empty() => self.text = memory,
             Ok(_) => {}
             Err(error) => {
-                let line = format!("cannot print, so nothing more is acknowledged: {error}");
+                let line = format!("cannot print; acknowledging no more messages: {error}");
                 return Err(Broken::Stdout(Failure { exit: Exit::StdoutClosed, line }));
             }
         }
@@ -484,7 +487,7 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    /// Prints the lines that there are, acknowledges them, and gives the subscription back.
+    /// Prints and acknowledges the remaining lines, and closes the session.
     async fn finish(mut self, until: Instant) -> Result<(), Failure> {
         let printing = async {
             while self.consumer.printer.is_busy() || !self.text.is_empty() {
@@ -500,7 +503,7 @@ impl<'a> Flow<'a> {
             Ok(Ok(())) => {}
             Ok(Err(Broken::Stdout(failure))) => return Err(failure),
             Ok(Err(Broken::Session(problem))) => note(&format!("Some messages will come again: {problem}")),
-            Err(_) => note("Some messages were not printed in time, and will come again"),
+            Err(_) => note("Some messages were not printed in time and will come again"),
         }
         self.session.close().await;
         Ok(())

@@ -1,6 +1,6 @@
-//! The dead-letter topic: where messages go that were delivered too often. A task of its own sends them, so that a topic
-//! that is slow to take them stops nothing else. As in Pulsar's own clients, a message keeps its payload, key and
-//! properties, and two properties tell where it comes from.
+//! The dead-letter topic, for messages that were redelivered too often. A separate task sends them, so that a
+//! slow topic does not block the consumer. As in Pulsar's clients, a message keeps its payload, key and
+//! properties, and two more properties name its origin.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,34 +22,34 @@ use crate::notes::note;
 use crate::session::{Subscription, connect_any};
 use crate::topic::TopicName;
 
-/// How long the broker may take to confirm.
+/// The time limit for a confirmation.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Names of properties, as Pulsar's own clients have them.
+/// Names of properties, as in Pulsar's clients.
 const REAL_TOPIC: &str = "REAL_TOPIC";
 const ORIGIN: &str = "ORIGIN_MESSAGE_ID";
 
-/// An entry that was delivered too often.
+/// An entry that was redelivered too often.
 #[derive(Debug)]
 pub struct Letter {
-    /// Whose it is: returned with the answer.
+    /// Its sender, which the answer returns.
     pub from: Sender,
     /// The entry.
     pub entry: Entry,
-    /// The messages of a batch that are not acknowledged, as [`batch::is_kept`] takes it.
+    /// The unacknowledged messages of a batch, for [`batch::is_kept`].
     pub ack_set: Vec<i64>,
 }
 
-/// Whom an answer is for.
+/// The recipient of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// The session, by its number.
     pub session: u64,
-    /// The consumer in it.
+    /// The consumer in the session.
     pub consumer: usize,
     /// The entry.
     pub entry: EntryId,
-    /// The messages that the broker counts for it.
+    /// The number of messages that the broker counts for it.
     pub permits: u32,
 }
 
@@ -58,12 +58,12 @@ pub struct Sender {
 pub struct DeadLetters {
     letters: UnboundedSender<Letter>,
     answers: UnboundedReceiver<(Sender, Result<u64, String>)>,
-    /// Sessions below this number are gone.
+    /// Sessions below this number have ended.
     gone: Arc<AtomicU64>,
 }
 
 impl DeadLetters {
-    /// Begins to send to a topic. It connects when there is something to send.
+    /// Starts the task. It connects before the first message.
     pub fn start(topic: TopicName, of: Subscription) -> Self {
         let (letters, mut to_send) = unbounded_channel::<Letter>();
         let (answer, answers) = unbounded_channel();
@@ -88,19 +88,19 @@ impl DeadLetters {
         Self { letters, answers, gone }
     }
 
-    /// Has an entry sent.
+    /// Sends an entry.
     pub fn send(&self, letter: Letter) {
-        // Without the task there is no answer, and the entry is delivered again to somebody else.
+        // Without the task there is no answer, and the broker redelivers the entry.
         let _ = self.letters.send(letter);
     }
 
-    /// A session is gone, and its entries come again in another: those that wait are not sent.
+    /// Drops the waiting entries of an ended session, which come again in another session.
     pub fn forget(&self, session: u64) {
         self.gone.store(session + 1, Ordering::Relaxed);
     }
 
-    /// The next entry that was sent, with the number of its messages, or that could not be. Waits for ever where there is
-    /// none. May be dropped while it waits.
+    /// The next result: the number of sent messages, or an error. Without an entry it waits permanently.
+    /// Cancel safe.
     pub async fn answer(&mut self) -> (Sender, Result<u64, String>) {
         match self.answers.recv().await {
             Some(answer) => answer,
@@ -109,7 +109,7 @@ impl DeadLetters {
     }
 }
 
-/// The next letter of a session that is not gone.
+/// The next letter of a current session.
 async fn next(letters: &mut UnboundedReceiver<Letter>, gone: &AtomicU64) -> Option<Letter> {
     loop {
         let letter = letters.recv().await?;
@@ -142,14 +142,14 @@ async fn send(
     Ok(sent)
 }
 
-/// The messages of an entry as they are sent.
+/// The messages to send for an entry.
 fn messages(letter: &Letter, topic: &TopicName) -> Vec<Message> {
     let entry = &letter.entry;
     let mut messages = Vec::new();
     let kept = |index| batch::is_kept(&letter.ack_set, index);
     let read = batch::each(entry, kept, |one| messages.push(message(one, &entry.metadata)));
     if read.is_err() {
-        // What cannot be read goes as it is.
+        // An unreadable entry is sent unchanged.
         messages = vec![message(batch::Message { payload: &entry.payload, single: None }, &entry.metadata)];
     }
     let EntryId { ledger, entry } = letter.from.entry;
@@ -160,7 +160,7 @@ fn messages(letter: &Letter, topic: &TopicName) -> Vec<Message> {
     messages
 }
 
-/// A message with its own key, properties and time: those of a batch stand with each of its messages.
+/// A message with its key, properties and time. In a batch, each message has its own.
 fn message(one: batch::Message<'_>, entry: &Metadata) -> Message {
     let (properties, partition_key, b64_encoded, ordering_key, event_time) = if let Some(own) = one.single {
         let b64_encoded = own.partition_key_b64_encoded;
@@ -182,14 +182,14 @@ fn message(one: batch::Message<'_>, entry: &Metadata) -> Message {
 
 async fn connect(topic: &TopicName, of: &Subscription) -> Result<Producer<TokioExecutor>, String> {
     let client = client(of).await?;
-    // A batch may have more messages than the crate lets wait: the others wait for their turn.
+    // A batch may have more messages than the producer's queue, so sending must block.
     let options = ProducerOptions { block_queue_if_full: true, ..ProducerOptions::default() };
     let builder = client.producer().with_topic(topic.to_string()).with_options(options);
     let built = Box::pin(builder.build()).await;
     built.map_err(|error| error.to_string())
 }
 
-/// The crate's client, for a broker that was found to answer. It does not try again by itself.
+/// The crate's client for a broker that has answered. It does not retry.
 async fn client(of: &Subscription) -> Result<Pulsar<TokioExecutor>, String> {
     let host = connect_any(&of.server, &of.files).await.map_err(|problem| problem.sentence)?.host().clone();
     open(&of.server.of(&host), &of.files).await
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn letters_of_a_session_that_is_gone_are_not_sent() {
+    async fn does_not_send_letters_of_an_ended_session() {
         let (letters, mut to_send) = unbounded_channel();
         for session in [0, 1, 1, 2, 3] {
             let mut letter = letter(Entry { metadata: Metadata::default(), payload: Bytes::new() });
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn each_message_of_a_batch_keeps_what_is_its_own() {
+    fn each_message_of_a_batch_keeps_its_metadata() {
         let mut payload = BytesMut::new();
         for name in ["a", "b"] {
             let own = SingleMessageMetadata {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_alone_and_one_that_cannot_be_read_keep_what_the_entry_says() {
+    fn single_and_unreadable_messages_keep_the_entrys_metadata() {
         let topic: TopicName = "t".parse().unwrap();
         for count in [None, Some(2)] {
             let metadata = Metadata {

@@ -1,10 +1,10 @@
-//! Durations as Go and Kubernetes write them: `60s`, `1m30s`, `500ms`.
+//! Durations in the format of Go and Kubernetes: `60s`, `1m30s`, `500ms`.
 
 use std::time::Duration;
 
-/// Reads a duration: numbers, each with one of the units h, m, s and ms, the greatest first. `0` needs none.
+/// Parses a duration: numbers with the units h, m, s and ms, the largest first. `0` needs no unit.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    let malformed = || format!("{text:?} is no duration: write it as 60s, 1m30s or 500ms");
+    let malformed = || format!("{text:?} is not a duration: write it as 60s, 1m30s or 500ms");
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -48,7 +48,7 @@ mod tests {
     #[case("1h1m1s1ms", 3_661_001)]
     #[case("0", 0)]
     #[case("0s", 0)]
-    fn durations_are_read(#[case] text: &str, #[case] milliseconds: u64) {
+    fn parses_durations(#[case] text: &str, #[case] milliseconds: u64) {
         assert_eq!(parse(text), Ok(Duration::from_millis(milliseconds)));
     }
 
@@ -64,7 +64,7 @@ mod tests {
     #[case("1 s")]
     #[case("99999999999999999999s")]
     #[case("18446744073709551615h")]
-    fn what_is_no_duration_is_refused(#[case] text: &str) {
+    fn rejects_invalid_durations(#[case] text: &str) {
         assert!(parse(text).unwrap_err().contains("write it as"), "{text}");
     }
 }

@@ -1,30 +1,30 @@
-//! How the programs end, for whoever looks at the exit code.
+//! The exit codes of the programs.
 
 use std::process::ExitCode;
 
 use crate::notes::note;
 
-/// Why a program ended by itself.
+/// Why a program exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Exit {
-    /// None of the others.
+    /// Any other reason.
     Other,
     /// A flag or variable is malformed.
     Setting,
-    /// The broker refuses the token, or asks for one.
+    /// The broker rejects or requires a token.
     TokenRefused,
     /// The file of the token or the CA cannot be read.
     File,
-    /// Nobody reads standard output any more.
+    /// Standard output was closed.
     StdoutClosed,
 }
 
 impl Exit {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 5] =
         [Self::Other, Self::Setting, Self::TokenRefused, Self::File, Self::StdoutClosed];
 
-    /// The number.
+    /// The exit code.
     pub const fn code(self) -> u8 {
         match self {
             Self::Other => 1,
@@ -36,24 +36,24 @@ impl Exit {
     }
 }
 
-/// A program's end before its time, in one line.
+/// A failure that ends a program, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}")]
 pub struct Failure {
-    /// Why.
+    /// The reason.
     pub exit: Exit,
-    /// What happened.
+    /// The failure.
     pub line: String,
 }
 
 impl Failure {
-    /// One that fits nowhere else.
+    /// A failure of any other reason.
     pub fn other(line: impl Into<String>) -> Self {
         Self { exit: Exit::Other, line: line.into() }
     }
 }
 
-/// Says how a program ended.
+/// Prints a failure, and returns the exit code.
 pub fn conclude(ended: Result<(), Failure>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,

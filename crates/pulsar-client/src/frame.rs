@@ -1,5 +1,5 @@
-//! The frames of Pulsar's protocol: a command, and behind some commands a checksum, metadata and a payload, which is
-//! handed on without a copy.
+//! The frames of Pulsar's protocol: a command, and after some commands a checksum, metadata and a payload.
+//! The payload is not copied.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message as _;
@@ -8,37 +8,37 @@ use pulsar::message::proto::base_command::Type;
 use pulsar::message::proto::{BaseCommand, CommandMessage};
 use tokio_util::codec::{Decoder, Encoder};
 
-/// No frame is longer, whatever a broker may be set to.
+/// The limit of a frame's length, for any configuration of a broker.
 const LONGEST: usize = 128 << 20;
 
-/// Stands before a checksum.
+/// The marker of a checksum.
 const CHECKSUM: u16 = 0x0e01;
 
-/// Stands before what a broker adds to an entry.
+/// The marker of the broker's metadata.
 const BROKER_METADATA: u16 = 0x0e02;
 
-/// What was received. Commands are large as data, whatever they say, and are kept out of the way.
+/// A received frame. Commands are boxed, because their type is large.
 #[derive(Debug)]
 pub enum Frame {
     /// Messages for a consumer.
     Messages(Box<Delivery>),
-    /// Anything else.
+    /// Any other command.
     Command(Box<BaseCommand>),
 }
 
 /// Messages for a consumer.
 #[derive(Debug)]
 pub struct Delivery {
-    /// What the broker says of them.
+    /// The command with the broker's data about them.
     pub message: CommandMessage,
-    /// Themselves.
+    /// The messages.
     pub entry: Result<Entry, Damage>,
 }
 
-/// Messages as they are stored: one, or a batch.
+/// A stored entry: one message, or a batch.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// What its producer said of it.
+    /// The metadata of its producer.
     pub metadata: Metadata,
     /// The message or the batch, perhaps compressed.
     pub payload: Bytes,
@@ -49,13 +49,13 @@ pub struct Entry {
 #[error("{0}")]
 pub struct Damage(pub String);
 
-/// Why a connection is of no use any more.
+/// Why a connection is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It broke.
+    /// An I/O error.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// What came is not Pulsar's protocol.
+    /// Bytes that are not Pulsar's protocol.
     #[error("the broker does not speak Pulsar's protocol: {0}")]
     Protocol(String),
 }
@@ -86,8 +86,7 @@ impl Decoder for Codec {
             return Err(protocol("a command that is longer than its frame"));
         }
         let command = frame.split_to(command);
-        let malformed =
-            |error: prost::DecodeError| Error::Protocol(format!("a command that is none ({error})"));
+        let malformed = |error: prost::DecodeError| Error::Protocol(format!("an invalid command ({error})"));
         let message = match message(&command) {
             Some(message) => Some(CommandMessage::decode(message).map_err(malformed)?),
             None => None,
@@ -102,8 +101,8 @@ impl Decoder for Codec {
     }
 }
 
-/// The encoded message of a command that is one and has nothing else: its type, and one field. Most commands are that, and
-/// decoding any other field costs more than all of it.
+/// The encoded message of a command that has only its type and this field. Most commands are of this form,
+/// and this is much cheaper than decoding all fields.
 fn message(command: &[u8]) -> Option<&[u8]> {
     const TYPE: u8 = 1 << 3;
     const FIELD: u8 = (9 << 3) | 2;
@@ -130,7 +129,7 @@ fn entry(mut bytes: Bytes) -> Result<Entry, Damage> {
     }
     let length = take_length(&mut bytes).ok_or_else(short)?;
     let metadata = Metadata::decode(bytes.split_to(length))
-        .map_err(|error| Damage(format!("its metadata are none ({error})")))?;
+        .map_err(|error| Damage(format!("its metadata are invalid ({error})")))?;
     Ok(Entry { metadata, payload: bytes })
 }
 
@@ -138,7 +137,7 @@ fn marker(bytes: &Bytes) -> Option<u16> {
     bytes.first_chunk().map(|marker| u16::from_be_bytes(*marker))
 }
 
-/// Takes a length off the front; nothing where less than that follows.
+/// Reads a length from the front; None if fewer bytes follow.
 fn take_length(bytes: &mut Bytes) -> Option<usize> {
     let length = usize::try_from(bytes.try_get_u32().ok()?).ok()?;
     (length <= bytes.len()).then_some(length)
@@ -171,7 +170,7 @@ mod tests {
         BaseCommand { r#type: Type::Message as i32, message: Some(message), ..BaseCommand::default() }
     }
 
-    /// A frame as a broker sends it.
+    /// A frame in the form of a broker.
     fn framed(
         command: &BaseCommand,
         prefix: &[u8],
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_read_once_it_is_complete() {
+    fn reads_a_complete_frame() {
         let whole = framed(&message(), &[], Some(&hello()), |sum| sum);
         for length in 0..whole.len() {
             let mut part = BytesMut::from(&whole[..length]);
@@ -227,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_broker_adds_is_passed_over() {
+    fn skips_the_brokers_metadata() {
         let prefix = [0x0e, 0x02, 0, 0, 0, 2, 8, 1];
         let mut frame = framed(&message(), &prefix, Some(&hello()), |sum| sum);
         assert_eq!(next(&mut frame).entry.unwrap().payload, b"hello".as_slice());
     }
 
     #[test]
-    fn a_damaged_entry_leaves_the_connection_as_it_is() {
+    fn a_damaged_entry_does_not_break_the_connection() {
         let mut frames = framed(&message(), &[], Some(&hello()), |sum| !sum);
         frames.extend_from_slice(&framed(&message(), &[0x0e, 0x01, 0], None, |sum| sum));
         frames.extend_from_slice(&framed(&message(), &[], Some(&hello()), |sum| sum));
@@ -245,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_pulsar_is_refused() {
+    fn rejects_another_protocol() {
         let error = Codec.decode(&mut BytesMut::from("HTTP/1.1 400 Bad Request\r\n")).unwrap_err();
         assert!(error.to_string().contains("does not speak"), "{error}");
     }
 
     #[test]
-    fn commands_are_written_as_they_are_read() {
+    fn encodes_and_decodes_commands() {
         let ping =
             BaseCommand { r#type: Type::Ping as i32, ping: Some(CommandPing {}), ..BaseCommand::default() };
         let mut bytes = BytesMut::new();
@@ -262,13 +261,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+        fn no_bytes_cause_a_panic(bytes: Vec<u8>) {
             let mut bytes = BytesMut::from(bytes.as_slice());
             while let Ok(Some(_)) = Codec.decode(&mut bytes) {}
         }
 
         #[test]
-        fn no_entry_makes_it_panic(bytes: Vec<u8>) {
+        fn no_entry_causes_a_panic(bytes: Vec<u8>) {
             let _ = entry(Bytes::from(bytes));
         }
     }

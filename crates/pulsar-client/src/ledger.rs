@@ -1,13 +1,13 @@
-//! What may be acknowledged. Pulsar's unit is the entry: a message, or a batch of them. An entry is acknowledged when all
-//! of its messages are done, once, and as few acknowledgements are sent as the subscription's type allows.
+//! Decides which entries may be acknowledged. Pulsar acknowledges entries: a message, or a batch. An entry is
+//! acknowledged once, when all its messages are done, with as few commands as the subscription's type allows.
 //!
-//! Pure data: entries come in, messages are done in the order in which they came, acknowledgements come out.
+//! Pure data: entries come in, their messages are done in order, and acknowledgements come out.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use pulsar::message::proto::command_subscribe::SubType;
 
-/// The place of an entry in its topic.
+/// The position of an entry in its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
     /// The segment of the topic's log.
@@ -16,42 +16,44 @@ pub struct EntryId {
     pub entry: u64,
 }
 
-/// What to tell the broker.
+/// Acknowledgements for the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acks {
     /// These entries are done.
     Each(Vec<EntryId>),
-    /// This entry is done and all that were received before it.
+    /// This entry and all earlier ones are done.
     UpTo(EntryId),
 }
 
-/// The entries of one topic that are not acknowledged.
+/// The unacknowledged entries of one topic.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Whether entries come in order and to this consumer alone, so that one acknowledgement may stand for all before it.
+    /// Whether entries come in order and only to this consumer, so that one acknowledgement may cover all
+    /// earlier ones.
     cumulative: bool,
-    /// Received, in this order, with the messages of each that are not done.
+    /// Received entries in order, with the number of messages that are not done.
     open: VecDeque<(EntryId, u64)>,
-    /// Those that are kept back: nothing may be acknowledged in their name. None where each entry is acknowledged by
-    /// itself, for then nothing is.
+    /// Withheld entries, which no later acknowledgement may cover. Empty if each entry is acknowledged
+    /// separately.
     withheld: BTreeSet<EntryId>,
-    /// The last of all that came.
+    /// The highest received entry.
     last: Option<EntryId>,
-    /// Whether one came after a later one, since `open` was empty.
+    /// Whether an entry came after a later one since `open` was empty.
     out_of_order: bool,
 }
 
 impl Ledger {
-    /// An empty one of a subscription of this type.
+    /// An empty ledger for this subscription type.
     ///
-    /// Of an Exclusive one all entries come here in order, for as long as it is ours. Failover is no such type: a consumer that takes
-    /// over may be sent new entries before those that the other one leaves, and one that stands by keeps its subscription
-    /// when an administrator sets it back. An acknowledgement that stands for all before it would lose these.
+    /// An Exclusive consumer gets all entries in order. A Failover consumer does not: after a take-over, new
+    /// entries may come before those that the other consumer left. A standby also stays subscribed when an
+    /// administrator resets the subscription. An acknowledgement that covers earlier entries would lose
+    /// these.
     pub fn new(kind: SubType) -> Self {
         Self { cumulative: kind == SubType::Exclusive, ..Self::default() }
     }
 
-    /// An entry was received, with so many messages to be done.
+    /// Records a received entry with this number of messages.
     pub fn received(&mut self, entry: EntryId, messages: u64) {
         self.withheld.remove(&entry);
         self.out_of_order |= self.last >= Some(entry);
@@ -59,13 +61,13 @@ impl Ledger {
         self.open.push_back((entry, messages));
     }
 
-    /// Whether an entry that comes was received before, so that its messages need not be done twice: they are done and
-    /// acknowledged, or will be.
+    /// Whether a received entry is a repetition, whose messages are done, or will be.
     ///
-    /// To Exclusive entries come in order, from the first that is not acknowledged, and from there once more whenever one of
-    /// them is asked for. So what is not after the last one came before, and only what was withheld still has to be done.
+    /// An Exclusive consumer gets entries in order from the first unacknowledged one, and again from there
+    /// after each redelivery request. So an entry up to the highest one is a repetition, unless it is
+    /// withheld.
     ///
-    /// To the others they come in any order; there it is those whose messages are not done yet.
+    /// Other types get entries in any order. There an entry is a repetition while its messages are not done.
     pub fn is_repeated(&self, entry: EntryId) -> bool {
         if self.cumulative {
             self.last >= Some(entry) && !self.withheld.contains(&entry)
@@ -74,8 +76,7 @@ impl Ledger {
         }
     }
 
-    /// An entry came that cannot be done: it is not acknowledged until it is received again or
-    /// [`settled`](Self::settled).
+    /// Withholds an entry until it is received again or [`settled`](Self::settled).
     pub fn withhold(&mut self, entry: EntryId) {
         if self.cumulative {
             self.last = self.last.max(Some(entry));
@@ -83,14 +84,14 @@ impl Ledger {
         }
     }
 
-    /// A withheld entry was dealt with elsewhere.
+    /// Returns the acknowledgement of a withheld entry that was handled elsewhere.
     pub fn settled(&mut self, entry: EntryId) -> Acks {
         self.withheld.remove(&entry);
         Acks::Each(vec![entry])
     }
 
-    /// The next so many messages are done, in the order in which they were received. What is to be acknowledged now, if
-    /// anything is.
+    /// Records that the next messages are done, in the order in which they were received. Returns the
+    /// acknowledgements.
     pub fn done(&mut self, mut messages: u64) -> Option<Acks> {
         let mut complete = Vec::new();
         while let Some((entry, left)) = self.open.front_mut() {
@@ -114,12 +115,12 @@ impl Ledger {
         }
     }
 
-    /// How many entries it keeps: those that are received and not acknowledged, and those that it withholds.
+    /// The number of unacknowledged and withheld entries.
     pub fn len(&self) -> usize {
         self.open.len() + self.withheld.len()
     }
 
-    /// Whether it keeps none.
+    /// Whether the ledger is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_acknowledged_when_its_last_message_is_done() {
+    fn acknowledges_a_batch_after_its_last_message() {
         let mut ledger = Ledger::new(SubType::Shared);
         ledger.received(id(1), 3);
         assert_eq!(ledger.done(2), None);
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn one_acknowledgement_stands_for_all_where_it_may() {
+    fn one_acknowledgement_covers_all_for_exclusive() {
         let receive = |kind| {
             let mut ledger = Ledger::new(kind);
             (1..4).for_each(|entry| ledger.received(id(entry), 2));
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_without_messages_is_done_when_those_before_it_are() {
+    fn an_empty_entry_is_done_after_the_earlier_ones() {
         let mut ledger = Ledger::new(SubType::Shared);
         ledger.received(id(1), 0);
         ledger.received(id(2), 1);
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stands_for_an_entry_that_is_withheld() {
+    fn no_acknowledgement_covers_a_withheld_entry() {
         let mut ledger = Ledger::new(SubType::Exclusive);
         ledger.withhold(id(1));
         ledger.received(id(2), 1);
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_entry_that_came_again_is_acknowledged_by_itself() {
+    fn acknowledges_a_redelivered_entry_separately() {
         let mut ledger = Ledger::new(SubType::Exclusive);
         ledger.received(id(5), 1);
         ledger.received(id(3), 1);
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stands_for_an_older_entry_that_came_again_and_is_not_done() {
+    fn no_acknowledgement_covers_an_open_redelivered_entry() {
         let mut ledger = Ledger::new(SubType::Exclusive);
         ledger.withhold(id(3));
         ledger.received(id(4), 1);
@@ -200,38 +201,38 @@ mod tests {
     }
 
     #[test]
-    fn where_entries_come_in_any_order_those_are_repeated_that_are_not_done() {
+    fn in_any_order_open_entries_are_repetitions() {
         let mut ledger = Ledger::new(SubType::Shared);
         ledger.received(id(1), 1);
         ledger.received(id(5), 1);
         assert!(ledger.is_repeated(id(1)) && ledger.is_repeated(id(5)));
         assert!(!ledger.is_repeated(id(3)) && !ledger.is_repeated(id(6)));
-        // The broker would not send it again if it knew that it is acknowledged: somebody has to do it.
+        // The broker sends an entry again only if it is not acknowledged, so it must be done again.
         ledger.done(1);
         assert!(!ledger.is_repeated(id(1)) && ledger.is_repeated(id(5)));
     }
 
     #[test]
-    fn where_entries_come_in_order_all_are_repeated_but_those_that_are_withheld() {
+    fn in_order_all_but_withheld_entries_are_repetitions() {
         let mut ledger = Ledger::new(SubType::Exclusive);
         for entry in [1, 2, 4, 5] {
             ledger.received(id(entry), 1);
         }
         ledger.withhold(id(6));
         assert_eq!(ledger.done(3), Some(Acks::Each(vec![id(1), id(2), id(4)])));
-        // They are done or under way, but for one that did not come: it was acknowledged before.
+        // All are done or in progress, except the one that did not come because it was acknowledged before.
         assert!((1..=5).all(|entry| ledger.is_repeated(id(entry))));
-        assert!(!ledger.is_repeated(id(6)), "it was asked for");
+        assert!(!ledger.is_repeated(id(6)), "it was requested again");
         assert!(!ledger.is_repeated(id(7)));
-        // It can be read now; when everything comes once more, it is known.
+        // It is readable now. In the next repetition it counts as known.
         ledger.received(id(6), 1);
         assert!(ledger.is_repeated(id(6)));
         assert_eq!(ledger.done(2), Some(Acks::UpTo(id(6))));
-        assert!(ledger.is_repeated(id(6)), "the broker sent it before it heard of the acknowledgement");
+        assert!(ledger.is_repeated(id(6)), "the broker sent it before the acknowledgement arrived");
     }
 
     #[test]
-    fn what_was_dealt_with_elsewhere_is_repeated() {
+    fn a_settled_entry_is_a_repetition() {
         let mut ledger = Ledger::new(SubType::Exclusive);
         ledger.received(id(1), 1);
         ledger.withhold(id(2));
@@ -239,24 +240,24 @@ mod tests {
         assert!(ledger.is_repeated(id(2)) && !ledger.is_repeated(id(3)));
     }
 
-    /// An administrator sets a subscription back while this consumer stands by; then it takes over.
+    /// An administrator resets the subscription while this consumer is a standby. Then it takes over.
     #[test]
-    fn where_another_consumer_may_come_between_what_was_done_before_is_done_again() {
+    fn failover_repeats_entries_after_a_take_over() {
         let mut ledger = Ledger::new(SubType::Failover);
         for entry in 1..=3 {
             ledger.received(id(entry), 1);
         }
         assert_eq!(ledger.done(2), Some(Acks::Each(vec![id(1), id(2)])));
         assert!(!ledger.is_repeated(id(1)) && !ledger.is_repeated(id(2)));
-        assert!(ledger.is_repeated(id(3)), "it is under way here");
-        // New ones may come before those that another one has left.
+        assert!(ledger.is_repeated(id(3)), "in progress here");
+        // New entries may come before those that the other consumer left.
         ledger.received(id(9), 1);
         ledger.received(id(5), 1);
         assert_eq!(ledger.done(2), Some(Acks::Each(vec![id(3), id(9)])), "and not all up to 9");
     }
 
     #[test]
-    fn nothing_is_kept_of_what_is_withheld_where_each_entry_is_acknowledged_by_itself() {
+    fn keeps_no_withheld_entries_for_separate_acks() {
         let mut ledger = Ledger::new(SubType::Shared);
         ledger.withhold(id(1));
         assert!(ledger.is_empty() && !ledger.is_repeated(id(1)));
@@ -301,9 +302,9 @@ mod tests {
     }
 
     proptest! {
-        /// Entries come in order; a model counts the messages of each that are not done.
+        /// Entries come in order. A model counts the messages of each that are not done.
         #[test]
-        fn exactly_what_is_done_is_acknowledged(cumulative: bool, steps in steps()) {
+        fn acknowledges_exactly_the_done_entries(cumulative: bool, steps in steps()) {
             let kind = if cumulative { SubType::Exclusive } else { SubType::Shared };
             let mut ledger = Ledger::new(kind);
             let (mut next, mut left, mut withheld) = (0, BTreeMap::new(), BTreeSet::new());
@@ -340,11 +341,11 @@ mod tests {
                         }
                     }
                 }
-                // Nothing is forgotten, and nothing is kept that was acknowledged, or need not be.
+                // The ledger keeps exactly the entries that still need an acknowledgement.
                 let elsewhere = if cumulative { 0 } else { withheld.len() };
                 let kept = ledger.len() + elsewhere + acknowledged.len();
                 prop_assert_eq!(kept, usize::try_from(next).unwrap());
-                // Where all comes once more, what is withheld is taken, and nothing else.
+                // In a repetition, only withheld entries are not repetitions.
                 if cumulative {
                     for entry in (0..next).map(id) {
                         prop_assert_eq!(ledger.is_repeated(entry), !withheld.contains(&entry));

@@ -1,11 +1,10 @@
-//! What the programs `pulsar-consumer` and `pulsar-producer` are made of: the container that a PulsarConsumer runs, and
-//! the program that sends it something.
+//! The programs `pulsar-consumer`, which PulsarConsumers run in their pods, and `pulsar-producer`.
 //!
-//! Rules are pure functions: what a server's address or a topic's name may be ([`address`], [`topic`]), how a payload
-//! becomes a line ([`line`]), what may be acknowledged ([`ledger`]), what an answer means ([`problem`]). The wire format
-//! comes from the crate `pulsar`, and so does the producer. The consumer's side of the protocol is ours ([`link`],
-//! [`session`]): that crate's consumer acknowledges a whole batch for any one of its messages, lets acknowledgements pile
-//! up without bound, cannot pause, and does not say that a token was refused.
+//! Rules are pure functions: addresses ([`address`]), topics ([`topic`]), lines ([`line`]), acknowledgements
+//! ([`ledger`]) and errors of the broker ([`problem`]). The crate `pulsar` provides the wire format and the
+//! producer. The consumer's protocol is in [`link`] and [`session`]. The consumer of that crate acknowledges
+//! a whole batch for one of its messages, and queues acknowledgements without limit. It cannot pause, and
+//! does not report a rejected token.
 
 pub mod address;
 pub mod backoff;

@@ -1,10 +1,10 @@
-//! How a payload becomes a line on standard output.
+//! Formats a payload as a line for standard output.
 
-/// What every line begins with.
+/// The prefix of every line.
 pub const BEGINNING: &[u8] = b"Message Received: ";
 
-/// Appends the line of a payload. One message is one line: control characters and the line separators of Unicode are
-/// written as escapes (`\n`, `\u{1b}`); what is no UTF-8 becomes U+FFFD. Everything else stays as it is.
+/// Appends the line of a payload. It escapes control characters and Unicode line separators (`\n`, `\u{1b}`),
+/// so that one message is one line. Bytes that are not UTF-8 become U+FFFD.
 pub fn write(payload: &[u8], lines: &mut Vec<u8>) {
     lines.extend_from_slice(BEGINNING);
     if payload.iter().all(|byte| matches!(byte, b' '..=b'~')) {
@@ -44,7 +44,7 @@ mod tests {
     #[case(b"\x1b[31m\x00\x7f", "\\u{1b}[31m\\u{0}\\u{7f}")]
     #[case("\u{85}\u{2028}".as_bytes(), "\\u{85}\\u{2028}")]
     #[case(b"a\xffb", "a\u{fffd}b")]
-    fn a_payload_is_one_line(#[case] payload: &[u8], #[case] text: &str) {
+    fn escapes_special_characters(#[case] payload: &[u8], #[case] text: &str) {
         assert_eq!(line(payload), format!("Message Received: {text}\n"));
     }
 

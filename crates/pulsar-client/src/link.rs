@@ -1,6 +1,6 @@
-//! A connection to one broker: TLS and the handshake with the token, requests and their answers, and signs of life.
+//! A connection to one broker: TLS, the handshake with the token, requests and answers, and keep-alives.
 //!
-//! It is made anew rather than mended: whatever goes wrong with it, its owner drops it and connects again.
+//! A broken connection is not repaired: its owner drops it and connects again.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,22 +26,22 @@ use crate::frame::{self, Codec, Frame};
 use crate::problem::{Code, Problem};
 use crate::security::Files;
 
-/// How long connecting to one address may take, with TLS and the handshake.
+/// The time limit to connect to one address, including TLS and the handshake.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a broker may take to answer, and to take what is sent.
+/// The time limit for an answer, and for a send.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// A broker that is silent for so long is asked whether it is there.
+/// The time of silence after which the client pings the broker.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// After so long without an answer it is not.
+/// The time of silence after which the connection is lost.
 const LOST: Duration = Duration::from_secs(45);
 
-/// The protocol's version that this speaks: one with partial successes and authentication that is renewed.
+/// The supported version of the protocol: with partial successes and renewed authentication.
 const PROTOCOL: i32 = 19;
 
-/// What is read at a time.
+/// The size of a read.
 const BUFFER: usize = 64 << 10;
 
 trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -53,7 +53,7 @@ pub struct Link {
     host: Host,
     files: Files,
     framed: Framed<Box<dyn Transport>, Codec>,
-    /// Came while an answer was waited for.
+    /// Frames that came before an awaited answer.
     inbox: VecDeque<Frame>,
     requests: u64,
     heard: Instant,
@@ -67,7 +67,7 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    /// Connects to a host. `behind` is the broker that is meant, where the host is a proxy.
+    /// Connects to a host. If the host is a proxy, `behind` is the broker.
     pub async fn connect(
         tls: bool,
         host: &Host,
@@ -79,15 +79,15 @@ impl Link {
         let found = timeout(CONNECT_LIMIT, tokio::net::lookup_host((host.name.as_str(), host.port))).await;
         let addresses: Vec<_> = match found {
             Ok(Ok(addresses)) => addresses.collect(),
-            Ok(Err(error)) => return Err(unreachable(&format!("the host is not known ({error})"))),
-            Err(_) => return Err(unreachable("the host's address was not found in time")),
+            Ok(Err(error)) => return Err(unreachable(&format!("unknown host ({error})"))),
+            Err(_) => return Err(unreachable("the lookup of the host timed out")),
         };
         let mut problem = unreachable("the host has no address");
         for address in addresses {
             let begun = timeout(CONNECT_LIMIT, async {
                 let stream =
                     TcpStream::connect(address).await.map_err(|error| unreachable(&error.to_string()))?;
-                // Acknowledgements are small, and wait for nothing.
+                // Acknowledgements are small and must not wait.
                 stream.set_nodelay(true).map_err(|error| unreachable(&error.to_string()))?;
                 Self::begin(tls, host, behind.clone(), files, stream).await
             });
@@ -157,7 +157,7 @@ impl Link {
                     return Err(Problem::last(
                         Exit::TokenRefused,
                         Code::TokenRefused,
-                        format!("{} asks for a token, and none is given", self.host),
+                        format!("{} requires a token, and none is set", self.host),
                     ));
                 }
                 return Err(Problem::answered(kind, &error.message));
@@ -183,7 +183,7 @@ impl Link {
         }
     }
 
-    /// Sends a command with a number of its own, which it returns. The answer comes as a frame like any other.
+    /// Sends a command with a new request number, and returns the number. The answer arrives as a frame.
     pub async fn ask(&mut self, make: impl FnOnce(u64) -> Box<BaseCommand>) -> Result<u64, Problem> {
         let request = self.requests;
         self.requests += 1;
@@ -191,7 +191,7 @@ impl Link {
         Ok(request)
     }
 
-    /// The same, and waits for the answer. An error that is answered is a problem.
+    /// Sends a command and waits for the answer. An error in the answer is a problem.
     pub async fn request(
         &mut self,
         make: impl FnOnce(u64) -> Box<BaseCommand>,
@@ -225,7 +225,7 @@ impl Link {
         self.received(next)
     }
 
-    /// The next frame, where there is one.
+    /// The next frame, if there is one.
     pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Result<Frame, Problem>> {
         if let Some(frame) = self.inbox.pop_front() {
             return Poll::Ready(Ok(frame));
@@ -245,12 +245,12 @@ impl Link {
         }
     }
 
-    /// Answers what a broker asks of every client, and says whether it was that.
+    /// Answers a ping or a request for a token. Returns whether the command was one of these.
     pub async fn attend(&mut self, asked: &BaseCommand) -> Result<bool, Problem> {
         if asked.ping.is_some() {
             self.send(command(Type::Pong, |c| c.pong = Some(CommandPong {}))).await?;
         } else if asked.auth_challenge.is_some() {
-            // The token runs out: perhaps the file holds a newer one.
+            // The token expires; the file may have a newer one.
             let token = self.files.token()?.unwrap_or_default();
             let response = CommandAuthResponse {
                 client_version: Some(client_version()),
@@ -267,7 +267,7 @@ impl Link {
         Ok(true)
     }
 
-    /// Looks, from time to time, whether the broker is still there.
+    /// Pings a silent broker, and fails if it stays silent.
     pub async fn keep_alive(&mut self) -> Result<(), Problem> {
         let silence = self.heard.elapsed();
         if silence >= LOST {
@@ -277,7 +277,7 @@ impl Link {
             self.asked = true;
             self.send(command(Type::Ping, |c| c.ping = Some(CommandPing {}))).await?;
         }
-        // Whatever an interrupted wait has left behind.
+        // A cancelled wait may have left data.
         match timeout(ANSWER_LIMIT, self.framed.flush()).await {
             Ok(flushed) => flushed.map_err(|error| self.broken(&error)),
             Err(_) => Err(self.silent()),
@@ -290,7 +290,7 @@ impl Link {
             frame::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 format!("{host} closed the connection")
             }
-            frame::Error::Io(error) => format!("the connection to {host} broke: {error}"),
+            frame::Error::Io(error) => format!("the connection to {host} failed: {error}"),
             frame::Error::Protocol(why) => format!("{host} does not speak Pulsar's protocol: {why}"),
         };
         Problem::passing(Code::Unreachable, sentence)

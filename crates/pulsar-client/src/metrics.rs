@@ -1,4 +1,4 @@
-//! What /metrics tells.
+//! The metrics of the consumer.
 
 use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 
@@ -6,7 +6,7 @@ use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Messages that were received, again or for the first time.
+    /// Received messages, including redelivered ones.
     pub received: IntCounter,
     /// Bytes of their payloads.
     pub bytes: IntCounter,
@@ -18,14 +18,14 @@ pub struct Metrics {
     pub unreadable: IntCounter,
     /// Messages that went to the dead-letter topic.
     pub dead_lettered: IntCounter,
-    /// Whether it is subscribed.
+    /// Whether the consumer is subscribed.
     pub connected: IntGauge,
-    /// How often a subscription was lost or could not be had.
+    /// How often a subscription was lost or failed.
     pub reconnects: IntCounter,
 }
 
 impl Metrics {
-    /// All at zero.
+    /// Registers the metrics at zero.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         let counter = |name: &str, help: &str| {
@@ -34,13 +34,13 @@ impl Metrics {
             Ok::<_, prometheus::Error>(counter)
         };
         let metrics = Self {
-            received: counter("messages_received", "Messages received, again or for the first time")?,
+            received: counter("messages_received", "Messages received, including redelivered ones")?,
             bytes: counter("bytes_received", "Bytes of the payloads of messages received")?,
             acknowledged: counter("messages_acknowledged", "Messages printed and acknowledged")?,
             redelivered: counter("messages_redelivered", "Messages received that had been delivered before")?,
             unreadable: counter("entries_unreadable", "Messages or batches that could not be read")?,
             dead_lettered: counter("messages_dead_lettered", "Messages sent to the dead-letter topic")?,
-            reconnects: counter("reconnects", "Times that the subscription was lost or could not be had")?,
+            reconnects: counter("reconnects", "Times that the subscription was lost or failed")?,
             connected: IntGauge::new("pulsar_consumer_connected", "1 while subscribed, else 0")?,
             registry,
         };
@@ -50,7 +50,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// All of them, as Prometheus reads them.
+    /// The metrics in Prometheus's text format.
     pub fn text(&self) -> prometheus::Result<String> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_metric_is_told() {
+    fn exports_every_metric() {
         let metrics = Metrics::new().unwrap();
         metrics.received.inc_by(3);
         let text = metrics.text().unwrap();

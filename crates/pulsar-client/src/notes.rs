@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-/// Writes a line to standard error. A line that cannot be written, as where standard error is closed, is lost.
+/// Writes a line to standard error. The line is lost if standard error is closed.
 pub fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -1,5 +1,5 @@
-//! Standard output, on a thread of its own: a reader that takes nothing stops the lines, and not the signs of life that a
-//! broker and a kubelet expect. One piece of text is on its way at a time, so a slow reader costs no memory.
+//! Standard output on a separate thread. A blocked reader stops the lines, but not the answers to the broker
+//! and the kubelet. One text is in progress at a time, so a slow reader uses no memory.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// A text that was large is not kept for the next one.
+/// A larger buffer is not reused for the next text.
 const KEPT: usize = 1 << 20;
 
-/// How long to wait for a reader, where standard output does not wait by itself.
+/// The pause before a retry if standard output is non-blocking.
 const PATIENCE: Duration = Duration::from_millis(5);
 
 /// Prints one text after another.
@@ -27,7 +27,7 @@ pub struct Printer {
 impl Printer {
     /// Prints to standard output.
     pub fn start() -> io::Result<Self> {
-        // Not Rust's own handle, which looks for the end of a line in everything that it is given.
+        // Not `Stdout`, which searches all text for line ends.
         Self::to(io::stdout().as_fd().try_clone_to_owned()?)
     }
 
@@ -40,21 +40,21 @@ impl Printer {
         Ok(Self { texts, printed, busy: false })
     }
 
-    /// Whether a text is on its way.
+    /// Whether a text is in progress.
     pub fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// Prints a text. There must be none on its way.
+    /// Prints a text. No other text may be in progress.
     pub fn print(&mut self, text: Vec<u8>) {
         debug_assert!(!self.busy);
         self.busy = true;
-        // Without a thread there is an answer all the same: see below.
+        // If the thread is gone, `printed` returns an error.
         let _ = self.texts.send(text);
     }
 
-    /// Waits until the text is printed, and gives its memory back. Where there is none it waits for ever. May be dropped
-    /// while it waits.
+    /// Waits until the text is printed, and returns its buffer. Without a text it waits permanently. Cancel
+    /// safe.
     pub async fn printed(&mut self) -> io::Result<Vec<u8>> {
         if !self.busy {
             return std::future::pending().await;
@@ -83,7 +83,7 @@ fn print(output: &mut File, mut text: &[u8]) -> io::Result<()> {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(written) => text = &text[written..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // Somebody who shares the pipe has asked it not to wait.
+            // A process that shares the pipe has made it non-blocking.
             Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PATIENCE),
             Err(error) => return Err(error),
         }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn texts_are_printed_one_after_another() {
+    async fn prints_texts_in_order() {
         let (mut reader, writer) = io::pipe().unwrap();
         let mut printer = Printer::to(writer.into()).unwrap();
         for text in ["a\n", "b\n"] {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_is_gone_is_an_error() {
+    async fn a_closed_reader_is_an_error() {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         let mut printer = Printer::to(writer.into()).unwrap();

@@ -14,10 +14,10 @@ use tokio::net::TcpListener;
 use crate::metrics::Metrics;
 use crate::problem::Code;
 
-/// A consumer that has not looked at anything for so long hangs.
+/// A consumer without activity for this time hangs.
 const HANGS: Duration = Duration::from_secs(30);
 
-/// How a consumer is: shared between it and its probes.
+/// The state of the consumer, which it shares with its probes.
 #[derive(Clone, Debug)]
 pub struct State(Arc<Mutex<Inner>>);
 
@@ -36,7 +36,7 @@ impl Default for State {
 }
 
 impl State {
-    /// From now on it is so.
+    /// Sets the state.
     pub fn set(&self, code: Code, sentence: impl Into<String>) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.code = code;
@@ -44,12 +44,12 @@ impl State {
         inner.looked = Instant::now();
     }
 
-    /// It does not hang.
+    /// Records activity.
     pub fn looked(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).looked = Instant::now();
     }
 
-    /// What /readyz answers.
+    /// The answer of /readyz.
     pub fn readiness(&self) -> (u16, String) {
         let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (inner.code.status(), inner.sentence.clone())
@@ -61,7 +61,7 @@ impl State {
     }
 }
 
-/// Listens on an address. `[::]` means every address, also where there is no IPv6.
+/// Listens on an address. `[::]` means every address, even without IPv6.
 pub async fn listen(address: &str) -> io::Result<TcpListener> {
     match (TcpListener::bind(address).await, address.strip_prefix("[::]:").map(str::parse::<u16>)) {
         (Err(error), Some(Ok(port))) if error.kind() != io::ErrorKind::AddrInUse => {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_consumer_is_not_ready_until_it_says_so() {
+    fn a_new_consumer_is_not_ready() {
         let state = State::default();
         assert_eq!(state.readiness(), (503, "starting".to_owned()));
         state.set(Code::Subscribed, "subscribed");
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn every_code_is_a_status() {
+    fn every_code_is_a_valid_status() {
         for code in Code::ALL {
             assert!(StatusCode::from_u16(code.status()).is_ok());
         }
     }
 
     #[test]
-    fn a_consumer_that_looks_at_nothing_hangs() {
+    fn a_consumer_without_activity_hangs() {
         let state = State::default();
         let now = Instant::now();
         assert!(state.is_well(now));

@@ -1,27 +1,29 @@
-//! What stands between a consumer and its messages: a code for `/readyz`, a sentence, and whether trying again can help.
+//! The reason why a consumer gets no messages: a code for `/readyz`, a sentence, and whether a retry can
+//! help.
 
 use pulsar::message::proto::ServerError;
 
 use crate::exit::{Exit, Failure};
 
-/// The status codes of `/readyz`. The event of a failed probe carries the code alone, so the code says why.
+/// The status codes of `/readyz`. The Event of a failed probe has only the code, so the code names the
+/// reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
     /// Subscribed.
     Subscribed,
-    /// The broker refuses the token, or asks for one.
+    /// The broker rejects or requires a token.
     TokenRefused,
     /// The token's role may not consume from the topic.
     NotPermitted,
-    /// There is no such topic or namespace, and none is made by itself.
+    /// The topic or namespace does not exist, and the broker does not create it.
     NotFound,
-    /// Another consumer has the subscription, which is Exclusive, or of another type.
+    /// Another consumer has the Exclusive subscription, or the subscription has another type.
     Busy,
-    /// No broker can be reached, or the one that can does not serve the topic now.
+    /// No broker is reachable, or it does not serve the topic now.
     Unreachable,
     /// Starting or shutting down.
     Starting,
-    /// TLS cannot be agreed on with the broker: its certificate has expired, or comes from another CA.
+    /// TLS failed: the broker's certificate has expired or comes from another CA, or the port has no TLS.
     TlsFailed,
 }
 
@@ -53,56 +55,56 @@ impl Code {
     }
 }
 
-/// Something that went wrong.
+/// A failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{sentence}")]
 pub struct Problem {
-    /// What it means for readiness.
+    /// The status code of `/readyz`.
     pub code: Code,
-    /// What happened, in one line.
+    /// The failure in one line.
     pub sentence: String,
-    /// How the program ends of it, where trying again cannot help.
+    /// The exit of the program, if a retry cannot help.
     pub end: Option<Exit>,
 }
 
 impl Problem {
-    /// One that may pass.
+    /// A temporary failure.
     pub fn passing(code: Code, sentence: impl Into<String>) -> Self {
         Self { code, sentence: one_line(&sentence.into()), end: None }
     }
 
-    /// One that trying again cannot mend.
+    /// A permanent failure.
     pub fn last(end: Exit, code: Code, sentence: impl Into<String>) -> Self {
         Self { end: Some(end), ..Self::passing(code, sentence) }
     }
 
-    /// What the program ends with, where trying again cannot help.
+    /// The exit of the program; None for a temporary failure.
     pub fn failure(&self) -> Option<Failure> {
         self.end.map(|exit| Failure { exit, line: self.sentence.clone() })
     }
 
-    /// What a broker's error means.
+    /// The meaning of a broker's error.
     pub fn answered(error: ServerError, message: &str) -> Self {
-        let says = |what: &str| format!("{what}: the broker says {message:?}");
+        let says = |what: &str| format!("{what}; the broker's message is {message:?}");
         match error {
             ServerError::AuthenticationError => {
-                Self::last(Exit::TokenRefused, Code::TokenRefused, says("the token was refused"))
+                Self::last(Exit::TokenRefused, Code::TokenRefused, says("the broker rejected the token"))
             }
             ServerError::AuthorizationError => {
-                Self::passing(Code::NotPermitted, says("the token's role has no right to the topic"))
+                Self::passing(Code::NotPermitted, says("the token's role has no permission for the topic"))
             }
             ServerError::TopicNotFound | ServerError::SubscriptionNotFound => {
-                Self::passing(Code::NotFound, says("the topic was not found"))
+                Self::passing(Code::NotFound, says("the topic does not exist"))
             }
-            // Pulsar has no error of its own for an absent namespace or tenant.
+            // Pulsar has no separate error for a missing namespace or tenant.
             ServerError::MetadataError | ServerError::UnknownError if is_about_absence(message) => {
-                Self::passing(Code::NotFound, says("the topic's namespace was not found"))
+                Self::passing(Code::NotFound, says("the topic's namespace does not exist"))
             }
             ServerError::ConsumerBusy | ServerError::ConsumerAssignError => {
-                Self::passing(Code::Busy, says("the subscription is taken"))
+                Self::passing(Code::Busy, says("the subscription is in use"))
             }
             ServerError::InvalidTopicName => {
-                Self::last(Exit::Setting, Code::NotFound, says("this is no name of a topic"))
+                Self::last(Exit::Setting, Code::NotFound, says("the topic name is invalid"))
             }
             other => Self::passing(
                 Code::Unreachable,
@@ -116,7 +118,7 @@ fn is_about_absence(message: &str) -> bool {
     ["not found", "does not exist"].iter().any(|words| message.to_lowercase().contains(words))
 }
 
-/// The first line, without what a Java program puts before and after it.
+/// The first line, without the stack trace of a Java program.
 fn one_line(sentence: &str) -> String {
     sentence.lines().next().unwrap_or_default().trim().to_owned()
 }
@@ -128,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_a_status_of_its_own() {
+    fn every_code_has_another_status() {
         let mut statuses: Vec<u16> = Code::ALL.iter().map(|code| code.status()).collect();
         statuses.dedup();
         assert_eq!(statuses.len(), Code::ALL.len());
@@ -145,7 +147,7 @@ mod tests {
     #[case(ServerError::ConsumerBusy, "", 409, false)]
     #[case(ServerError::ServiceNotReady, "", 502, false)]
     #[case(ServerError::InvalidTopicName, "", 404, true)]
-    fn a_brokers_error_has_a_meaning(
+    fn maps_the_errors_of_a_broker(
         #[case] error: ServerError,
         #[case] message: &str,
         #[case] status: u16,
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentence_is_one_line() {
+    fn a_sentence_has_one_line() {
         assert_eq!(Problem::passing(Code::Busy, "a\n  at b\n").sentence, "a");
     }
 }

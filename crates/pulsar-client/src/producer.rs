@@ -17,22 +17,22 @@ use crate::problem::{Code, Problem};
 use crate::session::connect_any;
 use crate::settings::ProducerArgs;
 
-/// Messages that may wait for their confirmation. With more the memory grows and not the speed.
+/// The limit of messages that wait for confirmation. A higher limit uses more memory without more speed.
 const UNCONFIRMED: usize = 10_000;
 
-/// Messages in a batch, at most.
+/// The limit of messages in a batch.
 const BATCH: u32 = 1_000;
 
-/// Bytes in a batch, about; as many as in Pulsar's own clients.
+/// The approximate limit of bytes in a batch, as in Pulsar's clients.
 const BATCH_BYTES: usize = 128 << 10;
 
 /// How long a batch waits for more messages.
 const BATCH_DELAY: Duration = Duration::from_millis(10);
 
-/// How often a long run says how far it is.
+/// How often a long run reports its progress.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// Sends what was asked for.
+/// Sends the messages.
 pub async fn run(args: ProducerArgs) -> Result<(), Failure> {
     let setting = |line| Failure { exit: Exit::Setting, line };
     let server = args.location.server().map_err(setting)?;
@@ -45,7 +45,7 @@ pub async fn run(args: ProducerArgs) -> Result<(), Failure> {
     let batched = args.count > 1 && !args.no_batching;
     let connect = async || {
         let host = connect_any(&server, &files).await?.host().clone();
-        // The broker was just there: what fails now may pass.
+        // The broker has just answered, so a failure may be temporary.
         let passing = |why: String| Problem::passing(Code::Unreachable, why);
         let client = open(&server.of(&host), &files).await.map_err(passing)?;
         let options = ProducerOptions {
@@ -56,7 +56,7 @@ pub async fn run(args: ProducerArgs) -> Result<(), Failure> {
             ..ProducerOptions::default()
         };
         let producer = Box::pin(client.producer().with_topic(&topic).with_options(options).build()).await;
-        producer.map_err(|error| passing(format!("the broker does not take messages for {topic}: {error}")))
+        producer.map_err(|error| passing(format!("the broker does not accept messages for {topic}: {error}")))
     };
     let mut run = Run { confirmed: 0, pending: VecDeque::new() };
     let sent = async {
@@ -66,7 +66,7 @@ pub async fn run(args: ProducerArgs) -> Result<(), Failure> {
     let ended = tokio::select! {
         ended = sent => ended,
         _ = interrupted.recv() => Err(Failure::other("interrupted")),
-        _ = terminated.recv() => Err(Failure::other("told to stop")),
+        _ = terminated.recv() => Err(Failure::other("stopped by SIGTERM")),
     };
     ended.map_err(|failure| Failure {
         line: format!("{failure}; {} of {} messages were confirmed", run.confirmed, args.count),
@@ -79,13 +79,13 @@ pub async fn run(args: ProducerArgs) -> Result<(), Failure> {
     }
 }
 
-/// Tries until it works, until it cannot, or until the time is over.
+/// Retries until success, a permanent failure or the time limit.
 async fn within<T>(limit: Duration, attempt: impl AsyncFn() -> Result<T, Problem>) -> Result<T, Failure> {
     let deadline = Instant::now() + limit;
     let mut failures = 0;
     let mut last: Option<Problem> = None;
     loop {
-        let over = |why: &str| Failure::other(format!("{why} (tried for {limit:?})"));
+        let over = |why: &str| Failure::other(format!("{why} (gave up after {limit:?})"));
         let problem = match tokio::time::timeout_at(deadline, attempt()).await {
             Ok(Ok(done)) => return Ok(done),
             Ok(Err(problem)) => problem,
@@ -100,11 +100,11 @@ async fn within<T>(limit: Duration, attempt: impl AsyncFn() -> Result<T, Problem
             return Err(over(&problem.sentence));
         }
         if last.as_ref() != Some(&problem) {
-            note(&format!("Trying again: {problem}"));
+            note(&format!("Retrying: {problem}"));
         }
         failures += 1;
         last = Some(problem);
-        // The wait ends with the time at the latest; then there is one more try.
+        // The wait ends at the time limit; then there is one more attempt.
         let _ = tokio::time::timeout_at(deadline, sleep(backoff::pause(failures, backoff::random()))).await;
     }
 }
@@ -136,7 +136,7 @@ impl Run {
                 format!("{} {number}", args.message())
             };
             let sent = timeout(args.timeout, Box::pin(producer.send_non_blocking(text))).await;
-            let receipt = sent.map_err(|_| Failure::other("the broker takes no more messages"))?;
+            let receipt = sent.map_err(|_| Failure::other("the broker accepts no more messages"))?;
             self.pending.push_back(receipt.map_err(|error| Failure::other(error.to_string()))?);
             if spoke.elapsed() >= PROGRESS {
                 spoke = Instant::now();
@@ -149,7 +149,7 @@ impl Run {
         Ok(())
     }
 
-    /// Counts the confirmations that have come, in their order.
+    /// Counts the confirmations that have arrived, in order.
     fn confirm_what_is_there(&mut self) -> Result<(), Failure> {
         while let Some(confirmed) = self.pending.front_mut().and_then(FutureExt::now_or_never) {
             self.pending.pop_front();
@@ -159,12 +159,12 @@ impl Run {
     }
 
     fn count<T>(&mut self, confirmed: Result<T, pulsar::Error>) -> Result<(), Failure> {
-        confirmed.map_err(|error| Failure::other(format!("the broker did not take a message: {error}")))?;
+        confirmed.map_err(|error| Failure::other(format!("the broker did not accept a message: {error}")))?;
         self.confirmed += 1;
         Ok(())
     }
 
-    /// Waits for the first confirmation that is due.
+    /// Waits for the oldest pending confirmation.
     async fn confirm(&mut self, limit: Duration) -> Result<(), Failure> {
         let Some(receipt) = self.pending.pop_front() else { return Ok(()) };
         match timeout(limit, receipt).await {
@@ -174,7 +174,7 @@ impl Run {
     }
 }
 
-/// When the message of that number, from 0, is sent at so many in a second.
+/// When to send the message with this number, from 0, at this rate per second.
 fn due(number: u64, rate: u32) -> Duration {
     let rate = u64::from(rate);
     Duration::from_secs(number / rate) + Duration::from_nanos(number % rate * 1_000_000_000 / rate)
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_spreads_messages_over_time() {
+    fn the_rate_spreads_messages_over_time() {
         assert_eq!(due(0, 10), Duration::ZERO);
         assert_eq!(due(5, 10), Duration::from_millis(500));
         assert_eq!(due(25, 10), Duration::from_millis(2_500));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_may_pass_is_tried_until_the_time_is_over() {
+    async fn retries_temporary_failures_until_the_limit() {
         let tries = std::cell::Cell::new(0);
         let failure = within(Duration::from_secs(5), async || {
             tries.set(tries.get() + 1);
@@ -209,12 +209,12 @@ mod tests {
         })
         .await
         .unwrap_err();
-        assert!(failure.line.starts_with("refused (tried for 5s)"), "{failure}");
+        assert!(failure.line.starts_with("refused (gave up after 5s)"), "{failure}");
         assert!(tries.get() > 3);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_cannot_pass_is_tried_once() {
+    async fn does_not_retry_permanent_failures() {
         let failure = within(Duration::from_secs(5), async || {
             Err::<(), _>(Problem::last(Exit::TokenRefused, Code::TokenRefused, "no"))
         })

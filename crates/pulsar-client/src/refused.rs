@@ -1,6 +1,6 @@
-//! Entries that could not be dealt with, and when they are asked for again.
+//! Entries that could not be handled, and when to request them again.
 //!
-//! Pure data: entries go in with their time, and come out when it has come.
+//! Pure data: entries go in with a time, and come out at that time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,64 +9,64 @@ use tokio::time::Instant;
 
 use crate::ledger::EntryId;
 
-/// An entry that does not come is not asked for more often than that, whatever the delay.
+/// The shortest interval of requests for an entry that does not come.
 const SELDOM: Duration = Duration::from_secs(1);
 
-/// The longest wait until an entry is asked for once more that does not come: it may have expired.
+/// The longest interval of requests for an entry that does not come, perhaps because it has expired.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// An entry that is to be asked for.
+/// A request for an entry.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     due: Instant,
     consumer: usize,
     entry: EntryId,
-    /// How often it was asked in vain.
+    /// The number of requests without an answer.
     times: u32,
 }
 
 impl Question {
-    /// The same once more, after the delay, doubled each time.
+    /// The next request, after the delay, which doubles each time.
     fn again(self, now: Instant, delay: Duration) -> Self {
         let pause = delay.max(SELDOM).saturating_mul(1 << self.times.min(16)).min(LONGEST.max(delay));
         Self { due: now + pause, times: self.times + 1, ..self }
     }
 }
 
-/// The entries of a session's consumers that are to be asked for again.
+/// The pending requests of a session's consumers.
 #[derive(Debug, Default)]
 pub struct Refused {
-    /// Whether all that are not acknowledged come when one of them is asked for, as in Exclusive and Failover.
+    /// Whether a request makes the broker send all unacknowledged entries, as for Exclusive and Failover.
     all_at_once: bool,
-    /// The first ones first.
+    /// Sorted by time.
     questions: VecDeque<Question>,
 }
 
 impl Refused {
-    /// None. `all_at_once` says whether all that are not acknowledged come when one of them is asked for.
+    /// Without requests. `all_at_once` is whether a request makes the broker send all unacknowledged entries.
     pub fn new(all_at_once: bool) -> Self {
         Self { all_at_once, ..Self::default() }
     }
 
-    /// An entry of a consumer is to be asked for then, unless it is to be asked for anyway.
+    /// Adds a request for an entry, unless there is one.
     pub fn push(&mut self, due: Instant, consumer: usize, entry: EntryId) {
-        // With another one it may have come before it was asked for.
+        // The entry may have come with another one before its request.
         if !self.questions.iter().any(|one| (one.consumer, one.entry) == (consumer, entry)) {
             let at = self.questions.partition_point(|question| question.due <= due);
             self.questions.insert(at, Question { due, consumer, entry, times: 0 });
         }
     }
 
-    /// When the first one is to be asked for.
+    /// The time of the next request.
     pub fn due(&self) -> Option<Instant> {
         self.questions.front().map(|question| question.due)
     }
 
-    /// The next one that is to be asked for now.
+    /// Returns the next due request.
     ///
-    /// Where all come with it, the others of its consumer need not be asked for. But a broker may miss the question while
-    /// it reads or while another consumer is active: they stay here, to be asked for again after the delay, and more and
-    /// more seldom, until they [came](Self::came).
+    /// If all unacknowledged entries come with it, the consumer's other entries need no request. But a broker
+    /// may miss a request while it reads, or while another consumer is active. So they stay here with a
+    /// growing delay until they [came](Self::came).
     pub fn take_due(&mut self, now: Instant, delay: Duration) -> Option<(usize, EntryId)> {
         if self.due().is_none_or(|due| due > now) {
             return None;
@@ -83,7 +83,7 @@ impl Refused {
         Some((asked.consumer, asked.entry))
     }
 
-    /// An entry has come: it is not asked for any more.
+    /// Removes the request of an entry that has come.
     pub fn came(&mut self, consumer: usize, entry: EntryId) {
         self.questions.retain(|one| (one.consumer, one.entry) != (consumer, entry));
     }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_asked_for_once_and_when_its_time_has_come() {
+    fn requests_each_entry_once_at_its_time() {
         let begin = Instant::now();
         let mut refused = Refused::new(false);
         for (entry, later) in [(1, 0), (2, 0), (1, 0), (3, 5)] {
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn where_all_come_at_once_one_question_is_enough_for_each_consumer() {
+    fn exclusive_needs_one_request_for_each_consumer() {
         let begin = Instant::now();
         let mut refused = Refused::new(true);
         for (consumer, entry, later) in [(0, 1, 0), (0, 2, 0), (1, 1, 0), (0, 3, 5), (1, 2, 5)] {
             refused.push(begin + Duration::from_secs(later), consumer, id(entry));
         }
         assert_eq!(take_all(&mut refused, begin), [(0, id(1)), (1, id(1))]);
-        // What did not come is asked for again, and so on.
+        // Entries that did not come are requested again.
         for entry in 1..=3 {
             refused.came(0, id(entry));
         }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_delay_a_question_is_not_asked_again_at_once() {
+    fn without_a_delay_requests_have_a_minimum_interval() {
         let begin = Instant::now();
         let mut refused = Refused::new(true);
         refused.push(begin, 0, id(1));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_come_is_asked_for_more_and_more_seldom() {
+    fn the_interval_of_requests_doubles() {
         let begin = Instant::now();
         let mut refused = Refused::new(true);
         refused.push(begin, 0, id(1));
@@ -158,7 +158,7 @@ mod tests {
             now = due;
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-        // A new one does not wait for that.
+        // A new request does not wait.
         refused.push(begin, 1, id(2));
         assert_eq!((refused.due(), refused.take_due(begin, DELAY)), (Some(begin), Some((1, id(2)))));
     }

@@ -1,5 +1,5 @@
-//! The files that a client shows and trusts: a token and a CA. They are read anew for every connection, so that what is
-//! renewed is used without a restart.
+//! The files of a client: a token and a CA. They are read for each connection, so a renewed file needs no
+//! restart.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ use tokio_rustls::TlsConnector;
 use crate::exit::Exit;
 use crate::problem::{Code, Problem};
 
-/// Where they are.
+/// The paths of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
-    /// Holds a token and nothing else.
+    /// A file that has only the token.
     pub token: Option<PathBuf>,
-    /// Holds certificates in PEM. Without it the CAs of the public internet are trusted; with it, these alone.
+    /// A file with CA certificates in PEM, which replace the public CAs.
     pub ca: Option<PathBuf>,
 }
 
 impl Files {
-    /// The token, where there is one.
+    /// The token, if one is set.
     pub fn token(&self) -> Result<Option<String>, Problem> {
         let Some(file) = &self.token else { return Ok(None) };
         let text = read(file, Code::TokenRefused, "token")?;
@@ -32,23 +32,27 @@ impl Files {
             return Err(Problem::last(
                 Exit::File,
                 Code::TokenRefused,
-                format!("{} does not hold a token", file.display()),
+                format!("{} does not contain a token", file.display()),
             ));
         }
         Ok(Some(token))
     }
 
-    /// The CA's certificates, where some are given, as they are in the file.
+    /// The content of the CA file, if one is set.
     pub fn ca(&self) -> Result<Option<Vec<u8>>, Problem> {
         self.ca.as_deref().map(|file| read(file, Code::TlsFailed, "CA")).transpose()
     }
 
-    /// What speaks TLS.
+    /// The TLS connector.
     pub fn tls(&self) -> Result<TlsConnector, Problem> {
         let mut roots = RootCertStore::empty();
         if let (Some(file), Some(pem)) = (&self.ca, self.ca()?) {
             let none = || {
-                Problem::last(Exit::File, Code::TlsFailed, format!("{} holds no certificate", file.display()))
+                Problem::last(
+                    Exit::File,
+                    Code::TlsFailed,
+                    format!("{} contains no certificate", file.display()),
+                )
             };
             for certificate in CertificateDer::pem_slice_iter(&pem) {
                 roots.add(certificate.map_err(|_| none())?).map_err(|_| none())?;
@@ -93,7 +97,7 @@ mod tests {
         fs::write(&path, "renewed").unwrap();
         assert_eq!(files.token().unwrap().as_deref(), Some("renewed"));
         fs::write(&path, " \n").unwrap();
-        assert!(files.token().unwrap_err().sentence.contains("does not hold a token"));
+        assert!(files.token().unwrap_err().sentence.contains("does not contain a token"));
         fs::remove_file(&path).unwrap();
         let problem = files.token().unwrap_err();
         assert!(problem.end == Some(Exit::File) && problem.sentence.contains("cannot read"), "{problem}");
@@ -105,7 +109,7 @@ mod tests {
         let files = Files { token: None, ca: Some(path.clone()) };
         let problem = files.tls().err().unwrap();
         assert!(
-            problem.end == Some(Exit::File) && problem.sentence.contains("holds no certificate"),
+            problem.end == Some(Exit::File) && problem.sentence.contains("contains no certificate"),
             "{problem}"
         );
         fs::remove_file(&path).unwrap();

@@ -1,5 +1,5 @@
-//! A subscription, from finding its brokers to closing it: one consumer for each partition of the topic, and a
-//! connection for each broker that serves some of them.
+//! A subscription, from the lookup of its brokers to its close. It has one consumer for each partition of the
+//! topic, and one connection for each broker that serves some of them.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -26,13 +26,13 @@ use crate::problem::{Code, Problem};
 use crate::security::Files;
 use crate::topic::TopicName;
 
-/// How often brokers may send a client on to another one.
+/// The limit of redirects between brokers.
 const REDIRECTS: usize = 20;
 
-/// How long closing may take.
+/// The time limit of a close.
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);
 
-/// What is subscribed to, and how.
+/// The parameters of a subscription.
 #[derive(Clone, Debug)]
 pub struct Subscription {
     /// The service.
@@ -41,35 +41,35 @@ pub struct Subscription {
     pub topic: TopicName,
     /// The subscription's name.
     pub name: String,
-    /// How consumers share it.
+    /// Its type.
     pub kind: SubType,
     /// Where a new subscription begins.
     pub position: InitialPosition,
-    /// The consumer's name, as the broker shows it.
+    /// The consumer's name at the broker.
     pub consumer: Option<String>,
-    /// How many messages of each partition a broker may send ahead of those that were taken.
+    /// How many messages of each partition a broker may send ahead.
     pub queue: u32,
-    /// Token and CA.
+    /// The token and the CA.
     pub files: Files,
 }
 
-/// What came from a broker.
+/// An event from a broker.
 #[derive(Debug)]
 pub enum Event {
-    /// Messages for one of the consumers.
+    /// Messages for a consumer.
     Messages(Box<Delivery>),
-    /// Whether this consumer of a Failover subscription is the one that gets messages.
+    /// Whether this consumer of a Failover subscription is active.
     Active(bool),
-    /// There will be no more messages.
+    /// The topic was terminated.
     EndOfTopic,
-    /// The topic has more partitions than it had.
+    /// The topic has more partitions than before.
     Grown,
 }
 
 #[derive(Debug)]
 struct Consumer {
     link: usize,
-    /// Messages that the broker was not yet allowed to replace.
+    /// Handled messages for which the broker has no new permits yet.
     used: u32,
 }
 
@@ -80,12 +80,12 @@ pub struct Session {
     consumers: Vec<Consumer>,
     partitions: u32,
     queue: u32,
-    /// The link that is looked at first, so that none starves.
+    /// The next link to poll first, so that none starves.
     turn: usize,
 }
 
 impl Session {
-    /// Finds the brokers, subscribes, and lets messages come.
+    /// Finds the brokers, subscribes, and requests messages.
     pub async fn open(subscription: &Subscription) -> Result<Self, Problem> {
         let mut base = connect_any(&subscription.server, &subscription.files).await?;
         let partitions = partitions(&mut base, &subscription.topic).await?;
@@ -99,7 +99,7 @@ impl Session {
         for topic in subscription.topic.partitions(partitions) {
             session.subscribe(subscription, topic).await?;
         }
-        // A connection that only answered questions is not kept.
+        // Drop connections that served only lookups.
         if session.consumers.iter().all(|consumer| consumer.link > 0) {
             session.links.remove(0);
             session.consumers.iter_mut().for_each(|consumer| consumer.link -= 1);
@@ -134,7 +134,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks which broker serves a topic, and connects to it.
+    /// Looks up the broker of a topic, and connects to it.
     async fn find(&mut self, subscription: &Subscription, topic: &str) -> Result<usize, Problem> {
         let (mut link, mut authoritative) = (0, false);
         for _ in 0..REDIRECTS {
@@ -159,10 +159,7 @@ impl Session {
                 return Ok(link);
             }
         }
-        Err(Problem::passing(
-            Code::Unreachable,
-            format!("brokers send each other those who look for {topic}"),
-        ))
+        Err(Problem::passing(Code::Unreachable, format!("the lookup of {topic} has too many redirects")))
     }
 
     async fn link_to(
@@ -179,12 +176,12 @@ impl Session {
         Ok(self.links.len() - 1)
     }
 
-    /// How many consumers there are: one for each partition.
+    /// The number of consumers: one for each partition.
     pub fn consumers(&self) -> usize {
         self.consumers.len()
     }
 
-    /// The next event. May be dropped while it waits.
+    /// The next event. Cancel safe.
     pub async fn next(&mut self) -> Result<Event, Problem> {
         loop {
             let (link, frame) = poll_fn(|context| self.poll_frame(context)).await?;
@@ -194,7 +191,7 @@ impl Session {
         }
     }
 
-    /// The next event that is there already.
+    /// The next event, if one has arrived.
     pub async fn next_now(&mut self) -> Result<Option<Event>, Problem> {
         loop {
             let now = poll_fn(|context| match self.poll_frame(context) {
@@ -208,7 +205,7 @@ impl Session {
         }
     }
 
-    /// What a frame is for whoever uses the session, if it is anything.
+    /// Handles a frame. Returns an event for the consumer, if any.
     async fn event(&mut self, link: usize, frame: Frame) -> Result<Option<Event>, Problem> {
         match frame {
             Frame::Messages(delivery) => Ok(Some(Event::Messages(delivery))),
@@ -228,7 +225,7 @@ impl Session {
         Poll::Pending
     }
 
-    /// So many messages of a consumer were taken: once they are half of what may be on the way, more are asked for.
+    /// Records that messages of a consumer were handled. After half of the queue it requests more.
     pub async fn taken(&mut self, consumer: usize, messages: u32) -> Result<(), Problem> {
         let used = self.consumers[consumer].used.saturating_add(messages);
         self.consumers[consumer].used = used;
@@ -256,7 +253,7 @@ impl Session {
         self.send(consumer, command(Type::Ack, |c| c.ack = Some(ack))).await
     }
 
-    /// Has entries delivered again.
+    /// Requests the redelivery of entries.
     pub async fn redeliver(&mut self, consumer: usize, entries: Vec<EntryId>) -> Result<(), Problem> {
         let redeliver = CommandRedeliverUnacknowledgedMessages {
             consumer_id: number(consumer),
@@ -272,7 +269,7 @@ impl Session {
         self.links[link].2.send(command).await
     }
 
-    /// Looks, from time to time, whether the brokers are still there.
+    /// Pings silent brokers, and fails if one stays silent.
     pub async fn keep_alive(&mut self) -> Result<(), Problem> {
         for (_, _, link) in &mut self.links {
             link.keep_alive().await?;
@@ -280,8 +277,8 @@ impl Session {
         Ok(())
     }
 
-    /// Asks whether the topic has more partitions than it had; if so, [`Event::Grown`] comes. One without partitions gets
-    /// none.
+    /// Requests the number of partitions; [`Event::Grown`] follows if there are more. A topic without
+    /// partitions never gets some.
     pub async fn ask_for_growth(&mut self, topic: &TopicName) -> Result<(), Problem> {
         if self.partitions > 0 {
             self.links[0].2.ask(|request| ask_for_partitions(topic, request)).await?;
@@ -289,7 +286,7 @@ impl Session {
         Ok(())
     }
 
-    /// Gives the subscription back. What was acknowledged before is acknowledged when this returns.
+    /// Closes the consumers. Earlier acknowledgements are complete when this returns.
     pub async fn close(mut self) {
         let closing = async {
             for (number, consumer) in (0_u64..).zip(&self.consumers) {
@@ -302,12 +299,12 @@ impl Session {
             }
             Ok::<_, Problem>(())
         };
-        // A broker that does not answer finds out by itself.
+        // A broker that does not answer notices the closed connection.
         let _ = timeout(CLOSE_LIMIT, closing).await;
     }
 }
 
-/// Connects to any host of a service, in an order that differs from time to time.
+/// Connects to any host of a service, in random order.
 pub async fn connect_any(server: &ServiceAddress, files: &Files) -> Result<Link, Problem> {
     let count = server.hosts.len();
     let first = usize::try_from(backoff::random() % u64::try_from(count).unwrap_or(1)).unwrap_or_default();
@@ -336,13 +333,13 @@ async fn partitions(link: &mut Link, topic: &TopicName) -> Result<u32, Problem> 
     let answer = answer.partition_metadata_response.unwrap_or_default();
     match (answer.response(), answer.error) {
         (Found::Success, None) => Ok(answer.partitions()),
-        // The answer for a topic that is not there yet.
+        // The answer for a topic that does not exist yet.
         (_, Some(error)) if error == ServerError::TopicNotFound as i32 => Ok(0),
         _ => Err(Problem::answered(answer.error(), answer.message())),
     }
 }
 
-/// Where a lookup's answer sends a client: to which host, and to which broker behind it where that is a proxy.
+/// The target of a lookup's answer: a host, and the broker behind it if the host is a proxy.
 fn target(
     server: &ServiceAddress,
     base: &Host,
@@ -352,10 +349,7 @@ fn target(
     let broker = url.parse::<ServiceAddress>().ok().and_then(|address| address.hosts.into_iter().next());
     let broker = broker.ok_or_else(|| {
         let tls = if server.tls { " with TLS" } else { "" };
-        Problem::passing(
-            Code::Unreachable,
-            format!("the topic's broker does not say where it is reached{tls}"),
-        )
+        Problem::passing(Code::Unreachable, format!("the topic's broker has no address{tls}"))
     })?;
     if answer.proxy_through_service_url() {
         let behind = broker.to_string();
@@ -365,10 +359,13 @@ fn target(
     }
 }
 
-/// What a command is for whoever uses a session of a topic with so many partitions.
+/// The event of a command, for a topic with this number of partitions.
 fn event(command: &BaseCommand, partitions: u32) -> Result<Option<Event>, Problem> {
     if command.close_consumer.is_some() {
-        return Err(Problem::passing(Code::Unreachable, "the broker closed the consumer: its topic moves"));
+        return Err(Problem::passing(
+            Code::Unreachable,
+            "the broker closed the consumer, because the topic moves",
+        ));
     }
     if let Some(error) = &command.error {
         let kind = ServerError::try_from(error.error).unwrap_or(ServerError::UnknownError);
@@ -378,7 +375,7 @@ fn event(command: &BaseCommand, partitions: u32) -> Result<Option<Event>, Proble
         return Ok(Some(Event::Active(change.is_active())));
     }
     if let Some(answer) = &command.partition_metadata_response {
-        // One that is an error is no reason to give up what there is: the next answer may be better.
+        // An error in this answer must not end the session; the next answer may succeed.
         let known = answer.response() == Found::Success && answer.error.is_none();
         return Ok((known && answer.partitions() > partitions).then_some(Event::Grown));
     }
@@ -409,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_goes_where_the_topics_broker_is() {
+    fn follows_the_lookup_to_the_topics_broker() {
         let base = Host { name: "proxy".to_owned(), port: 1 };
         let find = |server: &str, answer: &CommandLookupTopicResponse| {
             let server: ServiceAddress = server.parse().unwrap();
@@ -424,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_with_more_partitions_says_that_there_are_more() {
+    fn only_more_partitions_cause_an_event() {
         let answer = |found: Found, error: Option<ServerError>, partitions| {
             let answer = CommandPartitionedTopicMetadataResponse {
                 partitions: Some(partitions),

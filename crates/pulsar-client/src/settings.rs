@@ -1,5 +1,4 @@
-//! Flags and variables of both programs. An empty variable counts as one that is not set, as the operator and the post's
-//! programs have it.
+//! Flags and variables of both programs. An empty variable counts as not set, as for the tutorial's programs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,21 +13,21 @@ use crate::security::Files;
 use crate::session::Subscription;
 use crate::topic::TopicName;
 
-/// What both programs need to find a topic.
+/// The location of a topic, for both programs.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Where {
-    /// The Pulsar service: pulsar://host:6650 or pulsar+ssl://host:6651, with commas between hosts
+    /// The Pulsar service: pulsar://host:6650 or pulsar+ssl://host:6651. Separate hosts by commas
     /// [default: pulsar://localhost:6650]
     #[arg(long, env = "PULSAR_SERVER", value_name = "URL", hide_env_values = true)]
     server: Option<String>,
-    /// The topic: a name, tenant/namespace/name, or persistent:// or non-persistent:// before that [default: my-topic]
+    /// The topic: name or tenant/namespace/name, also with persistent:// or non-persistent:// [default:
+    /// my-topic]
     #[arg(long, env = "PULSAR_TOPIC", value_name = "NAME", hide_env_values = true)]
     topic: Option<String>,
-    /// A file with the token to show; read anew for every connection
+    /// A file with the token, read for each connection
     #[arg(long, env = "PULSAR_TOKEN_FILE", value_name = "FILE", hide_env_values = true)]
     token_file: Option<OsString>,
-    /// A file with the CA certificates to trust, in PEM, in place of those of the public internet; read anew for every
-    /// connection
+    /// A file with the CA certificates to trust, in PEM, read for each connection [default: the public CAs]
     #[arg(long, env = "PULSAR_TLS_CA_FILE", value_name = "FILE", hide_env_values = true)]
     tls_ca_file: Option<OsString>,
 }
@@ -52,7 +51,7 @@ impl Where {
         given(self.topic.as_deref()).unwrap_or("my-topic")
     }
 
-    /// Token and CA.
+    /// The files of the token and the CA.
     pub fn files(&self) -> Files {
         let given =
             |file: &Option<OsString>| file.as_ref().filter(|file| !file.is_empty()).map(PathBuf::from);
@@ -62,11 +61,12 @@ impl Where {
 
 /// Receives the messages of a topic of Apache Pulsar and prints each on a line
 ///
-/// Every message becomes a line "Message Received: PAYLOAD" on stdout and is acknowledged after that. Control characters
-/// are escaped, so that a message is one line. What happens else goes to stderr. The program runs until it is told to
-/// stop (SIGTERM, SIGINT), and then ends with 0; a broker that cannot be reached is tried for ever. It ends by itself
-/// only for what trying again cannot mend: 2 for a malformed setting, 3 for a refused token, 4 for a file that cannot be
-/// read, 5 for a stdout that was closed, 1 for anything else.
+/// The program prints every message as a line "Message Received: PAYLOAD" on stdout, and then acknowledges
+/// it. Control characters are escaped, so that a message is one line. Other output goes to stderr. The
+/// program runs until SIGTERM or SIGINT, and then exits with 0. It retries an unreachable broker without end.
+///
+/// Other exit codes: 2 for a malformed setting, 3 for a rejected token, 4 for an unreadable file, 5 for a
+/// closed stdout, 1 for any other error.
 #[derive(Clone, Debug, Default, clap::Parser)]
 #[command(name = "pulsar-consumer", version)]
 pub struct ConsumerArgs {
@@ -81,14 +81,14 @@ pub struct ConsumerArgs {
     /// Where a new subscription begins: Latest or Earliest [default: Latest]
     #[arg(long, env = "PULSAR_INITIAL_POSITION", value_name = "POSITION", hide_env_values = true)]
     initial_position: Option<String>,
-    /// The topic for messages that were delivered too often; needs --max-redeliver-count, and Shared or Key_Shared: for the
-    /// others the broker counts no deliveries, and it stays empty
+    /// The topic for messages that were redelivered too often. Needs --max-redeliver-count, and Shared or
+    /// Key_Shared, because the broker counts no deliveries of the others
     #[arg(long, env = "PULSAR_DEAD_LETTER_TOPIC", value_name = "NAME", hide_env_values = true)]
     dead_letter_topic: Option<String>,
-    /// How often a message may be delivered again before it goes to the dead-letter topic
+    /// The number of redeliveries before a message goes to the dead-letter topic
     #[arg(long, env = "PULSAR_MAX_REDELIVER_COUNT", value_name = "NUMBER", hide_env_values = true)]
     max_redeliver_count: Option<String>,
-    /// When a message that cannot be read is asked for again, such as 60s, 1m30s or 500ms [default: 60s]
+    /// The delay before an unreadable message is requested again, such as 60s, 1m30s or 500ms [default: 60s]
     #[arg(
         long,
         env = "PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY",
@@ -96,43 +96,44 @@ pub struct ConsumerArgs {
         hide_env_values = true
     )]
     negative_ack_redelivery_delay: Option<String>,
-    /// How many messages of each partition the broker may send ahead of those that became lines [default: 1000]
+    /// How many messages of each partition the broker may send ahead [default: 1000]
     #[arg(long, env = "PULSAR_RECEIVER_QUEUE_SIZE", value_name = "NUMBER", hide_env_values = true)]
     receiver_queue_size: Option<String>,
-    /// The consumer's name, as the broker shows it [default: the host's name]
+    /// The consumer's name at the broker [default: the host's name]
     #[arg(long, env = "PULSAR_CONSUMER_NAME", value_name = "NAME", hide_env_values = true)]
     consumer_name: Option<String>,
-    /// Where /healthz, /readyz and /metrics are served; 0 for nowhere [default: [::]:8080, or 0.0.0.0:8080 without IPv6]
+    /// The address of /healthz, /readyz and /metrics; 0 for none [default: [::]:8080, or 0.0.0.0:8080 without
+    /// IPv6]
     #[arg(long, env = "PULSAR_HTTP_BIND_ADDRESS", value_name = "ADDRESS", hide_env_values = true)]
     http_bind_address: Option<String>,
 }
 
-/// What the consumer does.
+/// The settings of the consumer.
 #[derive(Clone, Debug)]
 pub struct ConsumerSettings {
-    /// What it subscribes to.
+    /// The subscription.
     pub subscription: Subscription,
-    /// Where messages go that were delivered too often. The broker counts that for Shared and Key_Shared alone.
+    /// The dead-letter policy. The broker counts redeliveries only for Shared and Key_Shared.
     pub dead_letters: Option<DeadLetterPolicy>,
-    /// When a message that cannot be read is asked for again.
+    /// The delay before an unreadable message is requested again.
     pub redelivery_delay: Duration,
-    /// Where it serves its probes; nothing for nowhere.
+    /// The address of its probes; None for no probes.
     pub http: Option<String>,
-    /// Server and topic as they were given, to be said.
+    /// The server and topic of the user, for messages.
     pub given: [String; 2],
 }
 
-/// When a message has been delivered too often, and where it goes then.
+/// When a message goes to the dead-letter topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetterPolicy {
-    /// How often it may be delivered again.
+    /// The number of allowed redeliveries.
     pub max_redeliver_count: u32,
     /// The topic.
     pub topic: TopicName,
 }
 
 impl ConsumerArgs {
-    /// The settings, or what is wrong with them. `host` is the name of this host.
+    /// The settings, or an error message. `host` is the name of this host.
     pub fn settings(&self, host: Option<String>) -> Result<ConsumerSettings, String> {
         let subscription = Subscription {
             server: self.location.server()?,
@@ -142,7 +143,7 @@ impl ConsumerArgs {
             position: position(given(self.initial_position.as_deref()).unwrap_or("Latest"))?,
             consumer: given(self.consumer_name.as_deref()).map(str::to_owned).or(host),
             queue: number(
-                "the receiver queue's size",
+                "a size of the receiver queue",
                 given(self.receiver_queue_size.as_deref()).unwrap_or("1000"),
             )?
             .max(1),
@@ -169,51 +170,53 @@ impl ConsumerArgs {
                 if dead == *topic {
                     return Err(format!("the dead-letter topic {name:?} is the topic itself"));
                 }
-                let max_redeliver_count = number("the maximal number of redeliveries", count)?;
+                let max_redeliver_count = number("a number of redeliveries", count)?;
                 Ok(Some(DeadLetterPolicy { max_redeliver_count, topic: dead }))
             }
-            (Some(_), None) => Err("a dead-letter topic needs the maximal number of redeliveries".to_owned()),
-            (None, Some(_)) => Err("a maximal number of redeliveries needs a dead-letter topic".to_owned()),
+            (Some(_), None) => Err("a dead-letter topic needs a maximum number of redeliveries".to_owned()),
+            (None, Some(_)) => Err("a maximum number of redeliveries needs a dead-letter topic".to_owned()),
         }
     }
 }
 
 /// Sends messages to a topic of Apache Pulsar
 ///
-/// One message, or with --count more of them. It waits until the broker has confirmed each, prints "Published message" and
-/// ends with 0; for more than one message it prints how many. It ends with 1 if not all were confirmed in time, and says
-/// how many were; with 2 for a malformed setting, 3 for a refused token, 4 for a file that cannot be read.
+/// The program sends one message, or more with --count. When the broker has confirmed all, it prints
+/// "Published message", or the number of messages, and exits with 0.
+///
+/// Other exit codes: 1 if not all messages were confirmed in time, with their number; 2 for a malformed
+/// setting; 3 for a rejected token; 4 for an unreadable file.
 #[derive(Clone, Debug, Default, clap::Parser)]
 #[command(name = "pulsar-producer", version)]
 pub struct ProducerArgs {
-    /// Where to.
+    /// The topic.
     #[command(flatten)]
     pub location: Where,
-    /// What to send [default: Sample Message]
+    /// The message [default: Sample Message]
     #[arg(long, env = "PULSAR_MESSAGE", value_name = "TEXT", hide_env_values = true)]
     message: Option<String>,
-    /// How many messages to send; more than one end with their number, from 1
+    /// How many messages to send. With more than one, each ends with its number, from 1
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
-    /// How many messages to send in a second at most
+    /// The maximum number of messages per second
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
-    /// Send every message by itself; else more than one are sent in batches
+    /// Send each message separately. By default, several messages are sent in batches
     #[arg(long)]
     pub no_batching: bool,
-    /// How long the broker may be out of reach, and how long it may take to confirm a message
+    /// The time limit to reach the broker, and to confirm a message
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
     pub timeout: Duration,
 }
 
 impl ProducerArgs {
-    /// What to send.
+    /// The message.
     pub fn message(&self) -> &str {
         given(self.message.as_deref()).unwrap_or("Sample Message")
     }
 }
 
-/// What is wrong with a command line, in one line; a whole text where it is asked for (`--help`).
+/// The error of a command line as one line, or the text of `--help`.
 pub fn complaint(error: &clap::Error) -> Result<String, String> {
     let text = error.to_string();
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
@@ -237,9 +240,9 @@ fn subscription_type(name: &str) -> Result<SubType, String> {
         "Exclusive" => Ok(SubType::Exclusive),
         "Failover" => Ok(SubType::Failover),
         "Key_Shared" => Ok(SubType::KeyShared),
-        _ => Err(format!(
-            "{name:?} is no type of a subscription: use Shared, Exclusive, Failover or Key_Shared"
-        )),
+        _ => {
+            Err(format!("{name:?} is not a subscription type: use Shared, Exclusive, Failover or Key_Shared"))
+        }
     }
 }
 
@@ -247,7 +250,7 @@ fn position(name: &str) -> Result<InitialPosition, String> {
     match name {
         "Latest" => Ok(InitialPosition::Latest),
         "Earliest" => Ok(InitialPosition::Earliest),
-        _ => Err(format!("{name:?} is no position to begin at: use Latest or Earliest")),
+        _ => Err(format!("{name:?} is not an initial position: use Latest or Earliest")),
     }
 }
 
@@ -270,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_is_as_in_the_post() {
+    fn defaults_are_those_of_the_tutorial() {
         for args in
             [&[][..], &["--server=", "--topic=", "--subscription-name=", "--token-file=", "--consumer-name="]]
         {
@@ -304,24 +307,24 @@ mod tests {
     }
 
     #[rstest]
-    #[case(&["--server=localhost"], "no address")]
-    #[case(&["--topic=a/b"], "no name of a topic")]
-    #[case(&["--subscription-type=shared"], "no type of a subscription")]
-    #[case(&["--initial-position=First"], "no position")]
+    #[case(&["--server=localhost"], "not an address")]
+    #[case(&["--topic=a/b"], "not a topic name")]
+    #[case(&["--subscription-type=shared"], "not a subscription type")]
+    #[case(&["--initial-position=First"], "not an initial position")]
     #[case(&["--receiver-queue-size=many"], "use a number")]
-    #[case(&["--negative-ack-redelivery-delay=60"], "no duration")]
-    #[case(&["--dead-letter-topic=d"], "needs the maximal number")]
+    #[case(&["--negative-ack-redelivery-delay=60"], "not a duration")]
+    #[case(&["--dead-letter-topic=d"], "needs a maximum number")]
     #[case(&["--max-redeliver-count=3"], "needs a dead-letter topic")]
     #[case(&["--dead-letter-topic=my-topic", "--max-redeliver-count=3"], "is the topic itself")]
     #[case(&["--unknown"], "unexpected argument '--unknown'")]
     #[case(&["--topic"], "a value is required")]
-    fn what_is_malformed_gets_one_line(#[case] args: &[&str], #[case] why: &str) {
+    fn reports_a_malformed_setting_in_one_line(#[case] args: &[&str], #[case] why: &str) {
         let line = consumer(args).unwrap_err();
         assert!(line.contains(why) && !line.contains('\n'), "{line}");
     }
 
     #[test]
-    fn help_is_given_where_it_is_asked_for() {
+    fn prints_help_on_request() {
         let error = ConsumerArgs::try_parse_from(["pulsar-consumer", "--help"]).unwrap_err();
         assert!(complaint(&error).unwrap().contains("PULSAR_RECEIVER_QUEUE_SIZE"));
     }

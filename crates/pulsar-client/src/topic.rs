@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A complete name of a topic.
+/// A full topic name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TopicName {
     /// Whether messages are stored.
@@ -13,9 +13,9 @@ pub struct TopicName {
     name: String,
 }
 
-/// Why a name is none.
+/// Why a topic name is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is no name of a topic: {why}")]
+#[error("{name:?} is not a topic name: {why}")]
 pub struct Malformed {
     name: String,
     why: &'static str,
@@ -30,7 +30,7 @@ impl FromStr for TopicName {
             None => (true, None),
             Some(("persistent", rest)) => (true, Some(rest)),
             Some(("non-persistent", rest)) => (false, Some(rest)),
-            Some(_) => return Err(malformed("what stands before :// is persistent or non-persistent")),
+            Some(_) => return Err(malformed("before :// there must be persistent or non-persistent")),
         };
         let parts: Vec<&str> = rest.unwrap_or(name).split('/').collect();
         let (tenant, namespace, local) = match parts[..] {
@@ -42,16 +42,16 @@ impl FromStr for TopicName {
                 ));
             }
         };
-        // As Pulsar has them.
+        // The same rule as in Pulsar.
         let named = |text: &str| {
             !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-=:._".contains(c))
         };
         if !named(tenant) || !named(namespace) {
-            return Err(malformed("tenants and namespaces consist of letters, digits and any of -=:._"));
+            return Err(malformed("tenants and namespaces have only letters, digits and any of -=:._"));
         }
         if local.is_empty() || local.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(malformed(
-                "a topic's own name has neither spaces nor control characters, and is not empty",
+                "the last part must not be empty, and must have no spaces or control characters",
             ));
         }
         let [tenant, namespace, name] = [tenant, namespace, local].map(str::to_owned);
@@ -67,7 +67,7 @@ impl fmt::Display for TopicName {
 }
 
 impl TopicName {
-    /// The names of the topics that a topic with so many partitions consists of; with none, its own.
+    /// The names of this number of partitions; for 0, the name of the topic.
     pub fn partitions(&self, count: u32) -> Vec<String> {
         if count == 0 {
             vec![self.to_string()]
@@ -89,12 +89,12 @@ mod tests {
     #[case("persistent://a/b/c", "persistent://a/b/c")]
     #[case("non-persistent://a/b/c", "non-persistent://a/b/c")]
     #[case("ünïcode:1", "persistent://public/default/ünïcode:1")]
-    fn names_are_completed(#[case] name: &str, #[case] complete: &str) {
+    fn completes_names(#[case] name: &str, #[case] complete: &str) {
         assert_eq!(name.parse::<TopicName>().unwrap().to_string(), complete);
     }
 
     #[rstest]
-    #[case("", "not empty")]
+    #[case("", "not be empty")]
     #[case("a/b", "write it as")]
     #[case("a/b/c/d", "write it as")]
     #[case("persistent://c", "write it as")]
@@ -103,13 +103,13 @@ mod tests {
     #[case("a\nb", "control")]
     #[case("a//c", "tenants and namespaces")]
     #[case("a/b$/c", "tenants and namespaces")]
-    fn what_is_no_name_is_refused_with_a_reason(#[case] name: &str, #[case] why: &str) {
+    fn rejects_invalid_names_with_a_reason(#[case] name: &str, #[case] why: &str) {
         let error = name.parse::<TopicName>().unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
 
     #[test]
-    fn partitions_are_numbered() {
+    fn numbers_partitions() {
         let topic: TopicName = "t".parse().unwrap();
         assert_eq!(topic.partitions(0), ["persistent://public/default/t"]);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What the programs say of settings that cannot work: one line, and an exit code. No broker is needed.
+//! The programs report invalid settings with one line and an exit code. These tests need no broker.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
@@ -22,16 +22,16 @@ fn last_line(output: &Output) -> String {
 }
 
 #[rstest]
-#[case(CONSUMER, &[("PULSAR_SERVER", "localhost:6650")], &[], 2, "no address of a Pulsar service")]
-#[case(CONSUMER, &[("PULSAR_TOPIC", "a/b")], &[], 2, "no name of a topic")]
-#[case(CONSUMER, &[("PULSAR_SUBSCRIPTION_TYPE", "Any")], &[], 2, "no type of a subscription")]
-#[case(CONSUMER, &[("PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", "soon")], &[], 2, "no duration")]
+#[case(CONSUMER, &[("PULSAR_SERVER", "localhost:6650")], &[], 2, "not an address of a Pulsar service")]
+#[case(CONSUMER, &[("PULSAR_TOPIC", "a/b")], &[], 2, "not a topic name")]
+#[case(CONSUMER, &[("PULSAR_SUBSCRIPTION_TYPE", "Any")], &[], 2, "not a subscription type")]
+#[case(CONSUMER, &[("PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", "soon")], &[], 2, "not a duration")]
 #[case(CONSUMER, &[], &["--nonsense"], 2, "unexpected argument '--nonsense'")]
 #[case(CONSUMER, &[], &["--http-bind-address", "nowhere"], 1, "cannot listen on nowhere")]
-#[case(PRODUCER, &[("PULSAR_SERVER", "http://localhost")], &[], 2, "no address of a Pulsar service")]
+#[case(PRODUCER, &[("PULSAR_SERVER", "http://localhost")], &[], 2, "not an address of a Pulsar service")]
 #[case(PRODUCER, &[], &["--count", "0"], 2, "0 is not in 1..")]
-#[case(PRODUCER, &[], &["--timeout", "1"], 2, "no duration")]
-fn what_is_malformed_ends_the_program(
+#[case(PRODUCER, &[], &["--timeout", "1"], 2, "not a duration")]
+fn a_malformed_setting_ends_the_program(
     #[case] program: &str,
     #[case] variables: &[(&str, &str)],
     #[case] args: &[&str],
@@ -48,7 +48,7 @@ fn what_is_malformed_ends_the_program(
 #[rstest]
 #[case(CONSUMER, "PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY")]
 #[case(PRODUCER, "PULSAR_MESSAGE")]
-fn help_names_the_variables(#[case] program: &str, #[case] variable: &str) {
+fn help_lists_the_variables(#[case] program: &str, #[case] variable: &str) {
     let output = run(program, &[], &["--help"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
@@ -58,8 +58,8 @@ fn help_names_the_variables(#[case] program: &str, #[case] variable: &str) {
 }
 
 #[test]
-fn a_producer_gives_up_in_time_and_says_how_far_it_came() {
-    // A port that nobody listens on, as far as one can know.
+fn a_producer_gives_up_in_time_with_its_progress() {
+    // A port without a listener.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let server = format!("pulsar://127.0.0.1:{port}");
     let output = run(PRODUCER, &[("PULSAR_SERVER", &server)], &["--timeout", "300ms"]);

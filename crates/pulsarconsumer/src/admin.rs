@@ -1,8 +1,8 @@
-//! Pulsar's admin API, as far as a backlog needs it: one GET of a topic's statistics.
+//! Reads a topic's statistics from Pulsar's admin API with one GET.
 //!
-//! Each call is bounded in time and in size, sends the token only where the object says, and turns every way to fail into
-//! a reason that a person can act on. Brokers redirect to the one that serves the topic: that is followed for the same
-//! question only, never from an encrypted address to a plain one, and a token goes along only within the same host name.
+//! Each call has limits of time and size, and every failure has a reason that a user can act on. Brokers
+//! redirect to the broker that serves the topic. The client follows a redirect only with the same path and
+//! query, and never from `https` to `http`. It sends the token only within the host name of the spec.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -27,18 +27,18 @@ use crate::backlog::{Figures, Reading, Unknown, figures};
 use crate::secrets::Sensitive;
 use crate::topic::Topic;
 
-/// How long one look may take, redirects included.
+/// The time limit of one read, including redirects.
 const CALL: Duration = Duration::from_secs(10);
-/// How long a connection attempt may take.
+/// The time limit of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The longest answer that is read: a topic with ten thousand consumers.
+/// The size limit of an answer; enough for a topic with ten thousand consumers.
 const LONGEST: usize = 4 * 1024 * 1024;
-/// Answers that are read at the same time: whoever answers much must not fill the memory for everybody.
+/// The limit of answers that are read at the same time, so that large answers cannot exhaust the memory.
 const READERS: usize = 2;
-/// How many redirects are followed.
+/// The limit of redirects.
 const REDIRECTS: usize = 3;
 
-/// What is asked about.
+/// The target of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The admin API's address.
@@ -49,24 +49,23 @@ pub struct Asked {
     pub subscription: String,
 }
 
-/// How the admin API is talked to.
+/// The credentials for the admin API.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// The token.
     pub token: Option<Sensitive>,
-    /// The certificates of the authorities that may have signed the server's, in PEM; none for those that the system
-    /// trusts.
+    /// The CA certificates to trust, in PEM; None for those of the system.
     pub authorities: Option<Vec<u8>>,
 }
 
 type Answer = http::Response<hyper::body::Incoming>;
 type Connection = BoxCloneSyncService<Request<Empty<Bytes>>, Answer, Failure>;
 
-/// A client of admin APIs. It keeps connections open between two looks.
+/// A client of admin APIs. It keeps connections open between reads.
 pub struct Admin {
-    /// For addresses without encryption.
+    /// The client for `http` addresses.
     plain: Connection,
-    /// By the authorities that it trusts.
+    /// The clients for `https` addresses, by their trusted CA.
     encrypted: Mutex<HashMap<Option<Vec<u8>>, Connection>>,
     readers: Semaphore,
 }
@@ -96,17 +95,15 @@ fn connector() -> HttpConnector {
 enum Failure {
     #[error("{}", root(.0))]
     Connection(#[from] hyper_util::client::legacy::Error),
-    #[error("the authorities in tls.caSecret cannot be used: {0}")]
+    #[error("the CA in tls.caSecret cannot be used: {0}")]
     Authorities(String),
-    #[error(
-        "this system has no authorities that could have signed its certificate: name them in tls.caSecret"
-    )]
+    #[error("this system trusts no CA that could have signed its certificate: set tls.caSecret")]
     NoAuthorities,
     #[error("{0}")]
     Answer(String),
 }
 
-/// The words of the innermost error: those around it say only that there is one.
+/// The message of the innermost error; the outer errors add nothing.
 fn root(error: &hyper_util::client::legacy::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
@@ -116,8 +113,8 @@ fn root(error: &hyper_util::client::legacy::Error) -> String {
 }
 
 impl Admin {
-    /// Reads the figures of a subscription. `partitioned` is what was known of the topic so far, so that the likelier
-    /// question is asked first.
+    /// Reads the figures of a subscription. `partitioned` is the last known state of the topic, which decides
+    /// the first request.
     pub async fn read(&self, asked: &Asked, access: &Access, partitioned: Option<bool>) -> Reading {
         match tokio::time::timeout(CALL, self.look(asked, access, partitioned.unwrap_or_default())).await {
             Ok(reading) => reading,
@@ -135,7 +132,7 @@ impl Admin {
                     let figures = figures.ok_or_else(|| Unknown {
                         reason: Unknown::NO_SUBSCRIPTION,
                         message: format!(
-                            "The topic {} has no subscription {}: it is made when the first consumer connects.",
+                            "The topic {} has no subscription {}. The first consumer creates it.",
                             asked.topic, asked.subscription
                         ),
                     });
@@ -146,14 +143,14 @@ impl Admin {
             }
         }
         let message = format!(
-            "There is no topic {}: it is made when the first client uses it, if the broker allows it.",
+            "There is no topic {}. The first client creates it, if the broker allows it.",
             asked.topic
         );
         Reading { figures: Err(Unknown { reason: Unknown::NO_TOPIC, message }), partitioned: None }
     }
 
-    /// The figures by the statistics of a topic with partitions or without. None where there is no such topic, Some(None)
-    /// where it has no such subscription.
+    /// Reads the statistics of a topic, as partitioned or not. Returns None without such a topic, Some(None)
+    /// without the subscription.
     async fn stats(
         &self,
         asked: &Asked,
@@ -179,23 +176,23 @@ impl Admin {
             StatusCode::OK => figures(&body, &asked.subscription).map(Some).map_err(|_| {
                 unknown(
                     "AdminFailed",
-                    format!("{} answers something else than a topic's statistics.", asked.url),
+                    format!("The answer of {} is not the statistics of a topic.", asked.url),
                 )
             }),
             StatusCode::NOT_FOUND => Ok(None),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(unknown(
                 "AdminRefused",
                 match access.token {
-                    Some(_) => format!("{} refuses the token of auth.tokenSecret ({status}).", asked.url),
-                    None => format!("{} wants a token ({status}): set auth.tokenSecret.", asked.url),
+                    Some(_) => format!("{} rejects the token of auth.tokenSecret ({status}).", asked.url),
+                    None => format!("{} requires a token ({status}): set auth.tokenSecret.", asked.url),
                 },
             )),
-            other => Err(unknown("AdminFailed", format!("{} answers {other}.", asked.url))),
+            other => Err(unknown("AdminFailed", format!("{} answered {other}.", asked.url))),
         }
     }
 
     async fn get(&self, url: &str, access: &Access) -> Result<(StatusCode, Bytes), Failure> {
-        let first: Uri = url.parse().map_err(|_| Failure::Answer("this is no address".to_owned()))?;
+        let first: Uri = url.parse().map_err(|_| Failure::Answer("the address is invalid".to_owned()))?;
         let mut uri = first.clone();
         for _ in 0..=REDIRECTS {
             let mut request = Request::get(uri.clone()).header(header::ACCEPT, "application/json");
@@ -219,10 +216,11 @@ impl Admin {
             }
             let Ok(_reader) = self.readers.acquire().await else { return Ok((status, Bytes::new())) };
             let body = Limited::new(answer.into_body(), LONGEST).collect().await;
-            let body = body.map_err(|_| Failure::Answer("the answer was too long or cut off".to_owned()))?;
+            let body =
+                body.map_err(|_| Failure::Answer("the answer was too long or incomplete".to_owned()))?;
             return Ok((status, body.to_bytes()));
         }
-        Err(Failure::Answer(format!("it redirects more than {REDIRECTS} times")))
+        Err(Failure::Answer(format!("it redirected more than {REDIRECTS} times")))
     }
 
     fn encrypted(&self, authorities: Option<&[u8]>) -> Result<Connection, Failure> {
@@ -237,7 +235,7 @@ impl Admin {
             let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
             let certificates = certificates.map_err(|error| broken(&error))?;
             if certificates.is_empty() {
-                return Err(broken(&"there is no certificate in it"));
+                return Err(broken(&"it has no certificate"));
             }
             config.root_cert = Some(certificates.iter().map(|one| one.to_vec()).collect());
         }
@@ -249,7 +247,7 @@ impl Admin {
         let client: Client<_, Empty<Bytes>> =
             Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).build(https);
         let connection = BoxCloneSyncService::new(client.map_err(Failure::from));
-        // Authorities change seldom; those that nobody has any more must not stay for ever.
+        // CAs change rarely; this limit removes those that are no longer used.
         let mut connections = connections();
         if connections.len() > 64 {
             connections.clear();
@@ -259,25 +257,25 @@ impl Admin {
     }
 }
 
-/// Whether a redirect has stayed at the host that was named, or gone to one within its name, as that of a StatefulSet's pod
-/// is within its Service's.
+/// Whether a redirect goes to the host of the spec or to a host within its name. A StatefulSet's pod has a
+/// name within the name of its Service.
 fn is_within(named: &Uri, uri: &Uri) -> bool {
     let (Some(named), Some(host)) = (named.host(), uri.host()) else { return false };
     host == named || host.strip_suffix(named).is_some_and(|pod| pod.ends_with('.'))
 }
 
-/// Where an answer sends us: another server, and the same question.
+/// Returns the target of a redirect: another server with the same path and query.
 fn redirected(from: &Uri, to: Option<&header::HeaderValue>) -> Result<Uri, Failure> {
-    let refuse = |why: &str| Failure::Answer(format!("it redirects {why}"));
+    let refuse = |why: &str| Failure::Answer(format!("it redirected {why}"));
     let to = to.and_then(|to| to.to_str().ok()).and_then(|to| to.parse::<Uri>().ok());
-    let to = to.ok_or_else(|| refuse("to no address"))?;
+    let to = to.ok_or_else(|| refuse("without an address"))?;
     if to.path_and_query() != from.path_and_query() {
-        return Err(refuse("to another question"));
+        return Err(refuse("to another path or query"));
     }
     match (from.scheme_str(), to.scheme_str()) {
         (_, Some("https")) | (Some("http"), Some("http")) => Ok(to),
         (_, Some(_)) => Err(refuse("to an address that is not encrypted")),
-        (_, None) => Err(refuse("to no address")),
+        (_, None) => Err(refuse("without an address")),
     }
 }
 
@@ -290,11 +288,11 @@ mod tests {
     #[case("http://a/x?y", "http://b:1/x?y", Some("http://b:1/x?y"))]
     #[case("http://a/x", "https://b/x", Some("https://b/x"))]
     #[case::out_of_encryption("https://a/x", "http://b/x", None)]
-    #[case::another_question("http://a/x", "http://b/y", None)]
+    #[case::another_path("http://a/x", "http://b/y", None)]
     #[case::another_query("http://a/x?y", "http://b/x?z", None)]
     #[case::in_a_circle("https://a:1/x", "/x", None)]
     #[case("http://a/x", "", None)]
-    fn redirects_are_followed_for_the_same_question(
+    fn follows_redirects_with_the_same_path_and_query(
         #[case] from: &'static str,
         #[case] to: &str,
         #[case] expected: Option<&str>,
@@ -309,7 +307,7 @@ mod tests {
     #[case("http://broker.ns.svc/x", "http://broker-0.broker.ns.svc/x", true)]
     #[case("http://broker/x", "http://evilbroker/x", false)]
     #[case("http://broker/x", "http://other/x", false)]
-    fn tokens_stay_within_a_host_name(
+    fn sends_tokens_only_within_the_host_name(
         #[case] named: &'static str,
         #[case] to: &'static str,
         #[case] within: bool,
@@ -317,7 +315,7 @@ mod tests {
         assert_eq!(is_within(&Uri::from_static(named), &Uri::from_static(to)), within);
     }
 
-    /// A server of one answer for each path, and what it was asked with which token.
+    /// A server with one answer for each path. Also returns the requests with their tokens.
     async fn server(
         answers: Vec<(&'static str, u16, String)>,
     ) -> (String, std::sync::Arc<Mutex<Vec<String>>>) {
@@ -359,10 +357,10 @@ mod tests {
     #[case::refused(401, "", Err("AdminRefused"))]
     #[case::forbidden(403, "", Err("AdminRefused"))]
     #[case::broken(500, "", Err("AdminFailed"))]
-    #[case::no_json(200, "<html>", Err("AdminFailed"))]
-    #[case::moved_for_good(301, "", Err("AdminFailed"))]
+    #[case::not_json(200, "<html>", Err("AdminFailed"))]
+    #[case::moved_permanently(301, "", Err("AdminFailed"))]
     #[tokio::test]
-    async fn every_answer_is_a_figure_or_a_reason(
+    async fn every_answer_has_figures_or_a_reason(
         #[case] code: u16,
         #[case] body: &str,
         #[case] expected: Result<i64, &'static str>,
@@ -374,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn partitions_are_found_out_and_asked_for_first_from_then_on() {
+    async fn detects_partitions_and_then_requests_them_first() {
         let body = r#"{"subscriptions":{"s":{"msgBacklog":9}}}"#;
         let (url, seen) = server(vec![("/partitioned-stats", 200, body.to_owned())]).await;
         let admin = Admin::default();
@@ -388,10 +386,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_is_sent_where_it_belongs_and_no_further() {
+    async fn does_not_send_a_token_to_another_host() {
         let body = r#"{"subscriptions":{"s":{}}}"#;
         let (there, seen) = server(vec![("/stats", 200, body.to_owned())]).await;
-        // The other host is this machine by another name.
+        // The other host is another name of this machine.
         let elsewhere = there.replace("127.0.0.1", "localhost");
         for (target, token) in [(there.clone(), "Bearer secret"), (elsewhere, "")] {
             let (here, _) = server(vec![("/stats", 307, format!("{target}{TOPIC}/stats"))]).await;
@@ -402,7 +400,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_without_end_is_cut_off_and_nobody_is_no_figure() {
+    async fn limits_the_answer_and_reports_an_unreachable_host() {
         let (url, _) = server(vec![("/stats", 200, "x".repeat(LONGEST + 1))]).await;
         let reading = Admin::default().read(&asked(&url), &Access::default(), None).await;
         assert_eq!(reading.figures.unwrap_err().reason, "AdminFailed");

@@ -1,5 +1,4 @@
-//! The PulsarConsumer custom resource: the post's fields, what consumers in earnest need besides, and what the status says
-//! of them.
+//! The PulsarConsumer custom resource: the tutorial's fields, more fields for production, and the status.
 
 use k8s_openapi::api::core::v1::{
     Affinity, EnvVar, LocalObjectReference, PodSecurityContext, ResourceRequirements, Toleration,
@@ -16,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What a PulsarConsumer should consume, and how many pods should.
+/// The subscription to consume, and the number of pods.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "pulsar.pulsarconsumer.krvarma.com",
@@ -46,7 +45,7 @@ use std::collections::BTreeMap;
     validation = short_name(53, "the name, with -pulsarcrd after it, is a label of the pods")
 )]
 #[serde(rename_all = "camelCase")]
-// The first rule is the only one that a scale can break.
+// A scale can violate only the first rule.
 #[x_kube(
     validation = Rule::new(
         "!has(self.subscriptionType) || self.subscriptionType != 'Exclusive' || !has(self.replicas) || self.replicas <= 1"
@@ -75,8 +74,8 @@ use std::collections::BTreeMap;
     .message("deadLetterPolicy needs a deadLetterTopic here: one is named after the subscription, and a topic's name has no blanks")
 )]
 pub struct PulsarConsumerSpec {
-    /// The Pulsar service to connect to, as in pulsar://broker:6650 or pulsar+ssl://broker:6651. Several hosts are
-    /// separated by commas. It is resolved in the consumer's pod: localhost is the pod itself.
+    /// The Pulsar service, such as pulsar://broker:6650 or pulsar+ssl://broker:6651. Separate several hosts
+    /// by commas. The pod of the consumer resolves the name, so localhost is the pod itself.
     #[schemars(length(min = 1, max = 2048))]
     #[x_kube(
         validation = Rule::new(is_address(r"pulsar(\+ssl)?", &format!("(,{HOST})*/?")))
@@ -84,8 +83,8 @@ pub struct PulsarConsumerSpec {
     )]
     pub server_address: String,
 
-    /// The topic to consume: a short name (my-topic, in public/default), one with its tenant and namespace
-    /// (tenant/namespace/my-topic) or a full one (persistent://tenant/namespace/my-topic).
+    /// The topic: my-topic (in public/default), tenant/namespace/my-topic or
+    /// persistent://tenant/namespace/my-topic.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
         validation = Rule::new(is_topic())
@@ -93,7 +92,7 @@ pub struct PulsarConsumerSpec {
     )]
     pub topic: String,
 
-    /// The subscription that all pods share. It is made when the first of them connects.
+    /// The subscription that all pods share. The first pod that connects creates it.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
         validation = Rule::new(r"self.matches(r'^[^\s/]([^\n\r/]*[^\s/])?$')")
@@ -101,73 +100,73 @@ pub struct PulsarConsumerSpec {
     )]
     pub subscription_name: String,
 
-    /// How many pods consume. 0 stops consuming and keeps the subscription. Leave it out where something scales this
-    /// object.
+    /// The number of pods. 0 stops consuming and keeps the subscription. Leave it out if an autoscaler scales
+    /// this object.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 10_000))]
     pub replicas: i32,
 
-    /// How messages are shared among the pods. Default Shared, as in the post.
+    /// How pods share the messages. Default Shared, as in the tutorial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subscription_type: Option<SubscriptionType>,
 
-    /// Where a new subscription begins. Default Latest: with messages that are sent from then on.
+    /// Where a new subscription begins. Default Latest: with messages that are sent later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_position: Option<InitialPosition>,
 
-    /// How the consumers, and whoever reads the backlog, show who they are. Default: not at all.
+    /// The authentication of the consumers and of the backlog's reader. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<Auth>,
 
-    /// How the broker's certificate is checked. Default: by the authorities that the image trusts.
+    /// How to verify the broker's certificate. Default: with the CAs that the image trusts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
 
-    /// Where messages go that were delivered in vain too often. Default: they are delivered again and again. For Shared and
-    /// Key_Shared: for the others the broker counts no deliveries.
+    /// Where messages go that were redelivered too often. Default: the broker redelivers them without end.
+    /// Only for Shared and Key_Shared, because the broker counts no deliveries of the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letter_policy: Option<DeadLetterPolicy>,
 
-    /// How long a message that was refused waits before it is delivered again, as in 30s or 1m30s. Default: the
-    /// consumer's, one minute.
+    /// The delay before a rejected message is delivered again, such as 30s or 1m30s. Default: the consumer's,
+    /// one minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(
         validation = Rule::new(
             r"self.matches(r'^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,12}ms)?$') && self.matches('[1-9]')"
         )
-        .message("negativeAckRedeliveryDelay must be a duration such as 500ms, 30s or 1m30s, and longer than none")
+        .message("negativeAckRedeliveryDelay must be a positive duration such as 500ms, 30s or 1m30s")
     )]
     pub negative_ack_redelivery_delay: Option<String>,
 
-    /// How many messages of each partition a consumer keeps at hand. Default: the consumer's, 1000.
+    /// How many messages of each partition a consumer prefetches. Default: the consumer's, 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub receiver_queue_size: Option<i32>,
 
-    /// The image that the pods run. Default: the one that the manager was told to use. It gets PULSAR_SERVER,
-    /// PULSAR_TOPIC and PULSAR_SUBSCRIPTION_NAME in its environment, and further variables for the fields that are set.
+    /// The image of the pods. Default: the manager's --pulsar-consumer-image. It gets the variables
+    /// PULSAR_SERVER, PULSAR_TOPIC and PULSAR_SUBSCRIPTION_NAME, and more for the fields that are set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
 
-    /// When the image is pulled. Default: as for every pod.
+    /// When to pull the image. Default: as for every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
 
-    /// The port on which the image answers /healthz and /readyz; it is told in PULSAR_HTTP_BIND_ADDRESS. Default: the one
-    /// that goes with the manager's own image; none where `image` is set, and then there are no probes. 0 for none.
+    /// The port of /healthz and /readyz, which the image gets in PULSAR_HTTP_BIND_ADDRESS. 0 disables probes.
+    /// Default: the manager's --pulsar-consumer-health-port without `image`, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 65_535))]
     pub health_port: Option<i32>,
 
-    /// Further environment variables of the consumer.
+    /// More environment variables of the consumer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "without_descriptions::<Vec<EnvVar>>")]
     #[schemars(length(max = 200), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[x_kube(
         validation = Rule::new("self.all(one, !one.name.startsWith('PULSAR_'))")
-            .message("names that begin with PULSAR_ are set from the other fields: use those")
+            .message("names that begin with PULSAR_ are reserved: set the other fields instead")
     )]
     pub env: Vec<Value>,
 
@@ -176,11 +175,11 @@ pub struct PulsarConsumerSpec {
     #[schemars(schema_with = "without_descriptions::<Option<ResourceRequirements>>")]
     pub resources: Option<Value>,
 
-    /// How the pods are placed and run.
+    /// Fields of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodSettings>,
 
-    /// The broker's admin API, as in http://broker:8080: where the backlog is read. Default: it is not read.
+    /// The broker's admin API, such as http://broker:8080, for the backlog. Default: the backlog is not read.
     #[serde(default, rename = "adminURL", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(
@@ -189,12 +188,12 @@ pub struct PulsarConsumerSpec {
     )]
     pub admin_url: Option<String>,
 
-    /// Seconds between two looks at the backlog. Default 30.
+    /// Seconds between two reads of the backlog. Default 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 86_400))]
     pub backlog_poll_seconds: Option<i32>,
 
-    /// Scales with the backlog, by KEDA. Default: it is not scaled.
+    /// Scale with the backlog, with KEDA. Default: no autoscaling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
 }
@@ -203,7 +202,7 @@ const fn one() -> i32 {
     1
 }
 
-/// The rule that dead letters go to another topic, by the full names of both: each is written in one of three ways.
+/// The rule that dead letters go to another topic. It compares all three forms of both names.
 fn another_topic() -> String {
     let (topic, dead) = ("self.topic", "self.deadLetterPolicy.deadLetterTopic");
     let longer = |name: &str| {
@@ -223,29 +222,29 @@ fn another_topic() -> String {
 const HOST: &str =
     r"(\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:[1-9][0-9]{0,4})?";
 
-/// The rule that a field is a scheme, a host, and whatever `rest` matches.
+/// The rule that a field is a scheme, a host, and a match of `rest`.
 fn is_address(scheme: &str, rest: &str) -> String {
     format!("self.matches(r'^{scheme}://{HOST}{rest}$')")
 }
 
-/// The rule that a field is a topic: a name, or a namespace and a name, or both with the kind of the topic.
+/// The rule that a field is a topic in one of its forms.
 fn is_topic() -> String {
     const NAME: &str = r"[^/\s\pZ\p{Cc}]+";
     const PART: &str = "[A-Za-z0-9_=:.-]+";
     format!("self.matches(r'^((persistent|non-persistent)://)?({PART}/{PART}/{NAME})$|^{NAME}$')")
 }
 
-/// How the messages of a subscription are shared among its consumers.
+/// How the consumers of a subscription share its messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SubscriptionType {
-    /// Each message goes to one of them.
+    /// Each message goes to one consumer.
     #[default]
     Shared,
-    /// There is at most one of them.
+    /// At most one consumer.
     Exclusive,
-    /// One of them gets all messages, until it is gone.
+    /// One consumer gets all messages until it is gone.
     Failover,
-    /// Each message goes to one of them, those of one key to the same.
+    /// Each message goes to one consumer; messages of one key go to the same.
     #[serde(rename = "Key_Shared")]
     KeyShared,
 }
@@ -253,38 +252,37 @@ pub enum SubscriptionType {
 /// Where a new subscription begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum InitialPosition {
-    /// With the oldest message that there is.
+    /// With the oldest stored message.
     Earliest,
-    /// With messages that are sent from then on.
+    /// With messages that are sent later.
     Latest,
 }
 
-/// When an image is pulled.
+/// When to pull an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ImagePullPolicy {
-    /// Whenever a container starts.
+    /// At each start of a container.
     Always,
-    /// Where the node does not have it.
+    /// If the node does not have it.
     IfNotPresent,
     /// Never.
     Never,
 }
 
-/// How consumers show who they are.
+/// The authentication of consumers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Auth {
-    /// The Secret with the token. It is mounted into the pods, and never in their environment. Key: token, unless another is
-    /// named.
+    /// The Secret with the token. It is mounted into the pods, and never in their environment. Default key:
+    /// token.
     pub token_secret: SecretKey,
 }
 
-/// How the broker's certificate is checked.
+/// How to verify the broker's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Tls {
-    /// The Secret with the certificates of the authorities that may have signed the broker's, in PEM. Key: ca.crt, unless
-    /// another is named.
+    /// The Secret with the CA certificates to trust, in PEM. Default key: ca.crt.
     pub ca_secret: SecretKey,
 }
 
@@ -308,14 +306,14 @@ pub struct SecretKey {
     pub key: Option<String>,
 }
 
-/// Where messages go that were delivered in vain too often.
+/// Where messages go that were redelivered too often.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetterPolicy {
-    /// How often a message is delivered again before it goes there.
+    /// The number of redeliveries before a message goes there.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_redeliver_count: i32,
-    /// The topic. Default: the topic's own name, the subscription's and DLQ, joined by dashes, as Pulsar's clients name it.
+    /// The dead-letter topic. Default: `<topic>-<subscription>-DLQ`, as for Pulsar's clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
@@ -325,32 +323,32 @@ pub struct DeadLetterPolicy {
     pub dead_letter_topic: Option<String>,
 }
 
-/// How the pods are placed and run; each field is that of a pod.
+/// Fields of the pods.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSettings {
-    /// Further labels. Those that Quintet sets win.
+    /// More labels. Quintet's labels override them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Further annotations. Those that Quintet sets win.
+    /// More annotations. Quintet's annotations override them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Labels that a node must have.
+    /// Required labels of the node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Taints that do not matter.
+    /// Tolerated taints.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "without_descriptions::<Vec<Toleration>>")]
     pub tolerations: Vec<Value>,
-    /// Where pods should and must not be.
+    /// Affinity to nodes and pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "without_descriptions::<Option<Affinity>>")]
     pub affinity: Option<Value>,
-    /// How pods are spread.
+    /// How to spread the pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "without_descriptions::<Vec<TopologySpreadConstraint>>")]
     pub topology_spread_constraints: Vec<Value>,
-    /// The ServiceAccount. Default: the namespace's.
+    /// The ServiceAccount. Default: the default ServiceAccount of the namespace, without its token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub service_account_name: Option<String>,
@@ -362,17 +360,18 @@ pub struct PodSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
-    /// Seconds that a stopping consumer has to acknowledge what it has done. Default 30.
+    /// Seconds for a stopping consumer to acknowledge its messages. Default 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400))]
     pub termination_grace_period_seconds: Option<i64>,
-    /// The pods' security context, in place of ours: user and group 65532, not root, the runtime's default seccomp profile.
+    /// The pods' security context. Default: user and group 65532, not root, the runtime's default seccomp
+    /// profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "without_descriptions::<Option<PodSecurityContext>>")]
     pub security_context: Option<Value>,
 }
 
-/// How the number of consumers follows the backlog.
+/// How KEDA scales the consumers with the backlog.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -380,30 +379,30 @@ pub struct PodSettings {
         .message("minReplicas must not be above maxReplicas")
 )]
 pub struct Autoscaling {
-    /// The fewest consumers. Default 0: none while there is nothing to consume.
+    /// The minimum number of consumers. Default 0: none without a backlog.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000))]
     pub min_replicas: Option<i32>,
-    /// The most consumers.
+    /// The maximum number of consumers.
     #[schemars(range(min = 1, max = 10_000))]
     pub max_replicas: i32,
-    /// The backlog that one consumer is for, in entries, as Pulsar counts it. Default 10.
+    /// The backlog for one consumer, in entries, as Pulsar counts it. Default 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub target_backlog: Option<i64>,
-    /// The backlog above which the first consumer is started, where minReplicas is 0. Default 0.
+    /// The backlog above which KEDA starts the first consumer if minReplicas is 0. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub activation_backlog: Option<i64>,
-    /// Whether the topic has partitions, which KEDA must be told. Default: as it is found out from adminURL; say it where the
-    /// manager may not ask there, for want of the token.
+    /// Whether the topic has partitions, which KEDA must know. Default: detected through adminURL. Set it if
+    /// the manager may not read the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitioned: Option<bool>,
-    /// Seconds between two looks of KEDA's. Default: KEDA's, 30.
+    /// Seconds between two reads by KEDA. Default: KEDA's, 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub polling_interval_seconds: Option<i32>,
-    /// Seconds without a backlog before the last consumer is stopped. Default: KEDA's, 300.
+    /// Seconds without a backlog until KEDA stops the last consumer. Default: KEDA's, 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400))]
     pub cooldown_seconds: Option<i32>,
@@ -427,11 +426,11 @@ impl AppliedObject {
     }
 }
 
-/// What is observed of a PulsarConsumer and its Deployment.
+/// The observed state of a PulsarConsumer and its Deployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PulsarConsumerStatus {
-    /// The generation that this status is about.
+    /// The generation that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The Pulsar service of the spec.
@@ -443,36 +442,36 @@ pub struct PulsarConsumerStatus {
     /// The subscription of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subscription: Option<String>,
-    /// Pods that there are, of the current and of older templates.
+    /// Existing pods of the current and of older templates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// Pods that are ready.
+    /// Ready pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
     /// Selects the pods, for the scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// What the subscription has not acknowledged yet, in entries: Pulsar counts a batch of messages as one. It lags behind
-    /// a little on purpose; the exact figure is the metric quintet_pulsarconsumer_backlog.
+    /// Unacknowledged entries of the subscription. Pulsar counts a batch of messages as one. Small changes
+    /// are not written; the metric quintet_pulsarconsumer_backlog is exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backlog: Option<i64>,
-    /// What was delivered and not acknowledged yet, as Pulsar counts it for Shared and Key_Shared subscriptions.
+    /// Delivered and unacknowledged messages, which Pulsar counts only for Shared and Key_Shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unacked: Option<i64>,
-    /// How many consumers the broker knows of.
+    /// The number of consumers that the broker reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumers: Option<i32>,
     /// When backlog, unacked and consumers were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backlog_time: Option<Time>,
-    /// What the manager applied: an object whose generation is another one is applied again.
+    /// The applied objects. The manager applies an object again if its generation differs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind"]))]
     pub applied: Vec<AppliedObject>,
-    /// Available: as many consumers are ready as are wanted. Applied: the Deployment is as this object asks; where
-    /// it is False, the reason says who stands against it, and the message in whose words. BacklogObserved, with adminURL:
-    /// the backlog is known. AutoscalingReady, with autoscaling: KEDA scales this object.
-    // Another operator's conditions may lack what ours have.
+    /// Available: all desired consumers are ready. Applied: the Deployment matches the spec; if False, the
+    /// reason and message name the obstacle. BacklogObserved, with adminURL: the backlog is known.
+    /// AutoscalingReady, with autoscaling: KEDA scales this object.
+    // Conditions of another operator may lack fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient")]
     pub conditions: Vec<Condition>,
 }

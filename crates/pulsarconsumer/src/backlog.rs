@@ -1,7 +1,7 @@
-//! What the broker says of a subscription, and how much of it is written into the status.
+//! The broker's figures of a subscription, and their copy in the status.
 //!
-//! Exact figures are metrics. The status is for people: it is written when a figure comes from or to 0, or has changed by
-//! more than a tenth.
+//! Metrics have the exact figures. The status is for users: the controller writes it when a figure changes
+//! from or to 0, or by more than a tenth.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -15,47 +15,47 @@ use crate::api::PulsarConsumerStatus;
 /// The figures of a subscription.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// What is not acknowledged, in entries: a batch of messages is one.
+    /// Unacknowledged entries; a batch of messages is one.
     pub backlog: i64,
-    /// What is delivered and not acknowledged.
+    /// Delivered and unacknowledged messages.
     pub unacked: i64,
-    /// How many consumers there are.
+    /// The number of consumers.
     pub consumers: i32,
-    /// Messages that are delivered a second.
+    /// Delivered messages per second.
     pub rate: f64,
 }
 
-/// Why the figures are not known.
+/// Why the figures are unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
     /// The condition's reason.
     pub reason: &'static str,
-    /// What a person reads.
+    /// The condition's message.
     pub message: String,
 }
 
 impl Unknown {
-    /// There is no such topic.
+    /// The topic does not exist.
     pub const NO_TOPIC: &'static str = "TopicNotFound";
-    /// The topic has no such subscription.
+    /// The subscription does not exist.
     pub const NO_SUBSCRIPTION: &'static str = "SubscriptionNotFound";
 
-    /// Whether there is nothing to be read yet: the first client makes the topic and the subscription.
+    /// Whether the topic or subscription does not exist yet; the first client creates it.
     pub fn is_none_yet(&self) -> bool {
         [Self::NO_TOPIC, Self::NO_SUBSCRIPTION].contains(&self.reason)
     }
 }
 
-/// What was read last.
+/// A reading of the backlog.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// The figures, or why they are not known.
+    /// The figures, or why they are unknown.
     pub figures: Result<Figures, Unknown>,
-    /// Whether the topic has partitions; none where that was never known.
+    /// Whether the topic has partitions; None if unknown.
     pub partitioned: Option<bool>,
 }
 
-/// The figures of a subscription in the broker's statistics of its topic; None where the topic has no such subscription. The
+/// Reads the figures of a subscription from the statistics of its topic; None without this subscription. The
 /// caller limits the size of `answer`.
 pub fn figures(answer: &[u8], subscription: &str) -> Result<Option<Figures>, serde_json::Error> {
     let mut stats: TopicStats = serde_json::from_slice(answer)?;
@@ -82,7 +82,7 @@ struct SubscriptionStats {
     consumers: Vec<IgnoredAny>,
 }
 
-/// The figures as the status says them after `before`, and nothing else.
+/// Returns a status with only the figures that follow `before`.
 pub fn told(
     before: &PulsarConsumerStatus,
     figures: Option<&Figures>,
@@ -95,7 +95,7 @@ pub fn told(
                 old.is_none_or(|old| (old == 0) != (new == 0) || (new - old).abs() * 10 > old)
             })
     };
-    // Figures that cannot be read any more are old and not wrong: they stay, with their time, and the condition tells.
+    // Old figures stay with their time if a read fails; the condition reports the failure.
     let (backlog, unacked, consumers, backlog_time) = match figures.filter(is_news) {
         None => (before.backlog, before.unacked, before.consumers, before.backlog_time.clone()),
         Some(Figures { backlog, unacked, consumers, .. }) => {
@@ -136,7 +136,7 @@ mod tests {
     #[case(100, 90, 1, 3_600, None)]
     // Another number of consumers, with everything.
     #[case(100, 101, 2, 1, Some(101))]
-    fn figures_are_told_when_they_tell_something(
+    fn writes_figures_after_relevant_changes(
         #[case] before: i64,
         #[case] backlog: i64,
         #[case] consumers: i32,
@@ -150,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_figures_are_told_and_unreadable_ones_stay() {
+    fn writes_first_figures_and_keeps_unreadable_ones() {
         let first = told(&PulsarConsumerStatus::default(), Some(&Figures::default()), at(0));
         assert_eq!((first.backlog, first.unacked, first.consumers), (Some(0), Some(0), Some(0)));
         assert_eq!(told(&status(7, 1), None, at(99)).backlog, Some(7));
     }
 
     #[test]
-    fn the_brokers_answer_is_read() {
+    fn reads_the_answer_of_the_broker() {
         let answer =
             br#"{"msgRateIn": 0.0, "subscriptions": {"o": {}, "s": {"msgBacklog": 102, "unackedMessages": 3,
             "msgRateOut": 1.5, "consumers": [{"consumerName": "a"}, {}]}, "\u0061b": {}}, "x": [1]}"#;

@@ -1,4 +1,4 @@
-//! Wires PulsarConsumers, their Deployments and pods, KEDA's objects and what is polled to the queue and the plan.
+//! Connects PulsarConsumers, Deployments, pods, KEDA's objects and the poller with the queue and the plan.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ use crate::poller::Poller;
 struct PulsarConsumers {
     context: Context,
     deployments: Informer<Deployment>,
-    /// Its ScaledObjects and its TriggerAuthentications.
+    /// ScaledObjects and TriggerAuthentications.
     keda: [Informer<KedaObject>; 2],
     unready: Arc<Unready>,
     poller: Arc<Poller>,
@@ -111,11 +111,11 @@ impl Reconciler for PulsarConsumers {
 }
 
 impl PulsarConsumers {
-    /// The object of a name.
+    /// Finds the object with a name.
     ///
-    /// The caches hold only objects with the label `pulsarcrd`. One that a cache does not hold may be somebody else's, which
-    /// must not be touched, or ours without the label, or newer than the cache: the API server is asked. So it is where the
-    /// cache may be behind.
+    /// The caches hold only objects with the label `pulsarcrd`. An object that is not in the cache may be
+    /// foreign, may have lost its label, or may be newer than the cache. Then the API server is read, as with
+    /// `is_behind`.
     async fn find<T: Object>(
         &self,
         cache: &Informer<T>,
@@ -131,7 +131,7 @@ impl PulsarConsumers {
         Ok(found.map(Arc::new))
     }
 
-    /// KEDA's objects of its name. If they cannot be read, the rest of the plan goes on.
+    /// Finds the objects of KEDA. If a read fails, the rest of the plan continues.
     async fn keda(&self, object: &PulsarConsumer, key: &Key) -> Keda {
         match presence(&self.keda) {
             Some(true) => {}
@@ -143,7 +143,7 @@ impl PulsarConsumers {
         let names = [scaled_object_name(object), trigger_authentication_name(object)];
         let mut found = [None, None];
         for (at, (cache, name)) in self.keda.iter().zip(names).enumerate() {
-            // A pass does not wait until these caches show the last write, so it reads what they do not show yet.
+            // A reconcile does not wait until these caches show the last write, so it reads newer objects.
             let is_behind = !self.context.executor.memory.caught_up(key, &cache.tracked());
             found[at] = if wanted[at] || is_behind {
                 match self.find(cache, &key.namespace, &name, is_behind).await {
@@ -162,7 +162,7 @@ impl PulsarConsumers {
     }
 }
 
-/// Wakes whoever wants to be scaled when KEDA's types come or go.
+/// Wakes all PulsarConsumers when KEDA is installed or removed.
 async fn follow_keda(
     caches: [Informer<KedaObject>; 2],
     objects: Informer<PulsarConsumer>,
@@ -174,7 +174,7 @@ async fn follow_keda(
         let is = presence(&caches);
         if is != was {
             was = is;
-            // Also who wants it no longer: what was made for it must go.
+            // Including those without autoscaling, whose objects of KEDA must be deleted.
             for object in objects.all() {
                 waker.look_again(object.key());
             }
@@ -183,7 +183,7 @@ async fn follow_keda(
     }
 }
 
-/// Whether the cluster has KEDA's types; None where that is not known.
+/// Whether KEDA is installed; None if unknown.
 fn presence(caches: &[Informer<KedaObject>; 2]) -> Option<bool> {
     let health = caches.each_ref().map(Informer::health);
     if health.iter().any(|health| matches!(health, Health::Absent { .. })) {
@@ -192,7 +192,7 @@ fn presence(caches: &[Informer<KedaObject>; 2]) -> Option<bool> {
     health.iter().all(|health| matches!(health, Health::Synced { .. })).then_some(true)
 }
 
-/// Adds the PulsarConsumer controller to the process. `image` is what consumers run where their object names none.
+/// Adds the PulsarConsumer controller to the process. `image` is the default image of consumers.
 pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error> {
     let deployments = context.deployments(NAME_LABEL);
     let resource = Resource::of::<PulsarConsumer>();
@@ -219,7 +219,7 @@ pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error
     let (by_name, named) = (waker.clone(), objects.clone());
     deployments.subscribe(move |change| {
         by_name.wake_owner(change, &resource);
-        // Whoever it belonged to (a deleted PulsarConsumer of the same name, most often), its name is free now.
+        // The name is free now. The Deployment mostly belonged to a deleted PulsarConsumer of the same name.
         if let Change::Deleted { old } = change
             && let Some(name) = old.meta.name.strip_suffix(DEPLOYMENT_SUFFIX)
             && let Some(consumer) = named.find(&old.meta.namespace, name)

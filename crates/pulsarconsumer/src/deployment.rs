@@ -1,4 +1,4 @@
-//! The Deployment of a PulsarConsumer, as it is applied: every field that we own and no other.
+//! The applied Deployment of a PulsarConsumer: only the fields that this kind owns.
 
 use kube::Resource as _;
 use quintet_runtime::KIND_LABEL;
@@ -9,33 +9,32 @@ use serde_json::{Map, Value, json};
 use crate::api::{ImagePullPolicy, PulsarConsumer, PulsarConsumerSpec, SecretKey, SubscriptionType};
 use crate::topic::Topic;
 
-/// What follows the object's name in its Deployment's, as in the post.
+/// The suffix of the Deployment's name, as in the tutorial.
 pub const DEPLOYMENT_SUFFIX: &str = "-deployment";
-/// Label: the object's name and `-pulsarcrd`, as in the post. It alone selects the pods: the object's own labels may
-/// change, a Deployment's selector may not.
+/// Label: the object's name and `-pulsarcrd`, as in the tutorial. Only this label selects the pods, because
+/// the labels of the object may change, and a Deployment's selector may not.
 pub const NAME_LABEL: &str = "pulsarcrd";
 /// Label of the pods: the PulsarConsumer's UID.
 pub const UID_LABEL: &str = "pulsar.pulsarconsumer.krvarma.com/uid";
-/// The name of the container, as in the post.
+/// The name of the container, as in the tutorial.
 pub const CONTAINER: &str = "pulsarconsumer";
-/// The volume of the token, and the folder that it is mounted at.
+/// The volume of the token, and its mount path.
 pub const TOKEN: (&str, &str) = ("pulsar-token", "/var/run/secrets/pulsar/token");
-/// The volume of the authorities' certificates, and the folder that it is mounted at.
+/// The volume of the CA certificates, and its mount path.
 pub const AUTHORITIES: (&str, &str) = ("pulsar-ca", "/var/run/secrets/pulsar/ca");
-/// The user and group of the consumer, unless the object gives a security context: nobody's in particular, as in images
-/// that have no users.
+/// The default user and group of the consumer, as in images without users.
 const USER: i64 = 65_532;
 
-/// The image of consumers where their object names none, and the port on which it tells how it fares.
+/// The default image of consumers, and its health port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// The image.
     pub name: String,
-    /// The port of its /healthz and /readyz; none where it has none.
+    /// The port of its /healthz and /readyz; None without probes.
     pub health_port: Option<u16>,
 }
 
-/// The name of the Deployment, as in the post.
+/// The name of the Deployment, as in the tutorial.
 pub fn deployment_name(consumer: &PulsarConsumer) -> String {
     format!("{}{DEPLOYMENT_SUFFIX}", name_of(consumer))
 }
@@ -49,12 +48,12 @@ fn name_of(consumer: &PulsarConsumer) -> &str {
     consumer.meta().name.as_deref().unwrap_or_default()
 }
 
-/// The key of a Secret that a volume shows.
+/// The key in a Secret for a volume.
 pub fn key_of<'a>(secret: &'a SecretKey, volume: &str) -> &'a str {
     secret.key.as_deref().unwrap_or(if volume == TOKEN.0 { "token" } else { "ca.crt" })
 }
 
-/// The port on which the consumer of an object answers probes.
+/// The health port of an object's consumer.
 pub fn health_port(spec: &PulsarConsumerSpec, default: &Image) -> Option<u16> {
     match (spec.health_port, &spec.image) {
         (Some(port), _) => u16::try_from(port).ok().filter(|port| *port > 0),
@@ -76,7 +75,7 @@ pub fn deployment(consumer: &PulsarConsumer, default: &Image) -> Value {
         template["metadata"]["annotations"] = json!(pod.annotations);
     }
     template["spec"] = pod_spec(spec, default);
-    // The object's own labels are for finding the Deployment, as in the post; they select nothing.
+    // The Deployment has the labels of the object, as in the tutorial. They select nothing.
     let mut own_labels = json!(meta.labels.clone().unwrap_or_default());
     own_labels[NAME_LABEL] = label_value(consumer).into();
     json!({
@@ -97,13 +96,13 @@ pub fn deployment(consumer: &PulsarConsumer, default: &Image) -> Value {
     })
 }
 
-/// An Exclusive subscription refuses a second consumer: the old pod goes before the new one comes. For all others the
-/// new one comes first, and both may consume for a while.
+/// An Exclusive subscription rejects a second consumer, so the old pod is deleted first. For the others the
+/// new pod is created first, and both may consume for a moment.
 fn strategy(spec: &PulsarConsumerSpec) -> Value {
     if spec.subscription_type == Some(SubscriptionType::Exclusive) {
         return json!({ "type": "Recreate" });
     }
-    // Explicit, for a field that we do not own could not be taken away again.
+    // Explicit, because an apply could not remove a field that this kind does not own.
     json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": "25%", "maxUnavailable": "25%" } })
 }
 
@@ -126,10 +125,10 @@ fn pod_spec(spec: &PulsarConsumerSpec, default: &Image) -> Value {
     set("affinity", json!(pod.affinity));
     set("topologySpreadConstraints", json!(pod.topology_spread_constraints));
     set("serviceAccountName", json!(pod.service_account_name));
-    // The server mirrors it into its deprecated name, which would stay behind when it is taken away.
+    // The API server copies it to the deprecated field, which would stay after a removal.
     set("serviceAccount", json!(pod.service_account_name));
     if pod.service_account_name.is_none() {
-        // A consumer talks to its broker and not to the API server. Who names an account has rights in mind.
+        // A consumer needs no API server. A named account may have a purpose, so its token is mounted.
         set("automountServiceAccountToken", json!(false));
     }
     set("imagePullSecrets", json!(pod.image_pull_secrets));
@@ -169,7 +168,7 @@ fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
         "capabilities": { "drop": ["ALL"] },
     });
     if spec.image.is_none() {
-        // The posts' program and ours write no files; what another image needs is not known.
+        // The tutorial's program and Quintet's write no files. Another image may.
         security["readOnlyRootFilesystem"] = true.into();
     }
     let mut container = json!({
@@ -177,7 +176,7 @@ fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
         "image": image,
         "imagePullPolicy": spec.image_pull_policy.unwrap_or_else(|| pull_policy(image)),
         "env": env(spec, port),
-        // Where a consumer gives up, its last words tell why: they come into the pod's status.
+        // The pod's status gets the last output of a failed consumer, which has the reason.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": security,
     });
@@ -208,8 +207,8 @@ fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
     container
 }
 
-/// When an image is pulled that nobody says it of, as the API server decides for a new pod. It is stated: what the server has
-/// filled in for one image would stay for the next.
+/// The default pull policy of the API server for an image. It is explicit, because a default for one image
+/// would stay for the next.
 fn pull_policy(image: &str) -> ImagePullPolicy {
     let name = image.rsplit('/').next().unwrap_or(image);
     match name.split_once(':') {
@@ -219,9 +218,9 @@ fn pull_policy(image: &str) -> ImagePullPolicy {
     }
 }
 
-/// The environment: the post's three variables, then one for each further field that is set. No secret is among them.
+/// The environment: the tutorial's three variables, then one for each field that is set. It has no secret.
 fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
-    // A kubelet would expand $(NAME); what it finds doubled it leaves single.
+    // A kubelet expands $(NAME), and turns $$ into $.
     let text = |name: &str, value: &str| json!({ "name": name, "value": value.replace('$', "$$") });
     let mut env = vec![
         text("PULSAR_SERVER", &spec.server_address),
@@ -259,7 +258,7 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
             "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.name" } },
         }));
     }
-    // The schema keeps names like ours out.
+    // The schema rejects names that begin with PULSAR_.
     env.extend(spec.env.iter().cloned());
     env
 }

@@ -1,8 +1,8 @@
-//! KEDA's objects: what scales a PulsarConsumer with its backlog.
+//! The objects with which KEDA scales a PulsarConsumer.
 //!
-//! KEDA scales whatever has a scale subresource, so its ScaledObject names the PulsarConsumer itself: replicas have one
-//! writer, the autoscaler, and one reader, us. The names of fields are those of KEDA's `keda.sh/v1alpha1` and of its
-//! `pulsar` scaler.
+//! KEDA scales objects with a scale subresource, so the ScaledObject names the PulsarConsumer. Then the
+//! autoscaler is the only writer of `replicas`, and this controller the only reader. The field names are
+//! those of `keda.sh/v1alpha1` and of KEDA's `pulsar` scaler.
 
 use kube::Resource as _;
 use quintet_runtime::model::object::{Meta, Object, WireMeta, controller_reference};
@@ -34,7 +34,7 @@ pub const TRIGGER_AUTHENTICATIONS: Resource = Resource {
     custom: true,
 };
 
-/// The backlog for one consumer where the object names none: KEDA's own.
+/// The default backlog for one consumer; KEDA's default.
 const TARGET_BACKLOG: i64 = 10;
 
 /// The name of a PulsarConsumer's ScaledObject.
@@ -47,15 +47,15 @@ pub fn trigger_authentication_name(consumer: &PulsarConsumer) -> String {
     format!("{}-token", label_value(consumer))
 }
 
-/// An object of KEDA's: its spec as the server has it, and whether KEDA can work with it.
+/// An object of KEDA, with its spec in the API server and its readiness.
 #[derive(Clone, Debug, PartialEq, Default, Deserialize)]
 #[serde(from = "Wire")]
 pub struct KedaObject {
-    /// Metadata; of the annotations only ours.
+    /// The metadata, with only the annotation of this kind.
     pub meta: Meta,
     /// The spec.
     pub spec: Value,
-    /// KEDA's condition Ready; none where KEDA has not looked at it yet.
+    /// KEDA's condition Ready; None before KEDA has set it.
     pub ready: Option<Ready>,
 }
 
@@ -64,7 +64,7 @@ pub struct KedaObject {
 pub struct Ready {
     /// Whether it is True.
     pub is_true: bool,
-    /// KEDA's words.
+    /// KEDA's message.
     pub message: Box<str>,
 }
 
@@ -121,8 +121,8 @@ impl Kept for KedaObject {
     }
 }
 
-/// The ScaledObject, with every field that we own and no other. `partitioned` is whether the topic has partitions, which
-/// KEDA must be told.
+/// The ScaledObject, with only the fields of this kind. `partitioned` is whether the topic has partitions,
+/// which KEDA must know.
 pub fn scaled_object(consumer: &PulsarConsumer, autoscaling: &Autoscaling, partitioned: bool) -> Value {
     let spec = &consumer.spec;
     let Autoscaling {
@@ -169,7 +169,7 @@ pub fn scaled_object(consumer: &PulsarConsumer, autoscaling: &Autoscaling, parti
     object(consumer, &SCALED_OBJECTS, &scaled_object_name(consumer), &wanted)
 }
 
-/// The TriggerAuthentication; None where there is nothing to authenticate with.
+/// The TriggerAuthentication; None without `auth`.
 pub fn trigger_authentication(consumer: &PulsarConsumer) -> Option<Value> {
     let spec = &consumer.spec;
     let parameter = |name: &str, secret: &SecretKey, volume: &str| json!({ "parameter": name, "name": secret.name, "key": key_of(secret, volume) });
@@ -182,7 +182,7 @@ pub fn trigger_authentication(consumer: &PulsarConsumer) -> Option<Value> {
     Some(object(consumer, &TRIGGER_AUTHENTICATIONS, &trigger_authentication_name(consumer), &wanted))
 }
 
-/// Whether a ScaledObject says that the topic has partitions; None where it says nothing.
+/// Whether the topic has partitions according to a ScaledObject; None if it does not have this field.
 pub fn is_partitioned(scaled_object: &KedaObject) -> Option<bool> {
     scaled_object.spec.pointer("/triggers/0/metadata/isPartitionedTopic")?.as_str()?.parse().ok()
 }

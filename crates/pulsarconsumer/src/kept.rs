@@ -1,9 +1,9 @@
-//! Objects that this kind applies and keeps as applied.
+//! Objects that this kind applies and keeps in the applied state.
 //!
-//! An object is applied when the hash of what is wanted is not the one in its annotation, or when its generation is not the
-//! one that our last apply returned. An apply that changes nothing changes no generation, so that a repetition is harmless.
-//! The API server's merge decides what is ours: fields that other clients add stay. An object that another owner controls is
-//! left alone, and one that is changed back again and again is repaired ever more seldom.
+//! An object is applied if its annotation has another hash, or if its generation is not the one that the last
+//! apply returned. An apply without a change does not change the generation, so a repetition is harmless.
+//! Server-side apply keeps fields of other clients. A foreign object is not changed, and an object that
+//! another client keeps changing back is repaired with backoff.
 
 use std::collections::BTreeMap;
 
@@ -19,17 +19,17 @@ use serde_json::{Value, json};
 
 use crate::api::{AppliedObject, PulsarConsumerStatus};
 
-/// Annotation of what we apply: the hash of the last apply.
+/// Annotation of applied objects: the hash of the last apply.
 pub const APPLIED_ANNOTATION: &str = "quintet.dev/applied";
-/// How soon to look again at an object of which no watch tells: one that another owner has, or one that is on its way out.
+/// The requeue interval for a foreign or terminating object, which no watch shows.
 pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
-/// How soon to look again after an apply, because the watch shows nothing of one that changed nothing.
+/// The requeue interval after an apply, because an apply without a change causes no event.
 pub const FOLLOW_UP: SignedDuration = SignedDuration::from_secs(5);
-/// How many repairs in a row follow at once when an object is changed back.
+/// The number of immediate repairs in a row.
 const REPAIRS: u32 = 3;
 /// The longest wait between later repairs. The first is [`LOOK_AGAIN`], and each one doubles it.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(1);
-/// How long an object must have stayed as applied for the count of repairs to start over, at least.
+/// After this time without a change, the count of repairs starts over.
 const HELD: SignedDuration = SignedDuration::from_mins(10);
 
 /// The last apply of an object by this process.
@@ -37,30 +37,30 @@ const HELD: SignedDuration = SignedDuration::from_mins(10);
 pub struct Attempt {
     /// The object's type.
     pub resource: Resource,
-    /// The hash of what was applied.
+    /// The hash of the applied body.
     pub hash: String,
-    /// When it was applied.
+    /// The time of the apply.
     pub at: Timestamp,
-    /// How many times in a row it had been changed back.
+    /// How many times in a row another client had changed it back.
     pub repairs: u32,
     /// The object's generation before the apply; 0 if there was no object.
     pub before: i64,
-    /// The object after the apply, by the API server's answer; None until it is known.
+    /// The object after the apply, from the API server's answer; None until then.
     pub after: Option<AppliedObject>,
 }
 
 impl Attempt {
-    /// Whether it was made within `wait` before now.
+    /// Whether the apply is not older than `wait`.
     pub fn is_recent(&self, wait: SignedDuration, now: Timestamp) -> bool {
         is_recent(self.at, wait, now)
     }
 
-    /// Whether it changed the object's spec, as far as is known.
+    /// Whether it changed the object's spec, or may have.
     fn has_changed(&self) -> bool {
         self.after.as_ref().is_none_or(|after| after.generation != self.before)
     }
 
-    /// How long it must stand before the same is applied again.
+    /// The wait before the same apply is repeated.
     fn wait(&self) -> SignedDuration {
         let more = self.repairs.checked_sub(REPAIRS);
         more.map_or(SignedDuration::ZERO, |more| doubled(LOOK_AGAIN, more, LONGEST_WAIT))
@@ -70,11 +70,11 @@ impl Attempt {
 /// The last apply of each type by this process.
 pub type Attempts = BTreeMap<Resource, Attempt>;
 
-/// An object that can be kept.
+/// An object that this module can keep.
 pub trait Kept: Object {
-    /// Its metadata, with our annotations.
+    /// Its metadata, with the annotation of this kind.
     fn meta(&self) -> &Meta;
-    /// Its spec, defaults and foreign fields included.
+    /// Its spec, including defaults and foreign fields.
     fn spec(&self) -> &Value;
     /// The field manager that owns its replicas through the scale subresource.
     fn scaled_by(&self) -> Option<&str> {
@@ -96,32 +96,33 @@ impl Kept for Deployment {
     }
 }
 
-/// What an object should be like.
+/// The desired state of an object.
 #[derive(Clone, Debug)]
 pub struct Target<'a> {
     /// Its type.
     pub resource: Resource,
-    /// The object that it is for.
+    /// Its owner.
     pub owner: &'a Key,
     /// Its name.
     pub name: String,
-    /// Every field that we own and no other.
+    /// Only the fields that this kind owns.
     pub body: Value,
 }
 
-/// What was applied before.
+/// Earlier applies.
 #[derive(Clone, Copy, Debug)]
 pub struct Past<'a> {
-    /// What the status says of it.
+    /// The applied objects in the status.
     pub told: &'a [AppliedObject],
-    /// What this process did.
+    /// The applies of this process.
     pub attempts: &'a Attempts,
-    /// What the API server refused lately.
+    /// The recent refusals.
     pub refusals: &'a Refusals,
 }
 
 impl<'a> Past<'a> {
-    /// What applies of a type returned: this process's last, then what the status says, which may be of another manager.
+    /// The results of applies of a type: the last of this process, then the one in the status, perhaps of
+    /// another manager.
     pub fn returned(&self, resource: &Resource) -> impl Iterator<Item = &'a AppliedObject> {
         let (kind, told) = (resource.kind, self.told);
         let after = self.attempts.get(resource).and_then(|attempt| attempt.after.as_ref());
@@ -129,32 +130,32 @@ impl<'a> Past<'a> {
     }
 }
 
-/// Steps of a plan of this kind.
+/// The steps of a plan of this kind.
 pub type Steps = Vec<Vec<Action<PulsarConsumerStatus, Attempt>>>;
 
-/// How things stand with an object.
+/// The state of an object compared with its target.
 #[derive(Debug)]
 pub enum Standing<'a, T> {
-    /// It is as it should be.
+    /// It matches the target.
     Settled(&'a T),
-    /// It is to be applied now, by these steps.
+    /// These steps apply it now.
     Due(Steps),
     /// It is being applied.
     Applying,
-    /// The API server has refused it lately.
+    /// The API server has recently rejected it.
     Refused(&'a Refusal, Option<&'a T>),
-    /// It was applied and changed back several times; when it is applied again.
+    /// Another client changed it back several times. The time of the next apply.
     Overruled(&'a T, Timestamp),
-    /// It is ours and on its way out.
+    /// It is our own and is being deleted.
     Terminating(&'a T),
-    /// Another owner has an object of its name.
+    /// Another owner has an object with its name.
     NotOwned(&'a T),
-    /// The object names this PulsarConsumer as its owner, and another operator made it.
+    /// Another operator created the object for this PulsarConsumer.
     NeverApplied(&'a T),
 }
 
 impl<'a, T: Kept> Standing<'a, T> {
-    /// How `found`, the object of the target's name, stands to the target.
+    /// Compares `found`, the object with the target's name, with the target.
     pub fn of(target: Target<'_>, found: Option<&'a T>, past: Past<'a>, now: Timestamp) -> Self {
         let Target { resource, owner, name, mut body } = target;
         let hash = format!("v1-{}", digest::of_json(&body, 16));
@@ -174,7 +175,7 @@ impl<'a, T: Kept> Standing<'a, T> {
             return Self::Settled(own);
         }
         let refused = |verb| past.refusals.of(verb, &resource, &name).filter(|refusal| refusal.until > now);
-        // The merge patch that prepares an apply is part of it.
+        // The apply includes the merge patch that prepares it.
         if let Some(refusal) = [Verb::Apply, Verb::MergePatch].into_iter().find_map(refused) {
             return Self::Refused(refusal, own);
         }
@@ -189,7 +190,7 @@ impl<'a, T: Kept> Standing<'a, T> {
                     attempt.repairs = last.repairs + u32::from(!is_kept || last.has_changed());
                 }
             }
-            // If another object has taken the name meanwhile, the API server refuses.
+            // If another object has the name now, the API server rejects the apply.
             body["metadata"]["uid"] = json!(own.meta().uid);
             let is_new = own.meta().annotations.get(APPLIED_ANNOTATION) != Some(&attempt.hash)
                 && past.attempts.get(&resource).is_none_or(|last| last.hash != attempt.hash);
@@ -197,17 +198,17 @@ impl<'a, T: Kept> Standing<'a, T> {
                 && !is_new
                 && let Some(spec) = body["spec"].as_object_mut()
             {
-                // An autoscaler would set them again at once. Only a change of the PulsarConsumer sets them.
+                // An autoscaler would overwrite replicas. Only a change of the PulsarConsumer sets them.
                 spec.remove("replicas");
             }
         }
-        // An object that is not there yet may be somebody else's by the time it is applied.
+        // Without `force`, because another client may create the object before the apply.
         let (namespace, force) = (owner.namespace.clone(), own.is_some());
         let apply = Action::Apply { resource, namespace, name, body, force };
         Self::Due(vec![vec![apply], vec![Action::Effect(attempt)]])
     }
 
-    /// Takes the steps that are due.
+    /// Returns the due steps, and marks the object as being applied.
     pub fn take_due(&mut self) -> Steps {
         let Self::Due(steps) = self else { return Vec::new() };
         let steps = std::mem::take(steps);
@@ -215,7 +216,7 @@ impl<'a, T: Kept> Standing<'a, T> {
         steps
     }
 
-    /// The object, if it is ours.
+    /// The object, if it is our own.
     pub fn own(&self) -> Option<&'a T> {
         match self {
             Self::Settled(own) | Self::Overruled(own, _) | Self::Terminating(own) => Some(own),
@@ -224,7 +225,7 @@ impl<'a, T: Kept> Standing<'a, T> {
         }
     }
 
-    /// What the status says of its last apply.
+    /// The last apply, for the status.
     pub fn applied(&self, resource: &Resource, past: Past<'_>) -> Option<AppliedObject> {
         match self {
             Self::Settled(own) => Some(AppliedObject::of(resource, own.meta())),
@@ -232,7 +233,7 @@ impl<'a, T: Kept> Standing<'a, T> {
         }
     }
 
-    /// When to look again, because no watch tells.
+    /// When to requeue without an event.
     pub fn look_again(&self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Settled(_) | Self::Applying => None,
@@ -245,27 +246,28 @@ impl<'a, T: Kept> Standing<'a, T> {
         }
     }
 
-    /// The reason of a condition that is False because of it, and what to say; None where it is as it should be, or will
-    /// be in a moment.
+    /// The reason and message of a False condition; None if the object matches, or soon will.
     pub fn trouble(&self, resource: &Resource, name: &str) -> Option<(&'static str, String)> {
         let what = format!("{} {name}", resource.kind);
         match self {
             Self::Settled(_) | Self::Due(_) | Self::Applying => None,
             Self::Refused(refusal, _) => {
-                Some(("Refused", format!("{what} was refused: {}", refusal.message)))
+                Some(("Refused", format!("The API server rejected {what}: {}", refusal.message)))
             }
             Self::Overruled(..) => Some((
                 OVERRULED,
                 format!(
-                    "{what} was applied several times, and something changed it back each time: look for an admission \
-                     webhook or another controller, with `kubectl get --show-managed-fields`."
+                    "Another client changed {what} back after several applies. Find the admission webhook or controller \
+                     with `kubectl get --show-managed-fields`."
                 ),
             )),
-            Self::Terminating(_) => Some((TERMINATING, format!("{what} is being deleted, then made again."))),
+            Self::Terminating(_) => {
+                Some((TERMINATING, format!("{what} is being deleted, and is then created again.")))
+            }
             Self::NeverApplied(_) => Some((
                 NOT_OWNED,
                 format!(
-                    "{what} was made for this PulsarConsumer by another operator. Delete it, and the manager makes its \
+                    "Another operator created {what} for this PulsarConsumer. Delete it, and the manager creates its \
                      own: kubectl delete {} {name}",
                     resource.plural
                 ),
@@ -276,13 +278,13 @@ impl<'a, T: Kept> Standing<'a, T> {
                         format!("{} {} (UID {})", owner.kind, owner.name, owner.uid)
                     }
                     Some(owner) => format!("{} {}", owner.kind, owner.name),
-                    None => "nobody".to_owned(),
+                    None => "no controller".to_owned(),
                 };
                 Some((
                     NOT_OWNED,
                     format!(
-                        "{what} exists already and belongs to {owner}. It is left alone: delete it, or give this \
-                         PulsarConsumer another name."
+                        "{what} exists already and belongs to {owner}. Delete it, or give this PulsarConsumer another \
+                         name."
                     ),
                 ))
             }
@@ -290,11 +292,11 @@ impl<'a, T: Kept> Standing<'a, T> {
     }
 }
 
-/// The reason where an object is somebody else's.
+/// The reason for a foreign object.
 pub const NOT_OWNED: &str = "NotOwned";
-/// The reason where something changes an object back.
+/// The reason if another client changes an object back.
 pub const OVERRULED: &str = "Overruled";
-/// The reason where an object of ours is on its way out.
+/// The reason while our own object is being deleted.
 pub const TERMINATING: &str = "Terminating";
 
 /// Whether an object's controller is `owner`.
@@ -302,20 +304,20 @@ pub fn is_of(found: &impl Kept, owner: &Key) -> bool {
     found.meta().is_controlled_by(owner)
 }
 
-/// `now` and a while.
+/// `now` plus `wait`.
 pub fn in_future(now: Timestamp, wait: SignedDuration) -> Timestamp {
     now.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
-/// Whether this kind ever applied an object. A webhook may remove the annotation, and then the UID tells.
+/// Whether this kind ever applied an object. If a webhook removed the annotation, the UID shows it.
 fn is_applied_once(own: &impl Kept, resource: &Resource, past: Past<'_>) -> bool {
     let meta = own.meta();
     meta.annotations.get(APPLIED_ANNOTATION).is_some()
         || past.returned(resource).any(|one| *one.uid == *meta.uid)
 }
 
-/// Whether an object has our annotation and labels, whose change changes no generation, and our replicas, unless something
-/// else scales it.
+/// Whether an object has the annotation and labels of this kind, whose change does not change the generation.
+/// Also compares the replicas, unless another client scales it.
 fn is_visibly(own: &impl Kept, body: &Value, hash: &str) -> bool {
     let meta = own.meta();
     let labels = body["metadata"]["labels"].as_object();

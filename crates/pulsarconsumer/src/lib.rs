@@ -1,8 +1,8 @@
-//! PulsarConsumer: keep a Deployment of consumers of a Pulsar topic.
+//! PulsarConsumer keeps a Deployment of consumers of a Pulsar topic.
 //!
-//! The Deployment is applied (server-side), never replaced: what others put into it survives, what they change of
-//! ours is repaired, and nothing is written while it is as it should be. A Deployment of the same name that this kind did
-//! not make is left alone. The status says what the Deployment reports, not what was wished for.
+//! The controller uses server-side apply. It keeps fields of other clients, repairs its own fields, and
+//! writes nothing while they match. It never changes a foreign Deployment. The status has what the Deployment
+//! reports.
 
 mod admin;
 pub mod api;
@@ -28,55 +28,55 @@ pub use deployment::Image;
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "pulsarconsumer";
 
-/// What this kind may do where the installation says so: see `pulsarConsumer.readSecrets` of the chart.
+/// The optional permissions of the controller: see `pulsarConsumer.readSecrets` of the chart.
 pub const SECRET_RULES: &[Rule] = &[Rule {
     group: "",
     resources: &["secrets"],
     verbs: &["get"],
-    why: "The token and the authorities of PulsarConsumers with adminURL are read.",
+    why: "The controller reads the token and the CA of PulsarConsumers with adminURL.",
 }];
 
-/// What this kind may do.
+/// The permissions of the controller.
 pub const RULES: &[Rule] = &[
     Rule {
         group: "pulsar.pulsarconsumer.krvarma.com",
         resources: &["pulsarconsumers"],
         verbs: &["get", "list", "watch"],
-        why: "PulsarConsumers are what this controller acts for.",
+        why: "The controller reconciles PulsarConsumers.",
     },
     Rule {
         group: "pulsar.pulsarconsumer.krvarma.com",
         resources: &["pulsarconsumers/status"],
         verbs: &["patch"],
-        why: "Their status is applied.",
+        why: "The controller applies their status.",
     },
     Rule {
         group: "pulsar.pulsarconsumer.krvarma.com",
         resources: &["pulsarconsumers/finalizers"],
         verbs: &["update"],
-        why: "Deployments name their PulsarConsumer as owner with blockOwnerDeletion, which clusters may guard by this.",
+        why: "The owner reference of Deployments has blockOwnerDeletion, which some clusters protect with this permission.",
     },
     Rule {
         group: "apps",
         resources: &["deployments"],
         verbs: &["get", "list", "watch", "create", "patch"],
-        why: "One Deployment is applied for each PulsarConsumer; an apply that makes one needs create too.",
+        why: "The controller applies one Deployment for each PulsarConsumer. An apply of a new object needs create too.",
     },
     Rule {
         group: "",
         resources: &["pods"],
         verbs: &["get", "list", "watch"],
-        why: "The pods of consumers say why they are not ready.",
+        why: "The status of the pods has the reason why they are not ready.",
     },
     Rule {
         group: "keda.sh",
         resources: &["scaledobjects", "triggerauthentications"],
         verbs: &["get", "list", "watch", "create", "patch", "delete"],
-        why: "KEDA scales PulsarConsumers that ask for it, and is told so by these.",
+        why: "The controller applies the objects with which KEDA scales PulsarConsumers.",
     },
 ];
 
-/// What `quintet uninstall` may do for this kind.
+/// The permissions of `quintet uninstall` for this kind.
 pub const UNINSTALL_RULES: &[Rule] = &[Rule {
     group: "pulsar.pulsarconsumer.krvarma.com",
     resources: &["pulsarconsumers"],

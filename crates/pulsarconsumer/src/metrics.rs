@@ -1,5 +1,5 @@
-//! What people alert on: consumers, summed over all PulsarConsumers, and the backlog of each. Series of an object go with
-//! it.
+//! Metrics: consumers, summed over all PulsarConsumers, and the backlog of each. The series of an object are
+//! removed with the object.
 
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 use quintet_runtime::cache::aggregate_gauge::Sums;
@@ -9,9 +9,9 @@ use quintet_runtime::model::object::Key;
 use crate::api::PulsarConsumer;
 use crate::backlog::Reading;
 
-/// The states of consumers that are summed up.
+/// The states of consumers.
 const STATES: [&str; 2] = ["desired", "ready"];
-/// The labels of what is told of one object.
+/// The labels of the metrics of one object.
 const OBJECT: [&str; 2] = ["namespace", "name"];
 
 /// The metrics of this kind. Cheap to clone.
@@ -28,7 +28,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Makes and registers them, and keeps the sums.
+    /// Registers the metrics, and keeps the sums current.
     pub fn new(registry: &Registry, objects: &Informer<PulsarConsumer>) -> Result<Self, prometheus::Error> {
         let pods = Sums::new(
             registry,
@@ -46,24 +46,24 @@ impl Metrics {
             of_object("quintet_pulsarconsumer_desired", "Desired consumers when the backlog was read.")?;
         let unknown = of_object(
             "quintet_pulsarconsumer_backlog_unknown",
-            "1 where the backlog could not be read; not where there is no such topic or subscription yet.",
+            "1 if the backlog could not be read; absent before the topic or subscription exists.",
         )?;
         let backlog = of_object(
             "quintet_pulsarconsumer_backlog",
-            "What the subscription has not acknowledged, in entries: Pulsar counts a batch of messages as one.",
+            "Unacknowledged entries of the subscription. Pulsar counts a batch of messages as one.",
         )?;
         let unacked = of_object(
             "quintet_pulsarconsumer_unacked",
-            "What was delivered to the subscription's consumers and is not acknowledged.",
+            "Delivered and unacknowledged messages of the subscription.",
         )?;
         let consumers = of_object(
             "quintet_pulsarconsumer_consumers",
-            "Consumers of the subscription that the broker knows of.",
+            "Consumers of the subscription that the broker reports.",
         )?;
         let rate = GaugeVec::new(
             Opts::new(
                 "quintet_pulsarconsumer_delivered_per_second",
-                "Messages that the broker delivers to the subscription, per second, averaged over its last minute.",
+                "Messages per second that the broker delivers to the subscription, averaged over a minute.",
             ),
             &OBJECT,
         )?;
@@ -71,7 +71,7 @@ impl Metrics {
         let looks = IntCounterVec::new(
             Opts::new(
                 "quintet_pulsarconsumer_backlog_polls_total",
-                "Looks at a backlog by result: Observed, or the reason why it is not known.",
+                "Reads of backlogs by result: Observed, or the reason of the failure.",
             ),
             &["result"],
         )?;
@@ -80,8 +80,8 @@ impl Metrics {
         Ok(Self { objects, desired, unknown, backlog, unacked, consumers, rate, looks })
     }
 
-    /// Tells what was read of an object's backlog. Where it cannot be read, there are no figures: an old one would look
-    /// like a new one.
+    /// Exports a reading of an object's backlog. After a failure it exports no figures, because an old figure
+    /// would look current.
     pub fn read(&self, key: &Key, reading: &Reading) {
         let labels: [&str; 2] = [&key.namespace, &key.name];
         match &reading.figures {

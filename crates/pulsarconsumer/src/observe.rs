@@ -1,5 +1,5 @@
-//! What a PulsarConsumer's plan looks at: plain data, gathered from the caches, and from the server where the caches cannot
-//! know.
+//! The input of a PulsarConsumer's plan: plain data from the caches, and from the API server where no cache
+//! has it.
 
 use std::sync::Arc;
 
@@ -11,34 +11,34 @@ use crate::deployment::Image;
 use crate::keda::KedaObject;
 use crate::kept::Attempts;
 
-/// What a plan looks at besides the PulsarConsumer itself.
+/// The input of a plan besides the PulsarConsumer.
 #[derive(Debug, Default)]
 pub struct World {
-    /// The Deployment of its name, whoever it belongs to.
+    /// The Deployment with its name, even a foreign one.
     pub deployment: Option<Arc<Deployment>>,
     /// Its pods that are not ready, by name.
     pub unready: Vec<Arc<Pod>>,
-    /// KEDA's objects of its name.
+    /// The objects of KEDA with its name.
     pub keda: Keda,
-    /// The last answer about its backlog; None before the first.
+    /// The last reading of its backlog; None before the first.
     pub backlog: Option<Reading>,
-    /// The image where the object names none, and its port.
+    /// The default image and its port.
     pub image: Arc<Image>,
-    /// What the API server refused lately, by the object's name.
+    /// The recent refusals, by the object's name.
     pub refusals: Refusals,
     /// The last apply of each type by this process.
     pub attempts: Attempts,
 }
 
-/// What is known of KEDA.
+/// The knowledge about KEDA.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Keda {
-    /// Nothing yet, or nothing now.
+    /// Unknown, because the caches are not reliable.
     #[default]
     Unknown,
-    /// The cluster does not have its types.
+    /// KEDA is not installed.
     Absent,
-    /// These are its objects of one name, whoever they belong to.
+    /// KEDA is installed. The objects with the PulsarConsumer's name, even foreign ones.
     There {
         /// The ScaledObject.
         scaled_object: Option<Arc<KedaObject>>,

@@ -1,4 +1,4 @@
-//! What should be done for one PulsarConsumer: a pure function of what is observed and the time.
+//! The plan for one PulsarConsumer: a pure function of the observed state and the time.
 
 use jiff::Timestamp;
 use quintet_runtime::model::core_types::Deployment;
@@ -24,7 +24,7 @@ pub type ConsumerPlan = Plan<PulsarConsumerStatus, Attempt>;
 pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> ConsumerPlan {
     let mut plan = Plan::default();
     if consumer.terminating() || world.refusals.namespace_terminating {
-        // Owner references take away what was made for it, and in a namespace that goes nothing can be made.
+        // The garbage collector deletes its objects, and a terminating namespace accepts no new ones.
         return plan;
     }
     let before = consumer.status.clone().unwrap_or_default();
@@ -48,10 +48,10 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     plan.steps.extend(due);
     plan.steps.extend(scaling.steps());
     plan.steps.extend(leftovers(consumer, world));
-    // The status does not wait for a deletion that is refused: an Event has said so.
+    // The status does not wait for a rejected deletion, which an Event reports.
     plan.withhold(&world.refusals, now);
     if !plan.steps.is_empty() {
-        // Nothing is said now: what comes of this will be.
+        // The next reconcile writes the status, when the result is known.
         plan.look_again(in_future(now, FOLLOW_UP));
         return plan;
     }
@@ -62,12 +62,12 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     plan
 }
 
-/// Removes what keeps the API server from accepting the strategy Recreate, before an apply.
+/// Removes `rollingUpdate` before an apply, because the API server rejects it with the strategy Recreate.
 fn prepare(plan: &mut ConsumerPlan, own: Option<&Deployment>, recreate: bool) {
     let Some(own) = own.filter(|own| recreate && !own.spec["strategy"]["rollingUpdate"].is_null()) else {
         return;
     };
-    // Another field manager may own it, so that an apply of ours would not remove it.
+    // Another field manager may own it, and then an apply would not remove it.
     let body = json!({
         "metadata": { "uid": own.meta.uid, "resourceVersion": own.meta.resource_version },
         "spec": { "strategy": { "type": "Recreate", "rollingUpdate": Value::Null } },
@@ -76,20 +76,20 @@ fn prepare(plan: &mut ConsumerPlan, own: Option<&Deployment>, recreate: bool) {
     plan.steps.push(vec![Action::Merge { resource: DEPLOYMENTS, namespace, name, body }]);
 }
 
-/// How things stand with the autoscaling.
+/// The state of the autoscaling.
 #[derive(Debug)]
 pub enum Scaling<'a> {
-    /// The object wants none.
+    /// The spec has no `autoscaling`.
     Off,
-    /// Nothing is known of KEDA.
+    /// It is unknown whether KEDA is installed.
     Unknown,
-    /// The cluster has no KEDA.
+    /// KEDA is not installed.
     NoKeda,
-    /// The topic is looked at first.
+    /// It is unknown whether the topic has partitions.
     Waiting,
-    /// KEDA is told.
+    /// KEDA's objects.
     On {
-        /// The TriggerAuthentication; None where there is nothing to authenticate with.
+        /// The TriggerAuthentication; None without `auth`.
         authentication: Option<Standing<'a, KedaObject>>,
         /// The ScaledObject.
         scaled_object: Standing<'a, KedaObject>,
@@ -97,7 +97,7 @@ pub enum Scaling<'a> {
 }
 
 impl Scaling<'_> {
-    /// What is due, in order: KEDA looks for the authentication as soon as it sees the ScaledObject.
+    /// The due steps in order. The TriggerAuthentication comes first, because the ScaledObject refers to it.
     fn steps(&mut self) -> Steps {
         let Self::On { authentication, scaled_object } = self else { return Vec::new() };
         authentication.iter_mut().chain([scaled_object]).flat_map(Standing::take_due).collect()
@@ -106,7 +106,7 @@ impl Scaling<'_> {
     fn look_again(&self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Off | Self::NoKeda => None,
-            // Its coming is told; a look that failed is not.
+            // An installation of KEDA causes an event, a failed read does not.
             Self::Unknown => Some(in_future(now, LOOK_AGAIN)),
             Self::Waiting => Some(in_future(now, FOLLOW_UP)),
             Self::On { authentication, scaled_object } => {
@@ -148,7 +148,7 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
     }
 }
 
-/// What the status says of applies.
+/// The applied objects for the status.
 fn applied(standing: &Standing<'_, Deployment>, scaling: &Scaling<'_>, past: Past<'_>) -> Vec<AppliedObject> {
     let mut all = vec![standing.applied(&DEPLOYMENTS, past)];
     if let Scaling::On { authentication, scaled_object } = scaling {
@@ -158,7 +158,7 @@ fn applied(standing: &Standing<'_, Deployment>, scaling: &Scaling<'_>, past: Pas
     all.into_iter().flatten().collect()
 }
 
-/// Deletes what was made for KEDA and is no longer wanted.
+/// Deletes the objects of KEDA that are no longer needed.
 fn leftovers(consumer: &PulsarConsumer, world: &World) -> Steps {
     let Keda::There { scaled_object, trigger_authentication } = &world.keda else { return Vec::new() };
     let (key, spec) = (consumer.key(), &consumer.spec);
@@ -184,7 +184,7 @@ fn leftovers(consumer: &PulsarConsumer, world: &World) -> Steps {
     steps
 }
 
-/// Whether a status is about the topic and the subscription that the object has now.
+/// Whether a status describes the current topic and subscription.
 pub fn is_about(consumer: &PulsarConsumer, before: &PulsarConsumerStatus) -> bool {
     let spec = &consumer.spec;
     before.topic.as_ref() == Some(&spec.topic)

@@ -1,4 +1,4 @@
-//! The pods of consumers, by the PulsarConsumer that their label names: their owner is a ReplicaSet.
+//! The pods of consumers, by PulsarConsumer. Labels name it, because the owner of a pod is a ReplicaSet.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,14 @@ use crate::deployment::{NAME_LABEL, UID_LABEL};
 
 type ByConsumer = HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<Pod>>>;
 
-/// The pods that are not ready: what there is to say of a consumer is said of them.
+/// The pods that are not ready. The status reports their reasons.
 #[derive(Default)]
 pub struct Unready {
     pods: Mutex<ByConsumer>,
 }
 
 impl Unready {
-    /// Follows the pods of the process and wakes the PulsarConsumer of each that comes or goes.
+    /// Subscribes to pods, and wakes the PulsarConsumer of each change.
     pub fn follow(self: Arc<Self>, pods: &Informer<Pod>, consumers: &Informer<PulsarConsumer>, waker: Waker) {
         let consumers = consumers.clone();
         pods.subscribe(move |change| {
@@ -33,7 +33,7 @@ impl Unready {
                 && let Some(before) = old.label(UID_LABEL)
                 && pod.label(UID_LABEL) != Some(before)
             {
-                // It is nobody's any more.
+                // The pod no longer belongs to that PulsarConsumer.
                 self.set(before, &old.meta.name, None);
             }
             let Some(uid) = pod.label(UID_LABEL) else { return };
@@ -49,7 +49,7 @@ impl Unready {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a pod; true where that is news.
+    /// Stores or removes a pod. Returns whether this is a change.
     fn set(&self, uid: &str, name: &Arc<str>, pod: Option<Arc<Pod>>) -> bool {
         let mut all = self.lock();
         if let Some(pod) = pod {
@@ -64,7 +64,7 @@ impl Unready {
         was
     }
 
-    /// Those of a PulsarConsumer, by name.
+    /// The pods of a PulsarConsumer that are not ready, by name.
     pub fn of(&self, consumer: &Key) -> Vec<Arc<Pod>> {
         let all = self.lock();
         let pods = all.get(&consumer.uid).into_iter().flat_map(BTreeMap::values);
@@ -72,7 +72,7 @@ impl Unready {
     }
 }
 
-/// The PulsarConsumer that a pod's labels name.
+/// The PulsarConsumer in a pod's labels.
 fn consumer_of(pod: &Pod, consumers: &Informer<PulsarConsumer>) -> Option<Key> {
     let name = pod.label(NAME_LABEL)?.strip_suffix("-pulsarcrd")?;
     let consumer = consumers.find(&pod.meta.namespace, name)?.key();

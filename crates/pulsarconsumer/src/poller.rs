@@ -25,14 +25,14 @@ use crate::metrics::Metrics;
 use crate::secrets;
 use crate::topic::Topic;
 
-/// The time between two looks at a backlog where the object names none.
+/// The default interval of the reads.
 const POLL: Duration = Duration::from_secs(30);
 /// How long the Secrets of an object are kept before they are read again, and the wait after a panic.
 const SECRETS: Duration = Duration::from_mins(1);
-/// The first look is this late at most, so that a new leader does not ask about everything in one moment.
+/// The longest delay of the first read, so that a new leader spreads its requests.
 const SPREAD: Duration = Duration::from_secs(1);
 
-/// What to poll for an object. When it changes, the task starts over.
+/// The polling settings of an object. A change restarts the task.
 #[derive(Clone, Debug, PartialEq)]
 struct Order {
     asked: Asked,
@@ -41,7 +41,7 @@ struct Order {
 }
 
 impl Order {
-    /// What to poll for an object; None without `adminURL`.
+    /// The polling settings of an object; None without `adminURL`.
     fn of(consumer: &PulsarConsumer) -> Option<Self> {
         let spec = &consumer.spec;
         let asked = Asked {
@@ -50,7 +50,7 @@ impl Order {
             subscription: spec.subscription_name.clone(),
         };
         let interval = spec.backlog_poll_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-        // Of the rest only where to find the Secrets matters.
+        // Of the other fields, only the Secrets matter.
         let spec = PulsarConsumerSpec {
             auth: spec.auth.clone(),
             tls: spec.tls.clone(),
@@ -80,7 +80,7 @@ pub struct Poller {
     running: Mutex<HashMap<Arc<str>, Running>>,
 }
 
-/// What every task needs.
+/// The shared parts of all tasks.
 struct Tools {
     context: Context,
     admin: Admin,
@@ -89,7 +89,7 @@ struct Tools {
 }
 
 impl Poller {
-    /// Follows the objects of a process.
+    /// Subscribes to the PulsarConsumers.
     pub fn follow(
         self: Arc<Self>,
         context: &Context,
@@ -103,7 +103,7 @@ impl Poller {
             Change::Applied { new: gone, .. } | Change::Deleted { old: gone } => {
                 self.end(&gone.key(), &tools);
             }
-            // What it asks for cannot be read.
+            // The spec is unreadable.
             Change::Undecodable { key, .. } | Change::Vanished { key } => self.end(key, &tools),
         });
     }
@@ -137,12 +137,12 @@ impl Poller {
         }
     }
 
-    /// The last answer for an object; None before the first.
+    /// The last reading for an object; None before the first.
     pub fn reading(&self, key: &Key) -> Option<Reading> {
         self.lock().get(&key.uid)?.reading.clone()
     }
 
-    /// Stores an answer. Returns whether it differs from the last one.
+    /// Stores a reading. Returns whether it differs from the last one.
     fn learn(&self, key: &Key, reading: Option<Reading>) -> bool {
         let mut running = self.lock();
         let Some(running) = running.get_mut(&key.uid) else { return false };
@@ -152,14 +152,14 @@ impl Poller {
     }
 }
 
-/// Polls for ever; a panic costs one object a minute.
+/// Polls permanently. After a panic it restarts within a minute.
 async fn keep_polling(poller: Arc<Poller>, key: Key, order: Order, tools: Arc<Tools>) {
     loop {
         let polling = poll(&poller, &key, &order, &tools);
         if AssertUnwindSafe(polling).catch_unwind().await.is_ok() {
             return;
         }
-        tracing::error!(object = %key, "polling for this object has panicked and begins anew in a minute");
+        tracing::error!(object = %key, "polling for this object panicked; restarting in a minute");
         sleep(SECRETS).await;
     }
 }
@@ -216,8 +216,8 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
     }
 }
 
-/// What is known after another look at a backlog. How fast messages are delivered is for the metrics alone, and the words of a
-/// failure stay while its reason does: both would change with every look.
+/// Returns the reading for the status after another read. It omits the rate, and keeps the message of a
+/// failure while the reason is the same, because both would change with every read.
 fn next(before: Option<Reading>, mut reading: Reading) -> Reading {
     match (&mut reading.figures, before.map(|before| before.figures)) {
         (Ok(figures), _) => figures.rate = 0.0,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_with_every_look_is_no_news() {
+    fn ignores_changes_of_rate_and_message() {
         let busy = |rate: f64| reading(Ok(Figures { rate, ..Figures::default() }));
         assert_eq!(next(Some(next(None, busy(1.0))), busy(2.0)), next(None, busy(1.0)));
         let refused = reading(Err(unknown("AdminUnreachable", "connection refused")));
@@ -252,13 +252,13 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_for_makes_an_order() {
+    fn only_polling_settings_restart_the_task() {
         let mut consumer = PulsarConsumer::default();
         assert!(Order::of(&consumer).is_none());
         consumer.spec.admin_url = Some("http://broker".to_owned());
         let before = Order::of(&consumer).unwrap();
         assert_eq!(before.interval, POLL);
-        // A scale begins nothing anew.
+        // A scale does not restart the task.
         consumer.spec.replicas = 5;
         assert_eq!(Order::of(&consumer).unwrap(), before);
         consumer.spec.backlog_poll_seconds = Some(10);

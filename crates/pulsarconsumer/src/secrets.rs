@@ -1,4 +1,4 @@
-//! Reads the token and the authorities that a PulsarConsumer names, where the manager may read Secrets.
+//! Reads the Secrets of a PulsarConsumer with the token and the CA, if the manager may read Secrets.
 //!
 //! A value leaves this process only in a request to the `adminURL` of the same object.
 
@@ -20,10 +20,10 @@ use crate::deployment::{AUTHORITIES, TOKEN, key_of};
 const SECRETS: Resource =
     Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true, custom: false };
 
-/// The reason where nobody can say what is in a Secret.
+/// The reason if a read of a Secret fails.
 const UNKNOWN: &str = "SecretUnknown";
 
-/// A value that no log and no message shows.
+/// A value that no log or message may contain.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sensitive(Vec<u8>);
 
@@ -41,11 +41,11 @@ impl From<&str> for Sensitive {
 }
 
 impl Sensitive {
-    /// As the header that shows a token.
+    /// The Authorization header with a token.
     pub fn bearer(&self) -> Result<HeaderValue, String> {
         let text = String::from_utf8_lossy(&self.0);
         let mut header = HeaderValue::from_str(&format!("Bearer {}", text.trim()))
-            .map_err(|_| "the token in auth.tokenSecret has characters that no token has".to_owned())?;
+            .map_err(|_| "the token in auth.tokenSecret has invalid characters".to_owned())?;
         header.set_sensitive(true);
         Ok(header)
     }
@@ -57,8 +57,8 @@ struct Secret {
     data: BTreeMap<String, ByteString>,
 }
 
-/// Reads what the admin API of an object asks for: the token, and for an `https://` address the authorities of `tls.caSecret`. A
-/// value that does not exist is a reason, and so is a Secret that the manager may not read.
+/// Reads the token, and for an `https://` address the CA of `tls.caSecret`. Returns a reason if a value does
+/// not exist or the manager may not read it.
 pub async fn access(
     executor: &Executor,
     namespace: &str,
@@ -90,14 +90,14 @@ async fn read(
             kube::Error::Api(status) if status.code == 403 => Unknown {
                 reason: "SecretForbidden",
                 message: format!(
-                    "Secret {name} ({field}) may not be read by the manager: install the chart with \
+                    "The manager may not read Secret {name} ({field}): install the chart with \
                  pulsarConsumer.readSecrets=true."
                 ),
             },
             other => Unknown {
                 reason: UNKNOWN,
                 message: format!(
-                    "Secret {name} ({field}) cannot be read: {}",
+                    "Cannot read Secret {name} ({field}): {}",
                     quintet_runtime::server::client::brief(&other)
                 ),
             },
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_shows_a_value() {
+    fn hides_the_value_in_debug_output() {
         let value = Sensitive(b"hunter2\n".to_vec());
         assert_eq!(format!("{value:?}"), "(a secret)");
         let header = value.bearer().unwrap();

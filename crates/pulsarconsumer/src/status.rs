@@ -1,4 +1,4 @@
-//! What is said of a PulsarConsumer: figures, and conditions with the reason that a person can act on.
+//! The status of a PulsarConsumer: figures, and conditions with reasons that a user can act on.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -16,16 +16,16 @@ use crate::kept::{NOT_OWNED, OVERRULED, Standing};
 use crate::observe::World;
 use crate::plan::{Scaling, is_about};
 
-/// As many consumers are ready as are wanted.
+/// All desired consumers are ready.
 pub const AVAILABLE: &str = "Available";
-/// The Deployment is as the object asks.
+/// The Deployment matches the spec.
 pub const APPLIED: &str = "Applied";
 /// The backlog is known.
 pub const BACKLOG_OBSERVED: &str = "BacklogObserved";
 /// KEDA scales the object.
 pub const AUTOSCALING_READY: &str = "AutoscalingReady";
 
-/// Whether the Deployment's figures are about its current spec.
+/// Whether the Deployment's figures describe its current spec.
 fn is_current(own: &Deployment) -> bool {
     own.observed_generation >= own.meta.generation
 }
@@ -46,7 +46,7 @@ pub fn status(
         Standing::NotOwned(_) | Standing::NeverApplied(_) | Standing::Terminating(_) => {
             Ok(Wanted { type_: AVAILABLE, ..applied.clone() })
         }
-        // Enough are ready, and of which spec is not known yet: what was said stands.
+        // Enough pods are ready, perhaps of an older spec, so the condition stays.
         _ if own.is_some_and(|own| own.ready >= spec.replicas && !is_current(own)) => Err(AVAILABLE),
         _ => Ok(steady(available(consumer, world, own), before)),
     };
@@ -58,7 +58,7 @@ pub fn status(
     let figures = world.backlog.as_ref().and_then(|reading| reading.figures.as_ref().ok());
     let backlog = match spec.admin_url {
         Some(_) if is_about(consumer, before) => told(before, figures, now),
-        // The backlog of another topic is not the one of this topic.
+        // The backlog in the status is of another topic.
         Some(_) => told(&PulsarConsumerStatus::default(), figures, now),
         None => PulsarConsumerStatus::default(),
     };
@@ -75,14 +75,14 @@ pub fn status(
     }
 }
 
-/// What was last said, without what was said of another topic.
+/// The last conditions, except those about another topic.
 fn standing_conditions(consumer: &PulsarConsumer, before: &PulsarConsumerStatus) -> Vec<Condition> {
     let about = is_about(consumer, before);
     let kept = before.conditions.iter().filter(|one| about || one.type_ != BACKLOG_OBSERVED);
     kept.cloned().collect()
 }
 
-/// The same condition in the words that were used before: a consumer that fails again and again says so with another time
+/// Keeps the last message for a consumer that keeps failing, because its last output may have a new timestamp
 /// each time.
 fn steady(wanted: Wanted, before: &PulsarConsumerStatus) -> Wanted {
     let said =
@@ -98,10 +98,10 @@ fn steady(wanted: Wanted, before: &PulsarConsumerStatus) -> Wanted {
 
 /// The reason of a consumer that has ended.
 const FAILED: &str = "ConsumerFailed";
-/// What stands before the last words of a consumer.
-const LAST_WORDS: &str = ", with the words: ";
+/// The text before the last output of a consumer.
+const LAST_WORDS: &str = "; last output: ";
 
-/// The type of a condition of which nothing is known in this process yet: what was last said of it stands.
+/// The type of a condition that this process has not observed yet, so that the last one stays.
 type Unlooked = &'static str;
 
 /// The conditions of the next status, in their order.
@@ -124,7 +124,7 @@ fn next(
                     type_,
                     status: None,
                     reason: "NotObservedYet",
-                    message: "This was not looked at yet.".to_owned(),
+                    message: "Not observed yet.".to_owned(),
                 },
             },
         };
@@ -133,7 +133,7 @@ fn next(
     all
 }
 
-/// Whether as many consumers are ready as are wanted.
+/// Whether all desired consumers are ready.
 fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>) -> Wanted {
     let wanted = consumer.spec.replicas;
     let Some(own) = own else {
@@ -145,12 +145,12 @@ fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>)
         };
     };
     let counts = if wanted == 0 && own.ready == 0 {
-        "No consumer is wanted".to_owned()
+        "No consumer is desired".to_owned()
     } else {
         format!("{} of {wanted} consumers are ready", own.ready)
     };
     if own.ready >= wanted && is_current(own) {
-        // A rollout may be stuck while the pods of the older template serve.
+        // A rollout may be stuck while pods of the older template are ready.
         let message = match &own.trouble {
             Some(trouble) => format!("{counts}: {trouble}"),
             None => format!("{counts}."),
@@ -171,34 +171,34 @@ fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>)
     Wanted { type_: AVAILABLE, status: Some(false), reason, message }
 }
 
-/// What is wrong with a pod, by its own status. Nothing in the answer may change while nothing changes: a kubelet alternates between
-/// words for the same trouble.
+/// Why a pod is not ready, from its status. The text must be stable, although a kubelet alternates between
+/// words for the same failure.
 fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
     let name = &pod.meta.name;
     if let Some(words) = &pod.unschedulable {
-        return Some(("Unschedulable", format!("pod {name} fits no node: {words}")));
+        return Some(("Unschedulable", format!("no node fits pod {name}: {words}")));
     }
     let failed = |exit: &Exit| {
         let (code, last_words) = (exit.code, exit.message.lines().last().unwrap_or(&exit.reason));
-        (FAILED, format!("pod {name} has ended with exit code {code}{LAST_WORDS}{last_words}"))
+        (FAILED, format!("pod {name} exited with exit code {code}{LAST_WORDS}{last_words}"))
     };
     if let Some(exit) = &pod.crashed {
         return Some(failed(exit));
     }
     match pod.waiting.as_deref() {
         Some(waiting) if waiting.contains("Image") => {
-            return Some(("ImagePullFailed", format!("the image of pod {name} cannot be had")));
+            return Some(("ImagePullFailed", format!("cannot pull the image of pod {name}")));
         }
         Some("CreateContainerConfigError" | "CreateContainerError" | "RunContainerError") => {
-            return Some(("ContainerNotCreated", format!("the container of pod {name} cannot be made")));
+            return Some(("ContainerNotCreated", format!("cannot create the container of pod {name}")));
         }
         _ => {}
     }
-    // It ended before, whatever it does now.
+    // The container failed before its current start.
     pod.last_exit.as_deref().map(failed)
 }
 
-/// Whether the Deployment is as this object asks.
+/// Whether the Deployment matches the spec.
 fn applied(consumer: &PulsarConsumer, standing: &Standing<'_, Deployment>) -> Wanted {
     let name = deployment_name(consumer);
     let replicas = consumer.spec.replicas;
@@ -214,7 +214,7 @@ fn applied(consumer: &PulsarConsumer, standing: &Standing<'_, Deployment>) -> Wa
                  PulsarConsumer instead, then run: kubectl scale deployment {name} --replicas={replicas}"
             ),
         ),
-        (None, None) => (true, "AsSpecified", format!("Deployment {name} is as specified.")),
+        (None, None) => (true, "AsSpecified", format!("Deployment {name} matches the spec.")),
     };
     Wanted { type_: APPLIED, status: Some(status), reason, message }
 }
@@ -235,9 +235,10 @@ fn autoscaling_ready(consumer: &PulsarConsumer, scaling: &Scaling<'_>) -> Option
         Scaling::NoKeda => (
             Some(false),
             "KedaMissing",
-            "The cluster has no ScaledObjects: install KEDA. It is found within two minutes.".to_owned(),
+            "The cluster has no ScaledObjects. Install KEDA; the manager detects it within two minutes."
+                .to_owned(),
         ),
-        Scaling::Waiting => (None, "NotObservedYet", "The backlog was not looked at yet.".to_owned()),
+        Scaling::Waiting => (None, "NotObservedYet", "The backlog has not been read yet.".to_owned()),
         Scaling::On { authentication, scaled_object } => {
             let name = trigger_authentication_name(consumer);
             let trouble =
@@ -254,7 +255,9 @@ fn autoscaling_ready(consumer: &PulsarConsumer, scaling: &Scaling<'_>) -> Option
                         "ScaledObjectNotReady",
                         format!("ScaledObject {name} is not ready: {}", ready.message),
                     ),
-                    None => (None, "KedaPending", format!("KEDA has not looked at ScaledObject {name} yet.")),
+                    None => {
+                        (None, "KedaPending", format!("KEDA has not reported on ScaledObject {name} yet."))
+                    }
                 },
             }
         }
@@ -267,10 +270,10 @@ pub fn condition<'a>(status: &'a PulsarConsumerStatus, type_: &str) -> Option<&'
     status.conditions.iter().find(|one| one.type_ == type_)
 }
 
-/// An Event where something is newly wrong that a person should look at, made from the difference of two statuses so that
-/// it comes once. (What the API server refuses is reported where it is sent.)
+/// Returns Events for new problems that a user should know, from the difference of two statuses, so that each
+/// is recorded once. The executor reports rejected writes.
 pub fn announce(before: &PulsarConsumerStatus, after: &PulsarConsumerStatus) -> Vec<Event> {
-    /// What comes by itself, or has been said already.
+    /// Reasons that are temporary, or that another Event reports.
     const QUIET: [&str; 6] =
         ["ConsumersNotReady", "DeploymentMissing", "Refused", "Terminating", "NotObservedYet", "KedaPending"];
     let mut events: Vec<Event> = Vec::new();

@@ -1,4 +1,4 @@
-//! Names of topics, short and full.
+//! Short and full names of topics.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub struct Topic {
 }
 
 impl Topic {
-    /// The full name of a topic as a spec names it: a short name is one of tenant `public`, namespace `default`.
+    /// Completes the name in a spec. A short name is in tenant `public`, namespace `default`.
     pub fn of(name: &str) -> Self {
         let (domain, rest) = name.split_once("://").unwrap_or(("persistent", name));
         let mut parts = rest.splitn(3, '/');
@@ -29,12 +29,12 @@ impl Topic {
         }
     }
 
-    /// Where a subscription's dead letters go, named as Pulsar's clients name it.
+    /// The default dead-letter topic of a subscription, named as by Pulsar's clients.
     pub fn dead_letter(&self, subscription: &str) -> String {
         format!("{self}-{subscription}-DLQ")
     }
 
-    /// Its path in the admin API, below `/admin/v2/`, without encoding what a name may not contain anyway.
+    /// The segments of its path in the admin API, below `/admin/v2/`, not escaped.
     pub fn segments(&self) -> [&str; 4] {
         [&self.domain, &self.tenant, &self.namespace, &self.name]
     }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_letters_have_the_clients_name() {
+    fn names_dead_letter_topics_like_pulsars_clients() {
         assert_eq!(Topic::of("t").dead_letter("s"), "persistent://public/default/t-s-DLQ");
     }
 }

@@ -1,6 +1,6 @@
-//! What a pass costs, exactly: allocations of the plan, as the allocator counts them.
+//! Counts the allocations of a plan.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests may panic")]
 
 #[path = "../../runtime/tests/counter/mod.rs"]
 mod counter;
@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 
 use crate::counter::allocations;
 
-/// The most allocations of a plan that makes the Deployment and of one that finds it as it should be.
+/// The limits of allocations for a plan that creates the Deployment, and for one without work.
 const TO_MAKE: u64 = 850;
 const TO_LOOK: u64 = 1_050;
 
-/// The post's sample.
+/// The tutorial's sample.
 fn consumer(status: &Value) -> PulsarConsumer {
     let object = json!({ "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
         "metadata": { "name": "sample", "namespace": "default", "uid": "owner", "generation": 1 },
@@ -32,7 +32,7 @@ fn consumer(status: &Value) -> PulsarConsumer {
     serde_json::from_value(object).unwrap()
 }
 
-/// A Deployment that was applied, as the API server shows it once its pods are ready.
+/// The applied Deployment with ready pods.
 fn ready(mut body: Value) -> Deployment {
     body["metadata"]["uid"] = json!("uid-0");
     body["metadata"]["resourceVersion"] = json!("7");
@@ -65,7 +65,7 @@ fn a_plan_allocates_little() {
     let (Some(Action::Apply { body, .. }), Some(Action::Effect(_)), None) =
         (actions.next(), actions.next(), actions.next())
     else {
-        panic!("one apply makes the Deployment")
+        panic!("one apply creates the Deployment")
     };
     world.deployment = Some(Arc::new(ready(body)));
     let applied = json!({ "applied": [{ "kind": "Deployment", "uid": "uid-0", "generation": 1 }] });
@@ -73,8 +73,8 @@ fn a_plan_allocates_little() {
     let later = now() + SignedDuration::from_hours(1);
     let (looked, second) = allocations(|| plan(&told, &world, later));
     assert!(second.steps.is_empty() && second.events.is_empty() && second.again.is_none(), "{second:?}");
-    assert_eq!(second.status, told.status, "nothing is to be done");
-    println!("{made} allocations to make a Deployment, {looked} to look at it");
-    assert!(made <= TO_MAKE, "{made} to make a Deployment");
-    assert!(looked <= TO_LOOK, "{looked} to look at it");
+    assert_eq!(second.status, told.status, "nothing to do");
+    println!("{made} allocations to create a Deployment, {looked} without work");
+    assert!(made <= TO_MAKE, "{made} to create a Deployment");
+    assert!(looked <= TO_LOOK, "{looked} without work");
 }

@@ -1,8 +1,8 @@
-//! What the five kinds share: everything between a pure plan and the API server. Nothing here names a kind.
+//! Everything between a pure plan and the API server, shared by the five kinds. Nothing here names a kind.
 //!
-//! The modules are floors: each imports only those below it.
+//! Each module imports only those below it:
 //!
-//! | floor | what it does |
+//! | module | task |
 //! |---|---|
 //! | [`control`] | from a key in the queue to a plan: start with [`control::controller`] |
 //! | [`write`] | from a plan to the API server |
@@ -19,11 +19,11 @@ pub mod probes;
 pub mod server;
 pub mod write;
 
-/// The label that every pod of ours carries; the one Pod watch of the process selects by it.
+/// The label of every pod that Quintet creates. The only Pod watch of the process selects by it.
 pub const KIND_LABEL: &str = "quintet.dev/kind";
 
 /// The field manager of every write.
 pub const FIELD_MANAGER: &str = "quintet";
 
-/// The name of the Lease, unless `--leader-election-id` says otherwise.
+/// The default name of the Lease; see `--leader-election-id`.
 pub const LEASE_NAME: &str = "quintet-manager";

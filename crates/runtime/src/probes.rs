@@ -17,14 +17,14 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-/// How long a client may take to send the head of a request, and how long a connection is kept that asks nothing.
+/// The time limit for the head of a request, and for an idle connection.
 const HEAD: Duration = Duration::from_secs(10);
 /// How long a connection may last.
 const CONNECTION: Duration = Duration::from_mins(5);
-/// Connections to one address at once; the oldest of more is closed.
+/// The most connections to one address at a time. A new one closes the oldest.
 const CONNECTIONS: usize = 64;
 
-/// What a probe asks: nothing to say, or one line for each thing that is wrong.
+/// Returns one line for each reason why a probe fails; none if it succeeds.
 pub type Check = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// Why an address cannot be served.
@@ -35,7 +35,7 @@ pub struct Error {
     error: String,
 }
 
-/// Listens on `[host]:port`; `0` means nowhere, and an empty host means every address.
+/// Listens on `[host]:port`. `0` means no address, and an empty host means every address.
 pub async fn listen(address: &str) -> Result<Option<TcpListener>, Error> {
     if address == "0" {
         return Ok(None);
@@ -43,7 +43,8 @@ pub async fn listen(address: &str) -> Result<Option<TcpListener>, Error> {
     let fail = |error: String| Error { address: address.to_owned(), error };
     let listener = match address.strip_prefix(':') {
         Some(port) => {
-            let port: u16 = port.parse().map_err(|_| fail("the port is no number below 65536".to_owned()))?;
+            let port: u16 =
+                port.parse().map_err(|_| fail("the port must be a number below 65536".to_owned()))?;
             match TcpListener::bind(SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, port))).await {
                 // Hosts without IPv6.
                 Err(error) if error.kind() != ErrorKind::AddrInUse => {
@@ -57,20 +58,20 @@ pub async fn listen(address: &str) -> Result<Option<TcpListener>, Error> {
     listener.map(Some).map_err(|error| fail(error.to_string()))
 }
 
-/// What goes on with connections, so many at once; the oldest of more is cut off. Strangers must not take the file descriptors
-/// that the process itself needs, nor with connections that they leave open keep anybody out.
+/// A limited number of tasks that serve connections; a new one aborts the oldest. Other clients cannot use up the file
+/// descriptors of the process, and cannot lock out clients with connections that they leave open.
 pub struct Newest {
     most: usize,
     tasks: VecDeque<AbortHandle>,
 }
 
 impl Newest {
-    /// At most so many.
+    /// Allows at most `most` tasks.
     pub fn new(most: usize) -> Self {
         Self { most, tasks: VecDeque::new() }
     }
 
-    /// One more.
+    /// Spawns a task, and aborts the oldest if there are too many.
     pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.retain(|task| !task.is_finished());
         if self.tasks.len() >= self.most
@@ -82,11 +83,11 @@ impl Newest {
     }
 }
 
-/// Serves a router, for ever. Each connection has its time, and there are only so many of them at once.
+/// Serves a router permanently. Each connection has a time limit, and the number of connections is limited.
 pub async fn serve(mut listener: impl Listener, router: Router) {
     let mut connections = Newest::new(CONNECTIONS);
     loop {
-        // What goes wrong with one connection is dealt with there, and the next one is taken.
+        // A failed connection must not end the loop, so its result is ignored.
         let (stream, _) = listener.accept().await;
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEAD);
@@ -98,7 +99,7 @@ pub async fn serve(mut listener: impl Listener, router: Router) {
     }
 }
 
-/// Serves /healthz and /readyz, for ever.
+/// Serves /healthz and /readyz permanently.
 pub async fn probes(listener: TcpListener, healthy: Check, ready: Check) {
     let router = Router::new()
         .route("/healthz", get(move || std::future::ready(probe(&healthy))))
@@ -122,14 +123,14 @@ mod tests {
     use tokio::net::TcpStream;
 
     #[tokio::test]
-    async fn zero_means_nowhere_and_nonsense_is_named() {
+    async fn zero_disables_and_errors_quote_the_address() {
         assert!(listen("0").await.unwrap().is_none());
         assert!(listen(":99999").await.unwrap_err().to_string().contains(":99999"));
         assert!(listen("nonsense").await.unwrap_err().to_string().contains("nonsense"));
         assert!(listen("127.0.0.1:0").await.unwrap().is_some());
     }
 
-    /// An address that answers `ok`, and how to connect to it.
+    /// Returns an address that answers `ok`.
     async fn served() -> std::net::SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -146,13 +147,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn strangers_take_so_many_connections_and_keep_nobody_out() {
+    async fn idle_connections_do_not_lock_out_clients() {
         let address = served().await;
         let mut idle = Vec::new();
         for _ in 0..CONNECTIONS {
             idle.push(TcpStream::connect(address).await.unwrap());
         }
-        assert!(ask(address).await.unwrap().ends_with("ok"), "one more is answered");
+        assert!(ask(address).await.unwrap().ends_with("ok"), "a new connection gets an answer");
         let mut closed = Vec::new();
         let _ = idle[0].read_to_end(&mut closed).await;
         assert!(closed.is_empty(), "the oldest is closed");
@@ -162,17 +163,17 @@ mod tests {
             .unwrap();
         let mut answer = String::new();
         idle[CONNECTIONS - 1].read_to_string(&mut answer).await.unwrap();
-        assert!(answer.ends_with("ok"), "the others are not");
+        assert!(answer.ends_with("ok"), "the others stay open");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_says_nothing_is_let_go() {
+    async fn closes_a_connection_without_a_request() {
         let address = served().await;
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET / HT").await.unwrap();
         let began = tokio::time::Instant::now();
         let mut answer = Vec::new();
-        // Closed, with or without a word.
+        // The server may answer before it closes the connection.
         let _ = stream.read_to_end(&mut answer).await;
         assert!(began.elapsed() >= HEAD && began.elapsed() < CONNECTION, "{:?}", began.elapsed());
     }

@@ -226,8 +226,8 @@ fn a_reconcile_without_a_write_allocates_little() {
         drop(profiler);
         let passes = passes() - before;
         assert!(passes >= 20 * PODS_LISTED as u64, "{passes} passes");
-        println!("{} allocations a pass, in {passes} passes", allocations / passes);
-        assert!(allocations <= A_PASS * passes, "{allocations} allocations in {passes} passes");
+        println!("{} allocations for each of {passes} reconciles", allocations / passes);
+        assert!(allocations <= A_PASS * passes, "{allocations} allocations in {passes} reconciles");
     });
 }
 

@@ -147,11 +147,11 @@ async fn a_fault_of_one_object_stops_no_other_object() {
     assert_eq!((odd.passes("good"), odd.passes("panics"), odd.passes("fails")), (1, 2, 4));
     assert_eq!(odd.passes("hangs"), 1);
     sleep(Duration::from_mins(6)).await;
-    assert_eq!(odd.passes("hangs"), 2, "cut off by the time limit and repeated");
+    assert_eq!(odd.passes("hangs"), 2, "aborted by the time limit and retried");
     assert_eq!(
         (odd.passes("good"), odd.passes("panics"), odd.passes("fails")),
         (1, 2, 4),
-        "nobody else is disturbed"
+        "no other object is affected"
     );
     let text = metrics.text().unwrap();
     for line in [
@@ -303,7 +303,7 @@ async fn a_new_leader_lists_its_caches_again() {
     assert_eq!((odd.passes("a"), odd.passes("b"), odd.passes("foreign")), (1, 1, 0));
     gate.open_until(tokio::time::Instant::now() + Duration::from_hours(2));
     sleep(Duration::from_secs(10)).await;
-    assert_eq!(*lists.lock().unwrap(), 2, "a lease that is renewed is no take-over");
+    assert_eq!(*lists.lock().unwrap(), 2, "a renewal is not a take-over");
     gate.close();
     sleep(Duration::from_secs(1)).await;
     gate.open_until(tokio::time::Instant::now() + Duration::from_hours(1));
@@ -364,7 +364,7 @@ async fn a_failing_watch_delays_only_its_own_namespace() {
     assert_eq!((odd.passes("a"), odd.passes("b")), (1, 0));
     *refused.lock().unwrap() = false;
     sleep(Duration::from_mins(1)).await;
-    assert_eq!((odd.passes("a"), odd.passes("b")), (1, 1), "what is there already is not looked at again");
+    assert_eq!((odd.passes("a"), odd.passes("b")), (1, 1), "does not reconcile known objects again");
     // A new term reconciles all objects.
     gate.close();
     sleep(Duration::from_secs(1)).await;

@@ -128,7 +128,7 @@ async fn watches_from_the_end_of_a_streamed_list() {
         + &event("DELETED", &pod("b", 8))
         + &bookmark(20, false);
     let (informer, told, asked) = follow(&[(200, list), (200, watch)]).await;
-    assert_eq!(told, ["new a", "new b", "changed a", "deleted b"], "what is not read wakes nobody");
+    assert_eq!(told, ["new a", "new b", "changed a", "deleted b"], "an unread field wakes no controller");
     assert_eq!(informer.owned_by(&owner()).len(), 1);
     assert_eq!(informer.parts()[0].progress().borrow().position, 20);
     let asked = asked.lock().unwrap();
@@ -241,7 +241,7 @@ async fn waits_for_the_cache_after_a_stale_status_write() {
         let written = executor.write_status(&owner, &PODS, &json!({}), "1").await;
         assert!(matches!(written, Err(Error::Stale(_))));
         executor.clarify(&owner).await.unwrap();
-        assert_eq!(asked.lock().unwrap().len(), 2, "it was looked up");
+        assert_eq!(asked.lock().unwrap().len(), 2, "reads the object");
         assert_eq!(executor.memory.caught_up(&owner, &caches), shown);
     }
     task.abort();
@@ -441,12 +441,12 @@ async fn the_caches_must_show_all_writes() {
     let task = tokio::spawn(informer.run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
     assert!(executor.memory.all_caught_up(&caches));
-    assert!(executor.memory.unshown().is_empty(), "a successor is told of what the caches have shown");
+    assert!(executor.memory.unshown().is_empty(), "the hand-over includes the positions of the caches");
     assert!(executor.memory.caught_up(&owner(), &caches));
     task.abort();
 }
 
-/// A proxy's 404 says nothing about the namespace. A 404 of the API server counts for ten minutes.
+/// A proxy's 404 does not count. A 404 of the API server counts for ten minutes.
 #[tokio::test(start_paused = true)]
 async fn only_the_api_server_reports_a_deleted_namespace() {
     let proxy = failure(404, "NotFound", "The requested URL /api/v1/namespaces/ns/pods was not found");
@@ -457,9 +457,9 @@ async fn only_the_api_server_reports_a_deleted_namespace() {
     for _ in 0..2 {
         assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
         assert!(executor.memory.refusals(&owner()).namespace_terminating);
-        assert!(executor.memory.terminating_until(&owner()).is_some(), "it is asked again then");
+        assert!(executor.memory.terminating_until(&owner()).is_some(), "the namespace is read again then");
         sleep(Duration::from_mins(10)).await;
-        assert!(!executor.memory.refusals(&owner()).namespace_terminating, "it may have been made anew");
+        assert!(!executor.memory.refusals(&owner()).namespace_terminating, "the namespace may exist again");
     }
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
     assert!(executor.memory.terminating_until(&owner()).is_none());
@@ -745,9 +745,9 @@ async fn a_silent_holder_expires_by_the_candidates_own_clock() {
     // The renew time in the Lease is long ago and must not matter. The watch shows no change.
     let answers = [(200, lease("other", 1, 0))];
     let (asked, gate) = elect(&answers, 14).await;
-    assert_eq!((asked.len(), gate.deadline()), (2, None), "a look and a watch");
+    assert_eq!((asked.len(), gate.deadline()), (2, None), "a read and a watch");
     let (asked, _) = elect(&answers, 16).await;
-    assert_eq!(asked.len(), 3, "the next look is at the expiry");
+    assert_eq!(asked.len(), 3, "the next read is at the expiry");
 
     // Without the permission to watch, the candidate polls, and acquires the Lease when it expires.
     let mut answers = Vec::new();
@@ -819,7 +819,7 @@ async fn starts_a_new_term_after_an_unseen_interruption() {
     let (asked, gate) = elect(&answers, 6).await;
     assert_eq!(asked, ["GET", "POST", "PUT", "GET", "PUT"]);
     let second = gate.term().unwrap().since;
-    assert!(first < begun && second.duration_since(begun) >= Duration::from_secs(5), "a term of its own");
+    assert!(first < begun && second.duration_since(begun) >= Duration::from_secs(5), "a new term");
     assert_eq!(gate.handed("pods."), Some(7));
 }
 
@@ -839,7 +839,7 @@ async fn starts_a_new_term_after_an_unanswered_takeover() {
     let (asked, gate) = elect(&answers, 8).await;
     assert_eq!(asked, ["GET", "POST", "PUT", "GET", "PUT", "GET", "PUT"]);
     let since = gate.term().unwrap().since;
-    assert!(since.duration_since(begun) >= Duration::from_secs(5), "a term of its own");
+    assert!(since.duration_since(begun) >= Duration::from_secs(5), "a new term");
 }
 
 /// A starting API server rejects requests that it granted before, and so does one whose roles are being replaced.
@@ -886,14 +886,14 @@ fn only_a_caught_up_cache_counts_as_seen() {
     let gate = Gate::closed();
     let at = |position, listed| Progress { position, seen: position, listed };
     let before = Instant::now();
-    assert!(!gate.is_caught_up("pods.", &at(9, Some(before))), "it never led");
+    assert!(!gate.is_caught_up("pods.", &at(9, Some(before))), "this process never led");
     gate.hand_over([("pods.".to_owned(), 5)].into());
     gate.open_until(Instant::now() + Duration::from_secs(10));
     gate.close();
-    assert!(gate.is_caught_up("pods.", &at(5, Some(before))), "as far as its predecessor");
+    assert!(gate.is_caught_up("pods.", &at(5, Some(before))), "caught up with the predecessor");
     assert!(!gate.is_caught_up("pods.", &at(4, Some(before))));
-    assert!(!gate.is_caught_up("nodes.", &at(9, Some(before))), "of which the predecessor did not say");
-    assert!(gate.is_caught_up("nodes.", &at(1, Some(Instant::now()))), "listed since");
+    assert!(!gate.is_caught_up("nodes.", &at(9, Some(before))), "the predecessor recorded no position");
+    assert!(gate.is_caught_up("nodes.", &at(1, Some(Instant::now()))), "listed after the take-over");
 }
 
 #[tokio::test(start_paused = true)]
@@ -901,7 +901,7 @@ async fn closes_the_gate_at_the_deadline_without_an_answer() {
     let answers = [failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
     let (asked, gate) = elect(&answers, 9).await;
     assert!(gate.deadline().is_some());
-    assert!(asked.len() >= 4, "several tries fit before the deadline: {asked:?}");
+    assert!(asked.len() >= 4, "several attempts fit before the deadline: {asked:?}");
     let (_, gate) = elect(&answers, 11).await;
     assert!(gate.deadline().is_none());
 }
@@ -935,7 +935,7 @@ async fn keeps_departed_objects_while_their_owner_exists() {
     let names = |departed: &Departed<Pod>| -> Vec<String> {
         departed.owned_by(&owner()).iter().map(|pod| pod.meta.name.to_string()).collect()
     };
-    assert_eq!(names(&departed), ["a"], "b is back, and nobody misses the others");
+    assert_eq!(names(&departed), ["a"], "b is back, and the others do not count");
     let a = departed.owned_by(&owner()).remove(0);
     departed.settle(&a);
     assert!(names(&departed).is_empty());

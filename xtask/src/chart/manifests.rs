@@ -29,7 +29,10 @@ impl Manifests {
         for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
             files.push(entry?.path());
         }
-        anyhow::ensure!(!files.is_empty(), "no manifests were rendered: add the post-renderer to the suites");
+        anyhow::ensure!(
+            !files.is_empty(),
+            "no manifests were rendered: add helm's post-renderer to the suites"
+        );
         for file in files {
             let text =
                 fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;

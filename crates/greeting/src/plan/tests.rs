@@ -39,12 +39,12 @@ fn world(leading_since: Timestamp) -> World {
     }
 }
 
-/// Another process, that leads since then.
+/// The world of another process that leads since then.
 fn other(leading_since: Timestamp) -> World {
     World { token: "other-1".into(), ..world(leading_since) }
 }
 
-/// The claim of a plan, and what it says after it.
+/// Returns the claim of a plan, and the lines that it prints after it.
 fn claimed(plan: &Planned) -> (&GreetingStatus, &str, &Say) {
     match &plan.steps[..] {
         [owe, claim, say, ..] => match (&owe[..], &claim[..], &say[..]) {
@@ -53,7 +53,7 @@ fn claimed(plan: &Planned) -> (&GreetingStatus, &str, &Say) {
                 [Action::Claim { status, token }],
                 [Action::Effect(Effect::Say(say))],
             ) => {
-                assert_eq!((&owed.say, &owed.token), (say, token), "what it owes is what it says");
+                assert_eq!((&owed.say, &owed.token), (say, token), "the owed lines are the printed ones");
                 (status, token, say)
             }
             _ => panic!("{:?}", plan.steps),
@@ -62,7 +62,7 @@ fn claimed(plan: &Planned) -> (&GreetingStatus, &str, &Say) {
     }
 }
 
-/// The greeting as it is once the plan's claim or status was written, and the lines that were said.
+/// Executes the plan. Returns the new Greeting and the printed lines.
 fn carried(mut greeting: Greeting, world: &mut World, now: Timestamp) -> (Greeting, Vec<String>) {
     let plan = plan(&greeting, world, now);
     let mut said = Vec::new();
@@ -97,7 +97,7 @@ fn the_finalizer_comes_before_the_first_line() {
 }
 
 #[test]
-fn a_finalizer_that_somebody_took_off_is_put_on_again() {
+fn adds_a_removed_finalizer_again() {
     let (mut told, _) = carried(held("Hi"), &mut world(at(0)), at(0));
     told.metadata.finalizers = Some(vec!["example.com/other".into()]);
     let plan = plan(&told, &world(at(0)), at(1));
@@ -107,7 +107,7 @@ fn a_finalizer_that_somebody_took_off_is_put_on_again() {
 }
 
 #[test]
-fn a_new_greeting_is_claimed_and_then_said() {
+fn claims_a_new_greeting_and_then_prints_it() {
     let plan = plan(&held("Hi"), &world(at(0)), at(0));
     let (status, token, say) = claimed(&plan);
     assert_eq!(token, "me-1");
@@ -118,19 +118,19 @@ fn a_new_greeting_is_claimed_and_then_said() {
 }
 
 #[test]
-fn nothing_is_said_twice_and_nothing_written_after_a_restart() {
+fn a_restart_prints_and_writes_nothing() {
     let mut first = world(at(0));
     let (told, said) = carried(held("Hi"), &mut first, at(0));
     assert_eq!(said.len(), 3);
-    // Another process, later: the claim is found.
+    // Another process finds the claim later.
     let again = plan(&told, &other(at(10)), at(10));
     assert!(again.steps.is_empty());
-    assert_eq!(again.status, told.status, "and equal to what is stored, so nothing is written");
+    assert_eq!(again.status, told.status, "an equal status is not written");
     assert_eq!(again.again, Some(at(60)));
 }
 
 #[test]
-fn a_claim_whose_answer_was_lost_is_said_when_the_cache_shows_it() {
+fn prints_a_claim_without_answer_when_the_cache_shows_it() {
     let mut mine = world(at(0));
     let first = plan(&held("Hi"), &mine, at(0));
     let (status, _, _) = claimed(&first);
@@ -143,18 +143,18 @@ fn a_claim_whose_answer_was_lost_is_said_when_the_cache_shows_it() {
     assert!(!owed.is_pending(&told) && owed.is_claimed(&told));
     let (_, said) = carried(told.clone(), &mut mine.clone(), at(1));
     assert_eq!(said, FIRST);
-    assert_eq!(plan(&told, &mine, at(1)).again, Some(at(1)), "and then what else is due is looked at");
-    // Also where the message has changed since, and where it is being deleted: what was claimed comes first.
+    assert_eq!(plan(&told, &mine, at(1)).again, Some(at(1)), "and then reconciles again");
+    // The claimed lines come first even if the message has changed or the Greeting is being deleted.
     told.spec.message = Some("Changed".into());
     let (told, said) = carried(told, &mut mine, at(1));
     assert_eq!(said, FIRST);
     assert_eq!(carried(told.clone(), &mut mine, at(1)).1, ["Update: Changed"]);
-    // Another process does not know of it.
+    // Another process does not know the claim.
     assert_eq!(carried(told, &mut other(at(2)), at(2)).1, ["Update: Changed"]);
 }
 
 #[test]
-fn what_was_claimed_is_said_before_the_farewell() {
+fn prints_claimed_lines_before_the_farewell() {
     let mut mine = world(at(0));
     let first = plan(&held("Hi"), &mine, at(0));
     let (status, _, _) = claimed(&first);
@@ -169,7 +169,7 @@ fn what_was_claimed_is_said_before_the_farewell() {
 }
 
 #[test]
-fn a_changed_message_is_one_update_and_back_again_while_down_is_none() {
+fn counts_updates_by_the_final_message() {
     let mut world = world(at(0));
     let (mut told, _) = carried(held("A"), &mut world, at(0));
     told.spec.message = Some("B".into());
@@ -196,7 +196,7 @@ fn ticks_keep_their_phase_and_come_once() {
 }
 
 #[test]
-fn ticks_missed_while_nobody_led_are_not_made_up() {
+fn skips_ticks_without_a_leader() {
     let (told, _) = carried(held("Hi"), &mut world(at(0)), at(0));
     let mut later = other(at(130));
     assert!(carried(told.clone(), &mut later, at(131)).1.is_empty());
@@ -205,7 +205,7 @@ fn ticks_missed_while_nobody_led_are_not_made_up() {
 }
 
 #[test]
-fn another_interval_is_followed_from_the_same_origin() {
+fn a_changed_interval_keeps_the_origin() {
     let mut world = world(at(0));
     let (mut told, _) = carried(held("Hi"), &mut world, at(0));
     told.spec.interval_seconds = Some(7);
@@ -215,14 +215,14 @@ fn another_interval_is_followed_from_the_same_origin() {
     assert!(carried(told, &mut world, at(50)).1.is_empty());
 }
 
-/// Whether a plan takes the finalizer off and does nothing else.
+/// Whether a plan removes the finalizer and does nothing else.
 fn lets_go(plan: &Planned) -> bool {
     plan.steps.len() == 2
         && matches!(plan.steps[0][..], [Action::Patch { .. }])
         && matches!(plan.steps[1][..], [Action::Effect(Effect::LetGo(_))])
 }
 
-/// A Greeting that was greeted and is being deleted.
+/// A greeted Greeting that is being deleted.
 fn going(finalizers: Value) -> Greeting {
     let (mut going, said) = carried(held("Bye"), &mut world(at(0)), at(0));
     assert_eq!(said.len(), 3);
@@ -232,7 +232,7 @@ fn going(finalizers: Value) -> Greeting {
 }
 
 #[test]
-fn who_was_never_greeted_goes_silently() {
+fn a_greeting_without_a_claim_gets_no_farewell() {
     let unseen =
         greeting(Some("Bye"), &json!({"metadata": {"finalizers": [FINALIZER], "deletionTimestamp": START}}));
     let plan = plan(&unseen, &world(at(0)), at(0));
@@ -240,19 +240,19 @@ fn who_was_never_greeted_goes_silently() {
 }
 
 #[test]
-fn the_farewell_is_claimed_and_said_and_then_the_finalizer_goes() {
+fn removes_the_finalizer_after_the_farewell() {
     let mut going = going(json!(["other", FINALIZER]));
     let first = plan(&going, &world(at(0)), at(0));
     let (status, _, say) = claimed(&first);
     assert_eq!(say.lines, ["Delete: Bye"]);
     assert_eq!((first.events[0].reason, first.steps.len(), first.again), ("Deleted", 3, Some(at(0))));
-    // Not the resourceVersion: letting go again or late does no harm.
+    // No test of the resourceVersion, because a repeated or late removal does no harm.
     let expected = json!([
         {"op": "test", "path": "/metadata/uid", "value": "u"},
         {"op": "test", "path": "/metadata/finalizers/1", "value": FINALIZER},
         {"op": "remove", "path": "/metadata/finalizers/1"},
     ]);
-    // Then whoever comes only lets go.
+    // Then every process only removes the finalizer.
     going.status = Some(status.clone());
     for mine in [world(at(0)), other(at(1))] {
         let again = plan(&going, &mine, at(1));
@@ -261,7 +261,7 @@ fn the_farewell_is_claimed_and_said_and_then_the_finalizer_goes() {
         let [Action::Patch { operations, .. }] = &again.steps[0][..] else { panic!() };
         assert_eq!(*operations, expected);
     }
-    // Who has done so waits for the cache, and does not ask for ever for what it has not seen.
+    // After the removal the process waits for the cache, but not permanently.
     let mine = World { let_go: Some(at(1)), ..world(at(0)) };
     let waits = plan(&going, &mine, at(2));
     assert!(waits.steps.is_empty() && waits.again == Some(at(11)), "{waits:?}");
@@ -272,7 +272,7 @@ fn the_farewell_is_claimed_and_said_and_then_the_finalizer_goes() {
 }
 
 #[test]
-fn without_a_message_nothing_is_said_and_deletion_is_free() {
+fn without_a_message_prints_nothing_and_allows_deletion() {
     for message in [None, Some("")] {
         let silent = greeting(message, &json!({}));
         let plan = plan(&silent, &world(at(0)), at(0));
@@ -280,28 +280,25 @@ fn without_a_message_nothing_is_said_and_deletion_is_free() {
         assert_eq!(plan.status.unwrap().conditions[0].reason, "NoMessage");
     }
     let going = greeting(None, &json!({"metadata": {"finalizers": [FINALIZER], "deletionTimestamp": START}}));
-    assert!(lets_go(&plan(&going, &world(at(0)), at(0))), "the finalizer goes, no line is said");
+    assert!(lets_go(&plan(&going, &world(at(0)), at(0))), "removes the finalizer without a line");
 }
 
 #[test]
-fn a_missing_message_is_told_once_and_may_be_set() {
+fn reports_a_missing_message_once_until_it_is_set() {
     let mut mine = world(at(0));
     let mut silent = greeting(None, &json!({}));
     let first = plan(&silent, &mine, at(0));
     assert_eq!((first.events[0].type_, first.events[0].reason), (EventType::Warning, "NoMessage"));
     silent = carried(silent, &mut mine, at(0)).0;
     let again = plan(&silent, &mine, at(1));
-    assert_eq!(
-        (again.status.as_ref(), again.events.len()),
-        (silent.status.as_ref(), 0),
-        "nothing is written"
-    );
-    // Set for the first time it is a creation.
+    assert_eq!((again.status.as_ref(), again.events.len()), (silent.status.as_ref(), 0), "writes nothing");
+    // A first message is a creation.
     silent.spec.message = Some("Hi".into());
     silent.metadata.finalizers = Some(vec![FINALIZER.into()]);
     let (mut told, said) = carried(silent, &mut mine, at(5));
     assert_eq!(said, FIRST);
-    // Taken away, the timer rests; set again to what was said, it goes on in its phase, and nothing else is said.
+    // Without the message the timer pauses. With the same message again it continues in its phase and prints
+    // only ticks.
     told.spec.message = None;
     let (mut told, said) = carried(told, &mut mine, at(65));
     assert!(said.is_empty());
@@ -313,10 +310,10 @@ fn a_missing_message_is_told_once_and_may_be_set() {
     assert_eq!(told.status.unwrap().conditions[0].reason, "Greeted");
 }
 
-/// Where there is no room nothing is claimed and nothing put on; it is tried again until the limit has passed, which is
-/// told once; another message begins anew.
+/// Without room, the plan neither claims nor adds the finalizer. It retries until the time limit, which it
+/// reports once. A new message starts over.
 #[test]
-fn without_room_nothing_is_claimed() {
+fn claims_nothing_without_room() {
     for full in [Output::Full, Output::Failing] {
         let mut mine = World { room: Err(full), ..world(at(0)) };
         let bare = greeting(Some("Hi"), &json!({}));
@@ -335,8 +332,12 @@ fn without_room_nothing_is_claimed() {
         told.status = given_up.status;
         let condition = &told.status.as_ref().unwrap().conditions[0];
         assert_eq!((condition.reason.as_str(), condition.status.as_str()), (TIMED_OUT, "False"));
-        assert!(condition.message.ends_with("Change spec.message to have it said."), "{}", condition.message);
-        // Also by another process that has room: given up is given up.
+        assert!(
+            condition.message.ends_with("Change spec.message to have it printed."),
+            "{}",
+            condition.message
+        );
+        // Another process with room does not retry either.
         assert_eq!(plan(&told, &other(now), now), Plan::default());
         told.spec.message = Some("Ho".into());
         told.metadata.generation = Some(2);
@@ -346,7 +347,7 @@ fn without_room_nothing_is_claimed() {
 }
 
 #[test]
-fn what_had_no_room_is_said_when_there_is() {
+fn prints_as_soon_as_there_is_room() {
     let mut mine = World { room: Err(Output::Full), ..world(at(0)) };
     let (hi, said) = carried(held("Hi"), &mut mine, at(0));
     assert!(said.is_empty() && mine.attempt.is_some());
@@ -354,7 +355,7 @@ fn what_had_no_room_is_said_when_there_is() {
     let (mut told, said) = carried(hi, &mut mine, at(9));
     assert_eq!(said, FIRST);
     assert!(mine.attempt.is_none());
-    // A tick waits as well, until the next one takes its place.
+    // A tick waits too, until the next one replaces it.
     mine.room = Err(Output::Full);
     for second in [69, 70, 129] {
         let (next, said) = carried(told, &mut mine, at(second));
@@ -367,7 +368,7 @@ fn what_had_no_room_is_said_when_there_is() {
 }
 
 #[test]
-fn a_farewell_without_room_waits_a_minute_and_no_longer() {
+fn a_farewell_without_room_waits_at_most_a_minute() {
     let going = going(json!([FINALIZER]));
     let mut mine = World { room: Err(Output::Full), ..world(at(0)) };
     let (_, said) = carried(going.clone(), &mut mine, at(0));
@@ -378,7 +379,7 @@ fn a_farewell_without_room_waits_a_minute_and_no_longer() {
     assert_eq!((last.events[0].type_, last.events[0].reason), (EventType::Warning, TIMED_OUT));
     assert_eq!(
         last.events[0].note,
-        "Not said: for 1m lines wait for whoever reads the manager's standard output."
+        "Not printed within 1m: the reader of the manager's standard output was too slow."
     );
 }
 
@@ -395,7 +396,7 @@ fn updates_are_counted_with_the_claim() {
 }
 
 #[test]
-fn odd_intervals_and_clocks_do_no_harm() {
+fn tolerates_odd_intervals_and_clocks() {
     let mut mine = world(at(0));
     let (mut told, _) = carried(held("Hi"), &mut mine, at(0));
     for (interval, next) in [(0, Some(at(1))), (-5, Some(at(1))), (i64::MAX, Some(at(LONGEST_INTERVAL)))] {
@@ -403,18 +404,18 @@ fn odd_intervals_and_clocks_do_no_harm() {
         assert_eq!(plan(&told, &mine, at(0)).again, next, "{interval}");
     }
     told.spec.interval_seconds = None;
-    // The clock goes back: what was said is not said again, and nothing is said before its time.
+    // After the clock went back, nothing is printed twice or too early.
     assert_eq!(carried(told.clone(), &mut mine, at(60)).1, ["Timer: Hi"]);
     for second in [30, 59, 60, -100] {
         assert!(carried(told.clone(), &mut mine, at(second)).1.is_empty(), "{second}");
     }
-    // It goes ahead by a day: one tick, not all that were missed.
+    // After the clock went ahead by a day, one tick is printed, not all missed ones.
     assert_eq!(carried(told, &mut mine, at(86_401)).1, ["Timer: Hi"]);
 }
 
-/// Somebody took the claim out of the status: it is a creation again, with a timer that begins anew.
+/// Without the claim in the status it is a creation again, and the timer starts over.
 #[test]
-fn a_claim_that_somebody_removed_is_made_again() {
+fn a_removed_claim_is_a_creation_again() {
     let mut mine = world(at(0));
     let (mut told, _) = carried(held("Hi"), &mut mine, at(0));
     told.status.as_mut().unwrap().claim = None;
@@ -424,7 +425,7 @@ fn a_claim_that_somebody_removed_is_made_again() {
 }
 
 #[test]
-fn a_claim_of_a_newer_version_is_left_alone() {
+fn keeps_a_claim_of_a_newer_version() {
     let mut told = held("Hi");
     told.status = Some(GreetingStatus {
         claim: Some(Claim { message_hash: "v2-x".into(), ..Claim::default() }),
@@ -443,7 +444,7 @@ fn the_status_keeps_256_bytes() {
     assert!(told.status.unwrap().last_greeting.unwrap().len() <= 256);
 }
 
-/// The hash of the post's message. It must never change: an upgrade would say every greeting again.
+/// The hash of the tutorial's message. With another hash, an upgrade would print every Greeting again.
 #[test]
 fn golden_hash_of_the_sample() {
     let (told, _) = carried(held("Hello, World!"), &mut world(at(0)), at(0));
@@ -451,10 +452,10 @@ fn golden_hash_of_the_sample() {
 }
 
 proptest! {
-    /// Whatever is edited and whenever the process restarts: a line that is not a tick is said once for each change
-    /// that was seen, a tick at most once in each interval, and nothing is said that nobody wrote.
+    /// With any edits and restarts, a line other than a tick is printed once for each observed change, and a
+    /// tick at most once in each interval. Every printed message was in the spec.
     #[test]
-    fn nothing_is_said_twice(steps in prop::collection::vec((0..4_u8, 0..3_usize, 1..90_i64), 1..40)) {
+    fn prints_nothing_twice(steps in prop::collection::vec((0..4_u8, 0..3_usize, 1..90_i64), 1..40)) {
         let messages = ["a", "b", "c"];
         let mut greeting = held("a");
         let mut now = 0;
@@ -478,7 +479,7 @@ proptest! {
                 expected.push(format!("Update: {}", current.as_deref().unwrap_or_default()));
             }
             last = current;
-            // Twice: the second pass finds nothing left to say.
+            // The second reconcile has nothing left to print.
             for _ in 0..2 {
                 let (next, said) = carried(greeting, &mut process, at(now));
                 greeting = next;

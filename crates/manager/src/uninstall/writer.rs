@@ -166,8 +166,9 @@ impl Writer {
                     Err(error) => bail!("{}", cluster.sorry("cannot acquire the managers' Lease", &error)),
                 };
                 bail!(
-                    "cannot acquire {lease}: its holder is {:?}, a running manager outside Deployment {home}/{deployment}, or a \
-                     killed manager whose Lease lasts {} s; stop the manager, or wait, and run this command again",
+                    "cannot acquire {lease}: its holder is {:?}. This is a running manager outside Deployment \
+                     {home}/{deployment}, or a killed manager whose Lease lasts {} s. Stop the manager, or wait, and run this \
+                     command again",
                     now["spec"]["holderIdentity"].as_str().unwrap_or_default(),
                     lasts(&now).unwrap_or_default().as_secs()
                 );
@@ -227,7 +228,7 @@ async fn wait_for_others(cluster: &Cluster, manager: &Manager, pods: &str, lease
     Ok(())
 }
 
-/// What to wait for, and the remedy on a timeout; None if no pod can write without the Lease.
+/// Returns the obstacle to wait for, and the remedy on a timeout; None if no pod can write without the Lease.
 async fn others(
     cluster: &Cluster,
     manager: &Manager,

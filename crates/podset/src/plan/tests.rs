@@ -28,7 +28,7 @@ fn of(replicas: i32) -> PodSet {
     podset(&json!({"replicas": replicas}))
 }
 
-/// The pod with this number, ready where it runs.
+/// The pod with this number, ready if it runs.
 fn pod(podset: &PodSet, number: u64, phase: &str) -> Pod {
     let name = pod_name(podset, number);
     let ready = if phase == "Running" { "True" } else { "False" };
@@ -47,7 +47,7 @@ fn pod(podset: &PodSet, number: u64, phase: &str) -> Pod {
     .unwrap()
 }
 
-/// A plan as it is carried out: without what was refused lately.
+/// A plan without the withheld writes.
 fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus> {
     let mut plan = super::plan(podset, world, now);
     plan.withhold(&world.refusals, now);
@@ -110,7 +110,7 @@ fn condition(plan: &Plan<PodSetStatus>, type_: &str) -> (String, String, String)
 }
 
 #[test]
-fn the_posts_empty_spec_is_one_busybox() {
+fn the_tutorials_empty_spec_creates_one_busybox() {
     let plan = plan(&podset(&json!({})), &World::default(), now());
     let body = body(&plan);
     assert_eq!(plan.steps.iter().flatten().count(), 1);
@@ -129,7 +129,7 @@ fn the_posts_empty_spec_is_one_busybox() {
 }
 
 #[test]
-fn a_templates_labels_stay_and_ours_win() {
+fn keeps_template_labels_except_its_own() {
     let podset = podset(&json!({"template": {
         "metadata": {"labels": {"app": "x", "version": "v2", "tier": "front", UID_LABEL: "y"}},
         "spec": {"containers": [{"name": "c", "image": "i"}]}}}));
@@ -143,7 +143,7 @@ fn a_templates_labels_stay_and_ours_win() {
 }
 
 #[test]
-fn names_are_the_same_for_every_maker_and_fit_into_a_host_name() {
+fn names_are_deterministic_and_fit_a_host_name() {
     let mut podset = of(1);
     assert_eq!(pod_name(&podset, 0), pod_name(&podset.clone(), 0));
     assert_ne!(pod_name(&podset, 0), pod_name(&podset, 1));
@@ -151,14 +151,14 @@ fn names_are_the_same_for_every_maker_and_fit_into_a_host_name() {
     assert_eq!(pod_name(&podset, u64::MAX).len(), 63);
 }
 
-/// Frozen: another way of naming pods would let an old and a new version make one each.
+/// Frozen: with other names, an old and a new version would create a pod each.
 #[test]
 fn golden_names() {
     assert_eq!(names(&of(2), [0, 1]), ["p-pod-vcvfslhegy", "p-pod-eahiwkmi4r"]);
 }
 
 #[test]
-fn all_missing_pods_are_made_in_one_step() {
+fn creates_all_missing_pods_in_one_step() {
     let podset = of(5);
     let plan = plan(&podset, &running(&podset, 2), now());
     assert_eq!(plan.steps.len(), 1);
@@ -166,7 +166,7 @@ fn all_missing_pods_are_made_in_one_step() {
 }
 
 #[test]
-fn the_smallest_free_numbers_are_taken() {
+fn uses_the_smallest_free_numbers() {
     let podset = of(4);
     let mut going = pod(&podset, 2, "Running");
     going.meta.deleted = Some(now());
@@ -176,7 +176,7 @@ fn the_smallest_free_numbers_are_taken() {
 }
 
 #[test]
-fn a_terminating_pod_is_replaced_at_once_and_counted_apart() {
+fn replaces_a_terminating_pod_and_counts_it_apart() {
     let podset = of(1);
     let mut going = pod(&podset, 0, "Running");
     going.meta.deleted = Some(now());
@@ -188,7 +188,7 @@ fn a_terminating_pod_is_replaced_at_once_and_counted_apart() {
 }
 
 #[test]
-fn too_many_go_in_one_step_the_least_useful_first() {
+fn deletes_surplus_pods_in_one_step() {
     let podset = of(1);
     let world = world([
         pod(&podset, 0, "Running"),
@@ -206,7 +206,7 @@ fn too_many_go_in_one_step_the_least_useful_first() {
 }
 
 #[test]
-fn none_is_a_number_and_less_is_none() {
+fn zero_and_negative_replicas_mean_none() {
     for replicas in [0, -3] {
         let podset = of(replicas);
         let plan = plan(&podset, &running(&podset, 2), now());
@@ -216,7 +216,7 @@ fn none_is_a_number_and_less_is_none() {
 }
 
 #[test]
-fn what_is_as_it_should_be_is_left_alone() {
+fn writes_nothing_when_converged() {
     let mut podset = of(3);
     let world = running(&podset, 3);
     let first = plan(&podset, &world, now());
@@ -226,7 +226,7 @@ fn what_is_as_it_should_be_is_left_alone() {
 }
 
 #[test]
-fn an_ended_pod_is_replaced_and_removed_at_once() {
+fn replaces_and_deletes_an_ended_pod_at_once() {
     let podset = of(2);
     for phase in ["Failed", "Succeeded"] {
         let plan = plan(&podset, &world([pod(&podset, 0, phase), pod(&podset, 1, "Running")]), now());
@@ -240,7 +240,7 @@ fn an_ended_pod_is_replaced_and_removed_at_once() {
     }
 }
 
-/// A pod that replaced others that had ended, and has ended itself.
+/// An ended pod with this attempt number.
 fn ended(podset: &PodSet, attempt: &str) -> Pod {
     let mut pod = pod(podset, 0, "Failed");
     pod.meta.annotations = [(ATTEMPT_ANNOTATION, attempt)].into();
@@ -248,7 +248,7 @@ fn ended(podset: &PodSet, attempt: &str) -> Pod {
 }
 
 #[test]
-fn pods_that_keep_ending_are_replaced_ever_more_slowly() {
+fn backs_off_for_pods_that_keep_ending() {
     let podset = of(1);
     for (attempt, wait, next) in [("1", 10, "2"), ("2", 20, "3"), ("4", 80, "5"), ("99", 600, "100")] {
         let world = world([ended(&podset, attempt)]);
@@ -263,7 +263,7 @@ fn pods_that_keep_ending_are_replaced_ever_more_slowly() {
 }
 
 #[test]
-fn a_long_life_ends_the_row() {
+fn a_long_lifetime_resets_the_backoff() {
     let podset = of(1);
     let mut pod = ended(&podset, "7");
     pod.finished = Some(after(600));
@@ -273,7 +273,7 @@ fn a_long_life_ends_the_row() {
 }
 
 #[test]
-fn an_ended_pod_waits_for_no_replacement_that_is_not_wanted() {
+fn deletes_an_ended_pod_without_need_for_a_replacement() {
     let podset = of(1);
     let plan = plan(&podset, &world([ended(&podset, "9"), pod(&podset, 1, "Running")]), now());
     assert_eq!((deleted(&plan), created(&plan).len()), (names(&podset, [0]), 0));
@@ -281,14 +281,14 @@ fn an_ended_pod_waits_for_no_replacement_that_is_not_wanted() {
 }
 
 #[test]
-fn one_pod_that_must_wait_holds_back_no_other() {
+fn a_waiting_replacement_delays_no_other() {
     let podset = of(3);
     let plan = plan(&podset, &world([ended(&podset, "9"), pod(&podset, 1, "Running")]), now());
     assert_eq!((deleted(&plan).len(), created(&plan)), (0, names(&podset, [2])));
 }
 
 #[test]
-fn a_refused_pod_waits_is_said_and_is_not_made_under_another_name() {
+fn reports_a_rejected_creation_and_keeps_its_name() {
     let podset = of(5);
     let mut world = running(&podset, 3);
     world.refusals.insert(
@@ -303,14 +303,14 @@ fn a_refused_pod_waits_is_said_and_is_not_made_under_another_name() {
     assert_eq!(condition(&waiting, "ReplicaFailure"), failure);
 
     let again = plan(&podset, &world, after(10));
-    assert_eq!(again.steps.len(), 2, "the refused one first, alone");
+    assert_eq!(again.steps.len(), 2, "the rejected creation first, alone");
     assert_eq!(created(&again), names(&podset, [3, 4]));
-    assert_eq!(condition(&again, "ReplicaFailure"), failure, "no other answer has come yet");
+    assert_eq!(condition(&again, "ReplicaFailure"), failure, "no new answer yet");
 }
 
 /// A quota on objects counts ended pods too.
 #[test]
-fn an_ended_pod_does_not_wait_for_a_replacement_that_is_refused() {
+fn deletes_an_ended_pod_before_a_rejected_creation() {
     let podset = of(2);
     let mut world = world([pod(&podset, 0, "Failed"), pod(&podset, 1, "Running")]);
     world.refusals.insert(
@@ -323,7 +323,7 @@ fn an_ended_pod_does_not_wait_for_a_replacement_that_is_refused() {
 }
 
 #[test]
-fn a_number_that_was_freed_is_taken_although_a_later_one_is_refused() {
+fn uses_a_free_number_before_a_rejected_one() {
     let podset = of(5);
     let mut world = world([0, 2].map(|number| pod(&podset, number, "Running")));
     world.refusals.insert(
@@ -335,7 +335,7 @@ fn a_number_that_was_freed_is_taken_although_a_later_one_is_refused() {
 }
 
 #[test]
-fn a_refusal_of_what_is_no_longer_wanted_is_no_failure() {
+fn drops_refusals_of_writes_that_are_not_needed() {
     let podset = of(3);
     let mut world = running(&podset, 3);
     world.refusals.insert(
@@ -349,7 +349,7 @@ fn a_refusal_of_what_is_no_longer_wanted_is_no_failure() {
 }
 
 #[test]
-fn a_strangers_name_is_stepped_over() {
+fn skips_the_name_of_a_foreign_pod() {
     let podset = of(2);
     let mut world = World::default();
     world.refusals.insert(
@@ -363,7 +363,7 @@ fn a_strangers_name_is_stepped_over() {
 }
 
 #[test]
-fn a_refused_deletion_waits_and_no_other_pod_goes_in_its_place() {
+fn a_rejected_deletion_is_retried_for_the_same_pod() {
     let podset = of(1);
     let mut world = world([pod(&podset, 0, "Running"), pod(&podset, 1, "Pending")]);
     world.refusals.insert(
@@ -379,7 +379,7 @@ fn a_refused_deletion_waits_and_no_other_pod_goes_in_its_place() {
 }
 
 #[test]
-fn the_status_counts_what_is_there() {
+fn the_status_counts_pods() {
     let podset = of(5);
     let mut going = pod(&podset, 3, "Running");
     going.meta.deleted = Some(now());
@@ -402,7 +402,7 @@ fn the_status_counts_what_is_there() {
 }
 
 #[test]
-fn the_status_names_at_most_a_hundred_pods() {
+fn the_status_has_at_most_a_hundred_names() {
     let podset = of(150);
     let status = plan(&podset, &running(&podset, 150), now()).status.unwrap();
     assert_eq!((status.pod_names.len(), status.ready_replicas), (100, Some(150)));
@@ -410,7 +410,7 @@ fn the_status_names_at_most_a_hundred_pods() {
 }
 
 #[test]
-fn a_pod_is_available_when_it_has_been_ready_for_long_enough() {
+fn a_pod_is_available_after_min_ready_seconds() {
     let podset = podset(&json!({"replicas": 1, "minReadySeconds": 30}));
     let world = running(&podset, 1);
     let early = plan(&podset, &world, after(29));
@@ -424,13 +424,13 @@ fn a_pod_is_available_when_it_has_been_ready_for_long_enough() {
 }
 
 #[test]
-fn an_object_that_goes_gets_nothing() {
+fn plans_nothing_for_a_deleted_object() {
     let mut podset = of(3);
     podset.metadata.deletion_timestamp = Some(Time(now()));
     assert_eq!(plan(&podset, &running(&podset, 1), now()), Plan::default());
 }
 
-/// An API server, and a kubelet that does what it is told.
+/// Simulates an API server and a kubelet.
 #[derive(Clone)]
 struct Cluster {
     podset: PodSet,
@@ -450,7 +450,7 @@ impl Cluster {
         self.pods.iter().filter(|pod| pod.is_counted()).count()
     }
 
-    /// Carries out a plan; actions that `which` does not let through fail, and no further step is taken.
+    /// Executes a plan. Actions for which `which` returns false fail, and end the plan.
     fn carry_out(&mut self, plan: &Plan<PodSetStatus>, mut which: impl FnMut() -> bool) {
         for step in &plan.steps {
             let mut complete = true;
@@ -515,9 +515,9 @@ fn cluster(wanted: i32, pods: &[(u64, usize, bool, u32)]) -> Cluster {
 
 #[derive(Clone, Debug)]
 enum Happening {
-    /// A plan made from what is true now, carried out as far as the bits say.
+    /// A plan from the current state, executed as far as the bits allow.
     Pass(u32),
-    /// A plan made from what was true so many happenings ago.
+    /// A plan from the state that number of events ago.
     Stale(usize),
     Scale(i32),
     Becomes(usize, usize),
@@ -537,9 +537,9 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 proptest! {
-    /// Whatever pods there are: counted ones and new ones are never more than wanted, and those that are too many go.
+    /// With any pods, counted and new pods never exceed the desired number, and surplus pods are deleted.
     #[test]
-    fn never_more_than_wanted(wanted in 0..10_i32, pods in phases(), later in 0..1000_i64) {
+    fn never_exceeds_the_desired_number(wanted in 0..10_i32, pods in phases(), later in 0..1000_i64) {
         let cluster = cluster(wanted, &pods);
         let (wanted, counted) = (usize::try_from(wanted).unwrap(), cluster.counted());
         let plan = plan(&cluster.podset, &cluster.world(), after(later));
@@ -553,9 +553,9 @@ proptest! {
         prop_assert!(cluster.pods.iter().all(|pod| !made.iter().any(|name| **name == *pod.meta.name)));
     }
 
-    /// A plan that was carried out in part and is then made again from the same old cache makes nothing twice.
+    /// A partly executed plan that is repeated from the same old cache creates nothing twice.
     #[test]
-    fn an_old_view_makes_nothing_twice(wanted in 0..10_i32, pods in phases(), which in any::<u32>(), again in any::<u32>()) {
+    fn a_stale_cache_creates_nothing_twice(wanted in 0..10_i32, pods in phases(), which in any::<u32>(), again in any::<u32>()) {
         let mut cluster = cluster(wanted, &pods);
         let limit = usize::try_from(wanted).unwrap().max(cluster.counted());
         let old = plan(&cluster.podset, &cluster.world(), now());
@@ -571,10 +571,10 @@ proptest! {
         }
     }
 
-    /// Whatever has happened, with plans from views as old as may be: once it is quiet, there are as many pods as
-    /// wanted, all ready, nothing else is left of ours, and then nothing more is written.
+    /// After any events, with plans from caches of any age, the desired number of pods is ready in the end.
+    /// No other pod of the PodSet is left, and the plan writes nothing more.
     #[test]
-    fn it_comes_to_rest(wanted in 0..8_i32, pods in phases(), happenings in prop::collection::vec(happening(), 0..24)) {
+    fn converges(wanted in 0..8_i32, pods in phases(), happenings in prop::collection::vec(happening(), 0..24)) {
         let mut cluster = cluster(wanted, &pods);
         let mut views = vec![cluster.world()];
         for happening in happenings {
@@ -597,7 +597,7 @@ proptest! {
             }
             views.push(cluster.world());
         }
-        // The first pass makes or deletes all that is missing or too many; only a row of ended pods takes longer.
+        // The first plan creates or deletes all pods at once. Only pods that keep ending take longer.
         for _ in 0..3 {
             let plan = plan(&cluster.podset, &cluster.world(), cluster.now);
             cluster.carry_out(&plan, || true);
@@ -627,7 +627,7 @@ fn of_template(image: &str, spec: &Value) -> PodSet {
     podset(&all)
 }
 
-/// The PodSet with the status that the plan would write.
+/// The PodSet with the status of its plan.
 fn told(mut podset: PodSet, world: &World, at: Timestamp) -> PodSet {
     podset.status = plan(&podset, world, at).status;
     podset
@@ -643,13 +643,13 @@ fn patched(plan: &Plan<PodSetStatus>) -> Vec<(&str, &Value)> {
 }
 
 #[test]
-fn the_hash_of_the_built_in_template_never_changes() {
+fn golden_hash_of_the_built_in_template() {
     assert_eq!(template_hash(&of(1)), "v1-default");
     assert_eq!(template_hash(&of_template("i", &json!({}))), "v1-ke6a5g4uky");
 }
 
 #[test]
-fn a_pod_without_its_labels_is_released_and_replaced() {
+fn releases_and_replaces_a_pod_without_its_labels() {
     let set = of(2);
     for kept in [(NAME_LABEL, "p"), (UID_LABEL, "set")] {
         let mut world = running(&set, 2);
@@ -665,7 +665,7 @@ fn a_pod_without_its_labels_is_released_and_replaced() {
         let name = strayed.meta.name.clone();
         world.pods[0] = Arc::new(strayed);
         let plan = plan(&set, &world, now());
-        assert_eq!(created(&plan), names(&set, [2]), "its name is still taken");
+        assert_eq!(created(&plan), names(&set, [2]), "its name is not free");
         assert!(deleted(&plan).is_empty());
         let path = "/metadata/ownerReferences/1";
         let mut operations = json!([
@@ -683,7 +683,7 @@ fn a_pod_without_its_labels_is_released_and_replaced() {
 }
 
 #[test]
-fn the_label_of_the_watch_is_put_back() {
+fn restores_the_label_of_the_watch() {
     let set = of(1);
     let mut world = running(&set, 1);
     world.unlabelled = world.pods.clone();
@@ -693,17 +693,17 @@ fn the_label_of_the_watch_is_put_back() {
 }
 
 #[test]
-fn pods_of_the_posts_operator_are_taken_over() {
+fn adopts_pods_of_the_tutorials_operator() {
     let set = of(2);
     let world = World { unmigrated: vec![Arc::new(pod(&set, 7, "Running"))], ..World::default() };
     let plan = plan(&set, &world, now());
     let labels = json!({KIND_LABEL: "PodSet", "app": "p", UID_LABEL: "set", HASH_LABEL: "v1-default"});
     assert_eq!(patched(&plan), [(&*world.unmigrated[0].meta.name, &labels)]);
-    // They count already; what is looked for as long as there is no selector is not forgotten.
+    // The pods count already. Without a selector in the status, the search continues.
     assert_eq!(created(&plan).len(), 1);
     let status = plan.status.clone().unwrap();
     assert_eq!((status.replicas, status.updated_replicas, status.selector), (Some(1), Some(1), None));
-    // One that the API server does not let us label keeps nothing else from being done.
+    // A rejected label stops no other write.
     let mut refused_world = world;
     let name = refused_world.unmigrated[0].meta.name.to_string();
     refused_world.refusals.insert(&PODS, name, refused(Verb::MergePatch, RefusalReason::Other, after(60)));
@@ -714,21 +714,21 @@ fn pods_of_the_posts_operator_are_taken_over() {
 }
 
 #[test]
-fn what_was_just_made_has_its_pods_before_anything_is_said_of_it() {
+fn a_new_podset_gets_pods_before_its_status() {
     let world = World { unsearched: true, ..World::default() };
     let plan = plan(&of(2), &world, now());
     assert_eq!((created(&plan).len(), plan.again), (2, Some(now())));
-    assert!(plan.status.is_none() && plan.events.is_empty(), "what is said ends the search for older pods");
+    assert!(plan.status.is_none() && plan.events.is_empty(), "the status ends the search for older pods");
 }
 
-/// What is complete for an hour and then is not begins anew.
+/// The deadline starts over when a PodSet that was complete for an hour has work again.
 #[test]
-fn the_deadline_counts_from_when_there_is_something_to_do() {
+fn the_deadline_counts_from_the_start_of_work() {
     let set = of(2);
     let two = running(&set, 2);
     let set = told(set, &two, now());
     let hour = after(3_600);
-    assert_eq!(plan(&set, &two, hour).status, set.status, "nothing is written meanwhile");
+    assert_eq!(plan(&set, &two, hour).status, set.status, "writes nothing meanwhile");
     for world in [running(&set, 1), running(&of(3), 1)] {
         let plan_ = plan(&set, &world, hour);
         assert_eq!(condition(&plan_, "Progressing").1, "Updating");
@@ -744,7 +744,7 @@ fn the_deadline_counts_from_when_there_is_something_to_do() {
 }
 
 #[test]
-fn a_pod_that_ends_again_and_again_is_no_progress() {
+fn a_pod_that_keeps_ending_is_not_progress() {
     let set = of(1);
     let mut set = told(set, &World::default(), now());
     for minute in 1..=10 {
@@ -760,7 +760,7 @@ fn a_pod_that_ends_again_and_again_is_no_progress() {
 }
 
 #[test]
-fn names_that_others_have_are_stepped_over_however_many() {
+fn skips_any_number_of_foreign_names() {
     let set = of(3);
     let world = World {
         taken: names(&set, 0..200).iter().map(|name| name.as_str().into()).collect(),
@@ -770,7 +770,7 @@ fn names_that_others_have_are_stepped_over_however_many() {
 }
 
 #[test]
-fn a_pod_that_lost_the_label_of_the_watch_unseen_gets_it_back_and_counts() {
+fn labels_and_counts_a_pod_that_lost_the_watch_label() {
     let set = of(2);
     let mut one = World::default();
     one.refusals.insert(
@@ -784,7 +784,7 @@ fn a_pod_that_lost_the_label_of_the_watch_unseen_gets_it_back_and_counts() {
 }
 
 #[test]
-fn while_all_creations_wait_deletions_go_on_and_it_is_said() {
+fn deletes_and_reports_while_creations_wait() {
     let set = of(3);
     let mut full = world([pod(&set, 0, "Running"), pod(&set, 1, "Failed")]);
     full.refusals.creations = Some(refused(Verb::Create, RefusalReason::Other, after(300)));
@@ -794,7 +794,7 @@ fn while_all_creations_wait_deletions_go_on_and_it_is_said() {
         condition(&plan_, "ReplicaFailure"),
         ("True".into(), "FailedCreate".into(), "exceeded quota: q".into())
     );
-    // Then one is tried, and the others follow if it goes through.
+    // Then one creation is attempted, and the others follow if it succeeds.
     let later = plan(&set, &full, after(300));
     let creates: Vec<usize> = later
         .steps
@@ -808,9 +808,9 @@ fn while_all_creations_wait_deletions_go_on_and_it_is_said() {
     assert_eq!(condition(&going, "ReplicaFailure").1, "NamespaceTerminating");
 }
 
-/// The pause of all creations is over before the names that were refused may be tried again.
+/// The pause of all creations ends before the rejected names may be retried.
 #[test]
-fn what_is_still_refused_is_waited_for_after_a_pause() {
+fn waits_for_rejected_names_after_the_pause() {
     let set = of(3);
     let mut paused = World::default();
     paused.refusals.creations = Some(refused(Verb::Create, RefusalReason::Other, after(1)));
@@ -828,9 +828,9 @@ fn what_is_still_refused_is_waited_for_after_a_pause() {
     assert_eq!(created(&plan(&set, &paused, after(10))).len(), 3);
 }
 
-/// A crashing rollout that is paused must not write its status again and again.
+/// A crashing rollout that is paused must not write its status repeatedly.
 #[test]
-fn a_pause_in_the_middle_comes_to_rest() {
+fn a_paused_rollout_stops_writing() {
     let old = of_template("old", &json!({}));
     let mut crashing = pod(&of_template("new", &json!({})), 0, "Running");
     crashing.ready_since = None;
@@ -845,13 +845,13 @@ fn a_pause_in_the_middle_comes_to_rest() {
 }
 
 #[test]
-fn one_plan_makes_no_more_than_memory_takes() {
+fn limits_the_creations_of_one_plan() {
     assert_eq!(created(&plan(&of(5_000), &World::default(), now())).len(), MOST_CREATIONS);
     assert_eq!(Limits::of(&of(i32::MAX)).wanted, 100_000);
 }
 
 #[test]
-fn a_mended_template_waits_for_nothing() {
+fn a_fixed_template_needs_no_backoff() {
     let bad = of_template("bad", &json!({}));
     let mut ended = pod(&bad, 0, "Failed");
     ended.meta.annotations = [(ATTEMPT_ANNOTATION, "7")].into();
@@ -873,7 +873,7 @@ fn a_mended_template_waits_for_nothing() {
 }
 
 #[test]
-fn without_min_ready_seconds_no_clock_is_asked() {
+fn ignores_the_clock_without_min_ready_seconds() {
     let set = of(1);
     let mut ahead = pod(&set, 0, "Running");
     ahead.ready_since = Some(after(30));
@@ -881,7 +881,7 @@ fn without_min_ready_seconds_no_clock_is_asked() {
 }
 
 #[test]
-fn a_new_template_replaces_within_its_limits_and_says_how_far_it_is() {
+fn a_rollout_keeps_its_limits_and_reports_progress() {
     let old = of_template("old", &json!({}));
     let world_of_old = running(&old, 2);
     let old = told(old, &world_of_old, now());
@@ -895,7 +895,7 @@ fn a_new_template_replaces_within_its_limits_and_says_how_far_it_is() {
     assert_eq!((status.updated_replicas, status.replicas), (Some(0), Some(2)));
     assert_eq!(status.last_progress_time, Some(Time(after(5))));
     assert_eq!(first.again, Some(after(605)));
-    // It crashes: nothing else goes, and in the end that is said.
+    // The new pod crashes. No other pod is deleted, and after the deadline the status reports it.
     let mut crashing = pod(&new, 0, "Running");
     crashing.ready_since = None;
     crashing.waiting = Some("CrashLoopBackOff".into());
@@ -919,7 +919,7 @@ fn a_new_template_replaces_within_its_limits_and_says_how_far_it_is() {
     assert!(deleted(&late).is_empty());
     let status = late.status.unwrap();
     assert_eq!((status.not_ready[0].reason.as_str(), status.not_ready.len()), ("CrashLoopBackOff", 1));
-    // Said once, and it ends with the next progress.
+    // The Event is recorded once, and the next progress ends the failure.
     let mut new = new;
     new.status = Some(status_after(&new, &half, after(606)));
     assert!(plan(&new, &half, after(900)).events.is_empty());
@@ -934,7 +934,7 @@ fn status_after(podset: &PodSet, world: &World, at: Timestamp) -> PodSetStatus {
 }
 
 #[test]
-fn what_does_not_roll_says_why() {
+fn reports_why_old_pods_stay() {
     let old = of_template("old", &json!({}));
     let pods = running(&old, 2);
     for (strategy, status, reason) in [
@@ -949,7 +949,7 @@ fn what_does_not_roll_says_why() {
         assert_eq!((&*is, &*why), (status, reason));
         let new = told(new, &pods, now());
         assert_eq!(plan(&new, &pods, after(100_000)).status, new.status, "no deadline: {reason}");
-        // What goes by itself is replaced by the new template all the same.
+        // A pod that disappears is still replaced with the new template.
         let gone = world([(*pods.pods[0]).clone()]);
         let body = body(&plan(&new, &gone, now()));
         assert_eq!(body["spec"]["containers"][0]["image"], "new");
@@ -957,14 +957,14 @@ fn what_does_not_roll_says_why() {
 }
 
 #[test]
-fn strangers_are_mentioned() {
+fn reports_foreign_pods() {
     let world = World { strangers: Some("3 pods of others".into()), ..World::default() };
     let plan = plan(&of(0), &world, now());
     assert_eq!((plan.events[0].reason, &*plan.events[0].note), ("ForeignPods", "3 pods of others"));
 }
 
 #[test]
-fn what_is_not_ready_says_why() {
+fn reports_why_pods_are_not_ready() {
     let set = of(6);
     let unready = |number: u64, change: &dyn Fn(&mut Pod)| {
         let mut pod = pod(&set, number, "Running");
@@ -1001,14 +1001,14 @@ fn what_is_not_ready_says_why() {
     assert_eq!((crowd.not_ready.len(), crowd.more_not_ready), (20, Some(10)));
 }
 
-/// A cluster whose caches lag, where anybody may do anything; the promises are judged by what is true.
+/// A cluster with lagging caches and other clients. The test checks the promises against the true state.
 struct Life {
     cluster: Cluster,
-    /// What a watch has shown so far, one entry for each change; a cache is somewhere in it.
+    /// The history of the watch, one entry for each change. A cache has a position in it.
     views: Vec<Vec<Pod>>,
-    /// Where the manager's own last write is: its cache is never behind that.
+    /// The position of the manager's last write; its cache is never behind it.
     written: usize,
-    /// Names of pods that were released.
+    /// Names of released pods.
     released: BTreeSet<String>,
     refusals: quintet_runtime::model::refusals::Refusals,
 }
@@ -1114,7 +1114,7 @@ impl Life {
             other => self.cluster.act(other),
         }
         for pod in &mut self.cluster.pods {
-            // What an owner reference is, the fixture of pods does not say.
+            // The fixture of pods has no owner references.
             pod.meta.owner.get_or_insert_with(|| quintet_runtime::model::object::Owner {
                 group: "g".into(),
                 kind: "PodSet".into(),
@@ -1138,7 +1138,7 @@ impl Life {
                 self.pass(lag, writes)?;
                 return Ok(());
             }
-            // Who starts lists everything.
+            // A new process lists everything.
             Happens::Crash => {
                 self.written = self.views.len() - 1;
                 self.refusals = quintet_runtime::model::refusals::Refusals::default();
@@ -1182,11 +1182,11 @@ impl Life {
 }
 
 proptest! {
-    /// Whatever anybody does, with caches that lag behind what others did and with processes that die between two writes:
-    /// no creation brings more pods than replicas plus maxSurge, no deletion too few available ones, and in the end all is
-    /// as the spec says.
+    /// Other clients do anything, caches lag, and processes die between two writes. No creation exceeds
+    /// replicas plus maxSurge, no deletion leaves too few available pods, and in the end the pods match the
+    /// spec.
     #[test]
-    fn promises_are_kept_whatever_happens(events in prop::collection::vec(event(), 0..60)) {
+    fn keeps_its_promises(events in prop::collection::vec(event(), 0..60)) {
         let mut life = Life::new();
         for event in &events {
             life.happens(event)?;
@@ -1202,7 +1202,7 @@ proptest! {
             life.cluster.now += LONGEST_BACKOFF;
             life.seen();
         }
-        prop_assert!(quiet, "it comes to rest");
+        prop_assert!(quiet, "it converges");
         let limits = life.limits();
         prop_assert_eq!(life.cluster.counted(), limits.wanted);
         let hash = template_hash(&life.cluster.podset);

@@ -1,4 +1,4 @@
-//! Messages arrive, all of them, and are acknowledged.
+//! All messages arrive and are acknowledged.
 
 use quintet_localcluster::cluster::ports;
 use rstest::rstest;
@@ -12,9 +12,9 @@ const SUBSCRIPTION: &str = "first-subscription";
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn without_settings_the_programs_do_what_those_of_the_post_do() {
+fn the_defaults_match_the_tutorials_programs() {
     let broker = plain();
-    // An empty variable counts as one that is not set.
+    // An empty variable counts as not set.
     let consumer = Consumer::start(&broker.service_url(), "", &[("PULSAR_SUBSCRIPTION_NAME", "")]);
     consumer.until_ready(200);
     let output = produce(&broker.service_url(), "", &[]);
@@ -64,7 +64,7 @@ fn every_type_of_subscription_gets_every_message(#[case] kind: &str) {
 #[case("Earliest", &["before 1", "before 2", "after 1", "after 2"])]
 #[case("Latest", &["after 1", "after 2"])]
 #[ignore = "needs a broker: cargo xtask test"]
-fn a_new_subscription_begins_where_it_is_told(#[case] position: &str, #[case] expected: &[&str]) {
+fn a_new_subscription_begins_at_its_position(#[case] position: &str, #[case] expected: &[&str]) {
     let broker = plain();
     let topic = &format!("position-{position}");
     send(&broker, topic, "before", 2, &[]);
@@ -89,7 +89,7 @@ fn many_batches_arrive_once_each_and_in_order(#[case] kind: &str) {
     send(&broker, topic, "m", 50_000, &[]);
     assert!(consumer.until_messages(50_000) == numbered("m", 50_000));
     until_backlog(&broker, topic, SUBSCRIPTION, 0);
-    // Nothing comes again to the next one.
+    // The next consumer gets nothing again.
     assert_eq!(consumer.stop().well().len(), 50_000);
     let consumer = Consumer::start(&broker.service_url(), topic, &variables);
     consumer.until_ready(200);
@@ -100,7 +100,7 @@ fn many_batches_arrive_once_each_and_in_order(#[case] kind: &str) {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn every_partition_is_consumed() {
+fn consumes_every_partition() {
     let broker = plain();
     let topic = "partitioned";
     broker.admin().unwrap().create_partitioned_topic(topic, 3).unwrap();
@@ -119,7 +119,7 @@ fn every_partition_is_consumed() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn a_topic_that_is_not_stored_is_consumed_too() {
+fn consumes_a_non_persistent_topic() {
     let broker = plain();
     let topic = "non-persistent://public/default/fleeting";
     let consumer = Consumer::start(&broker.service_url(), topic, &[]);
@@ -127,15 +127,15 @@ fn a_topic_that_is_not_stored_is_consumed_too() {
     raw::send_encrypted(&broker.service_url(), topic, b"sealed");
     send(&broker, topic, "now", 3, &["--no-batching"]);
     assert_eq!(consumer.until_messages(3), numbered("now", 3));
-    consumer.until_said("its topic is not stored, so it is lost");
+    consumer.until_said("its topic is not persistent");
     assert_eq!(consumer.metric("entries_unreadable_total"), 1);
     consumer.stop().well();
 }
 
-/// They all have the same id: none of them is the one that is still being printed.
+/// All messages have the same ID, so none may count as the one that is being printed.
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn what_is_not_stored_is_consumed_also_while_earlier_messages_wait_for_the_reader() {
+fn consumes_non_persistent_messages_while_others_wait() {
     let broker = plain();
     let topic = "non-persistent://public/default/fleeting-and-slow";
     let mut consumer = Consumer::unread(&broker.service_url(), topic, &[]);
@@ -145,7 +145,7 @@ fn what_is_not_stored_is_consumed_also_while_earlier_messages_wait_for_the_reade
             (consumer.metric("messages_received_total") == count).then_some(())
         });
     };
-    // More than a pipe holds.
+    // More than the capacity of a pipe.
     let long = "x".repeat(100_000);
     send(&broker, topic, &long, 1, &["--no-batching"]);
     received(1);
@@ -158,7 +158,7 @@ fn what_is_not_stored_is_consumed_also_while_earlier_messages_wait_for_the_reade
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn any_of_several_hosts_will_do() {
+fn uses_any_of_several_hosts() {
     let broker = plain();
     let alive = broker.service_url();
     let dead = ports::one().unwrap();
@@ -173,19 +173,19 @@ fn any_of_several_hosts_will_do() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn a_reader_that_takes_nothing_costs_no_memory() {
+fn a_blocked_reader_uses_no_memory() {
     let broker = plain();
     let topic = "slow-reader";
     let mut consumer = Consumer::unread(&broker.service_url(), topic, &[]);
     consumer.until_ready(200);
     send(&broker, topic, &"x".repeat(500), 60_000, &[]);
-    // The pipe is full; the broker keeps what does not fit.
+    // The pipe is full, and the broker keeps the rest.
     let received = until("the consumer waits for its reader", || {
         let before = consumer.metric("messages_received_total");
         std::thread::sleep(std::time::Duration::from_secs(2));
         (before > 0 && consumer.metric("messages_received_total") == before).then_some(before)
     });
-    assert!(received < 10_000, "{received} messages were taken, though nobody reads them");
+    assert!(received < 10_000, "{received} messages were received by a blocked consumer");
     let status = std::fs::read_to_string(format!("/proc/{}/status", consumer.pid())).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let resident: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
@@ -200,7 +200,7 @@ fn a_reader_that_takes_nothing_costs_no_memory() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn what_java_producers_compress_is_read() {
+fn reads_messages_that_java_producers_compressed() {
     let broker = plain();
     let topic = "compressed";
     let consumer = Consumer::start(&broker.service_url(), topic, &[]);

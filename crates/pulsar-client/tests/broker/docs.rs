@@ -1,11 +1,11 @@
-//! The commands of the programs' document work as they stand there.
+//! The commands in docs/pulsar-programs.md work.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::program::plain;
 
-/// What starts and stops the broker, which is up here, and builds the programs, which are built.
+/// Commands that build the programs or start and stop the broker, which the tests do.
 const DONE: [&str; 2] = ["cargo xtask ", "eval "];
 
 #[test]
@@ -20,7 +20,7 @@ fn commands_in_the_document_work() {
     for block in text.split("```sh\n").skip(1) {
         let commands = block.split("```").next().unwrap().lines();
         for command in commands.filter(|line| !DONE.iter().any(|done| line.starts_with(done))) {
-            // The consumer runs until it is told to stop.
+            // The consumer runs until a signal.
             let command = if command == "pulsar-consumer" {
                 "timeout --preserve-status 3 pulsar-consumer"
             } else {

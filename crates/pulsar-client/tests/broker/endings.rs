@@ -1,4 +1,4 @@
-//! How a consumer ends, and what it leaves to others.
+//! The end of a consumer, and the messages that it leaves.
 
 use rustix::process::Signal;
 
@@ -9,7 +9,7 @@ const SUBSCRIPTION: &str = "first-subscription";
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn what_is_printed_is_acknowledged_and_nothing_else() {
+fn acknowledges_only_printed_messages() {
     let broker = plain();
     for (topic, signal) in [("stopped-by-term", Signal::TERM), ("stopped-by-int", Signal::INT)] {
         let consumer = Consumer::start(&broker.service_url(), topic, &[("PULSAR_RECEIVER_QUEUE_SIZE", "50")]);
@@ -23,7 +23,7 @@ fn what_is_printed_is_acknowledged_and_nothing_else() {
         let printed = consumer.ended().well();
         sender.join().unwrap();
         until_backlog(&broker, topic, SUBSCRIPTION, i64::try_from(3_000 - printed.len()).unwrap());
-        // The next one gets the rest.
+        // The next consumer gets the rest.
         let next = Consumer::start(&broker.service_url(), topic, &[]);
         let rest = next.until_messages(3_000 - printed.len());
         assert_eq!(sorted([printed, rest].concat()), sorted(numbered("m", 3_000)));
@@ -33,7 +33,7 @@ fn what_is_printed_is_acknowledged_and_nothing_else() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn a_consumer_can_be_stopped_while_it_starts_and_while_nobody_reads() {
+fn stops_while_starting_and_with_a_blocked_reader() {
     let broker = plain();
     let consumer = Consumer::start("pulsar://no.such.host.invalid", "t", &[]);
     consumer.until_ready(502);
@@ -63,7 +63,7 @@ fn a_closed_stdout_ends_the_consumer_and_the_message_stays() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn what_cannot_be_read_goes_to_the_dead_letter_topic() {
+fn an_unreadable_message_becomes_a_dead_letter() {
     let broker = plain();
     let (topic, dead) = ("letters", "dead-letters");
     let reader = Consumer::start(&broker.service_url(), dead, &[]);
@@ -80,7 +80,7 @@ fn what_cannot_be_read_goes_to_the_dead_letter_topic() {
     assert_eq!(consumer.until_messages(1), ["m"]);
     assert_eq!(reader.until_messages(1), ["sealed"]);
     until_backlog(&broker, topic, SUBSCRIPTION, 0);
-    // Delivered, and delivered again twice.
+    // Delivered once, and redelivered twice.
     assert_eq!(consumer.metric("entries_unreadable_total"), 3);
     assert_eq!(consumer.metric("messages_dead_lettered_total"), 1);
     consumer.stop().well();
@@ -89,7 +89,7 @@ fn what_cannot_be_read_goes_to_the_dead_letter_topic() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn a_consumer_that_is_killed_hands_over() {
+fn another_consumer_continues_after_a_kill() {
     let broker = plain();
     let start =
         || Consumer::start(&broker.service_url(), "handed-over", &[("PULSAR_SUBSCRIPTION_TYPE", "Failover")]);
@@ -110,12 +110,12 @@ fn a_consumer_that_is_killed_hands_over() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn what_was_delivered_too_often_goes_to_the_dead_letter_topic() {
+fn a_message_redelivered_too_often_is_a_dead_letter() {
     let broker = plain();
     let (topic, dead) = ("too-often", "dead-too-often");
     let reader = Consumer::start(&broker.service_url(), dead, &[]);
     reader.until_ready(200);
-    // Another consumer of the subscription refuses the message until it was delivered again three times, and leaves.
+    // Another consumer rejects the message until its third redelivery, and leaves.
     let refuser = raw::Refuser::start(&broker.service_url(), topic, SUBSCRIPTION);
     send(&broker, topic, "m", 1, &[]);
     refuser.refuse(1, 3);
@@ -132,13 +132,13 @@ fn what_was_delivered_too_often_goes_to_the_dead_letter_topic() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn a_large_batch_that_was_delivered_too_often_arrives_whole() {
+fn a_large_batch_becomes_complete_dead_letters() {
     let broker = plain();
     let (topic, dead) = ("large-letter", "dead-large-letter");
     let reader = Consumer::start(&broker.service_url(), dead, &[]);
     reader.until_ready(200);
     let refuser = raw::Refuser::start(&broker.service_url(), topic, SUBSCRIPTION);
-    // More messages than a producer of the crate lets wait.
+    // More messages than the queue of the crate's producer.
     raw::send_batch(&broker.service_url(), topic, &numbered("m", 300));
     refuser.refuse(300, 3);
     let variables = [("PULSAR_DEAD_LETTER_TOPIC", dead), ("PULSAR_MAX_REDELIVER_COUNT", "2")];
@@ -154,7 +154,7 @@ fn a_large_batch_that_was_delivered_too_often_arrives_whole() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn what_comes_again_with_a_message_that_was_asked_for_is_printed_once() {
+fn prints_messages_once_despite_a_redelivery_request() {
     let broker = plain();
     let topic = "asked-for-again";
     let variables =
@@ -164,12 +164,12 @@ fn what_comes_again_with_a_message_that_was_asked_for_is_printed_once() {
     for _ in 0..3 {
         raw::send_encrypted(&broker.service_url(), topic, b"sealed");
     }
-    // Whenever one of those is asked for, all that is not acknowledged comes.
+    // Each request for one of those returns all unacknowledged messages.
     send(&broker, topic, "m", 3_000, &["--no-batching"]);
     consumer.until_messages(3_000);
     let unreadable = || consumer.metric("entries_unreadable_total");
     let before = unreadable();
-    until("they are asked for and come again", || (unreadable() >= before + 30).then_some(()));
+    until("the broker redelivers them", || (unreadable() >= before + 30).then_some(()));
     until_backlog(&broker, topic, SUBSCRIPTION, 3);
     assert_eq!(consumer.metric("messages_received_total"), 3_000);
     assert!(consumer.stop().well() == numbered("m", 3_000));

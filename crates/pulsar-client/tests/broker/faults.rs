@@ -1,4 +1,4 @@
-//! Brokers that go away and come back.
+//! Brokers that disappear and return.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ const SUBSCRIPTION: &str = "first-subscription";
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn nothing_that_was_confirmed_is_lost_when_the_broker_is_killed() {
+fn loses_no_confirmed_message_when_the_broker_is_killed() {
     let broker = own("killed");
     let topic = "killed";
     let consumer = Consumer::start(&broker.service_url(), topic, &[]);
@@ -56,7 +56,7 @@ fn nothing_that_was_confirmed_is_lost_when_the_broker_is_killed() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn a_topic_that_moves_is_followed() {
+fn follows_a_moved_topic() {
     let broker = plain();
     let topic = "moves";
     let consumer = Consumer::start(&broker.service_url(), topic, &[]);
@@ -80,7 +80,7 @@ fn a_topic_that_moves_is_followed() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn nothing_of_a_broker_listens_outside_loopback() {
+fn a_broker_listens_only_on_loopback() {
     let broker = own("listens");
     let pid = broker.process().unwrap().unwrap().pid;
     let sockets: BTreeSet<String> = fs::read_dir(format!("/proc/{pid}/fd"))
@@ -94,7 +94,7 @@ fn nothing_of_a_broker_listens_outside_loopback() {
         let Ok(table) = fs::read_to_string(format!("/proc/{pid}/net/{file}")) else { continue };
         for line in table.lines().skip(1) {
             let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-            // Address, state and inode, as proc(5) has them. 0A is listening; UDP has no such state.
+            // Address, state and inode, as in proc(5). 0A means listening; UDP has no such state.
             if sockets.contains(fields[9]) && (file.starts_with("udp") || fields[3] == "0A") {
                 listening.insert(fields[1].to_owned(), file);
             }

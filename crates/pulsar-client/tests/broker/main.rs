@@ -1,5 +1,5 @@
-//! The programs against real brokers. `cargo xtask test` runs them; `cargo xtask test --pulsar FILTER` runs those whose
-//! names contain FILTER. Nothing here asserts how long something takes.
+//! Tests the programs with real brokers. `cargo xtask test` runs them; `cargo xtask test --pulsar FILTER`
+//! runs those whose names contain FILTER. No test asserts a duration.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 

@@ -1,4 +1,4 @@
-//! The programs as processes, and the brokers that they meet.
+//! The programs as processes, and their brokers.
 
 use std::env;
 use std::io::{BufRead as _, BufReader, Read};
@@ -14,10 +14,10 @@ use quintet_localcluster::pulsar::{Broker, Lifetime, Options};
 use quintet_localcluster::variables;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything may take on a busy machine.
+/// The time limit of a wait on a busy machine.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// A broker that tests share, or one of one test, by its name: whoever comes first starts it.
+/// A shared broker, or one of a single test, by its name. The first test starts it.
 fn broker(name: &str, auth: bool, tls: Option<Lifetime>) -> Broker {
     let prefix = env::var(variables::BROKERS).expect("these tests are run by `cargo xtask test --pulsar ''`");
     let options = Options { auth, tls, ..Options::new(format!("{prefix}-{name}")) };
@@ -29,7 +29,7 @@ pub fn plain() -> Broker {
     broker("plain", false, None)
 }
 
-/// A broker that asks for tokens, for all tests.
+/// A broker that requires tokens, for all tests.
 pub fn with_tokens() -> Broker {
     broker("tokens", true, None)
 }
@@ -39,12 +39,12 @@ pub fn with_tls(name: &str, lifetime: Lifetime) -> Broker {
     broker(name, false, Some(lifetime))
 }
 
-/// A broker for one test, which may do with it what it wants.
+/// A broker for one test, which may change it.
 pub fn own(name: &str) -> Broker {
     broker(name, false, None)
 }
 
-/// Waits until something is so.
+/// Waits for a condition.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -56,7 +56,7 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A consumer that runs.
+/// A running consumer.
 pub struct Consumer {
     child: Child,
     port: u16,
@@ -64,7 +64,7 @@ pub struct Consumer {
     stderr: Arc<Mutex<Vec<String>>>,
 }
 
-/// How a consumer ended.
+/// The end of a consumer.
 pub struct Ended {
     /// Its exit code.
     pub code: Option<i32>,
@@ -86,14 +86,14 @@ fn collect(from: impl Read + Send + 'static) -> Arc<Mutex<Vec<String>>> {
 }
 
 impl Consumer {
-    /// Starts a consumer of a broker's topic. What it prints is read.
+    /// Starts a consumer of a topic, and reads its output.
     pub fn start(server: &str, topic: &str, variables: &[(&str, &str)]) -> Self {
         let mut consumer = Self::unread(server, topic, variables);
         consumer.read();
         consumer
     }
 
-    /// The same, but nobody reads what it prints.
+    /// Starts a consumer of a topic without reading its output.
     pub fn unread(server: &str, topic: &str, variables: &[(&str, &str)]) -> Self {
         let port = ports::one().unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_pulsar-consumer"))
@@ -111,12 +111,12 @@ impl Consumer {
         Self { child, port, stdout: Arc::default(), stderr }
     }
 
-    /// Begins to read what it prints.
+    /// Starts to read its output.
     pub fn read(&mut self) {
         self.stdout = collect(self.child.stdout.take().unwrap());
     }
 
-    /// Takes the pipe that it prints to.
+    /// Takes the pipe of its standard output.
     pub fn take_stdout(&mut self) -> ChildStdout {
         self.child.stdout.take().unwrap()
     }
@@ -126,12 +126,12 @@ impl Consumer {
         self.child.id()
     }
 
-    /// What it answers to a probe.
+    /// Its answer to a probe.
     pub fn probe(&self, path: &str) -> Option<(u16, String)> {
         http::get(self.port, path)
     }
 
-    /// Waits until it answers so.
+    /// Waits for this answer.
     pub fn until_ready(&self, status: u16) -> String {
         until(&format!("/readyz answers {status}"), || match self.probe("/readyz") {
             Some((code, body)) if code == status => Some(body),
@@ -149,12 +149,12 @@ impl Consumer {
         line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
     }
 
-    /// The payloads that it has printed so far.
+    /// The printed payloads.
     pub fn messages(&self) -> Vec<String> {
         messages(&self.stdout.lock().unwrap())
     }
 
-    /// Waits until it has printed so many messages, and returns them.
+    /// Waits for this number of printed messages, and returns them.
     pub fn until_messages(&self, count: usize) -> Vec<String> {
         until(&format!("{count} messages"), || {
             let printed = self.stdout.lock().unwrap().len();
@@ -162,7 +162,7 @@ impl Consumer {
         })
     }
 
-    /// Waits until it has said something on stderr.
+    /// Waits for a text on stderr.
     pub fn until_said(&self, what: &str) {
         until(what, || self.stderr.lock().unwrap().iter().any(|line| line.contains(what)).then_some(()));
     }
@@ -172,7 +172,7 @@ impl Consumer {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// SIGTERM, and how it ended.
+    /// Sends SIGTERM, and returns the end.
     pub fn stop(self) -> Ended {
         self.signal(Signal::TERM);
         self.ended()
@@ -181,7 +181,7 @@ impl Consumer {
     /// Waits until it ends.
     pub fn ended(mut self) -> Ended {
         let status = until("the consumer ends", || self.child.try_wait().unwrap());
-        // The threads that read are at the end once the pipes are.
+        // The reading threads end with the pipes.
         let lines = |of: &Arc<Mutex<Vec<String>>>| {
             until("the last line", || (Arc::strong_count(of) == 1).then(|| of.lock().unwrap().clone()))
         };
@@ -194,19 +194,19 @@ impl Drop for Consumer {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("the consumer said: {:#?}", self.stderr.lock().unwrap());
+            eprintln!("stderr of the consumer: {:#?}", self.stderr.lock().unwrap());
         }
     }
 }
 
 impl Ended {
-    /// It ended well.
+    /// Asserts a success.
     pub fn well(self) -> Vec<String> {
         assert_eq!(self.code, Some(0), "{:?}", self.stderr);
         messages(&self.stdout)
     }
 
-    /// It ended by itself, with one line that says why.
+    /// Asserts a failure with one line, and returns the line.
     pub fn badly(&self, code: i32) -> &str {
         assert_eq!(self.code, Some(code), "{:?}", self.stderr);
         let errors: Vec<&String> = self.stderr.iter().filter(|line| line.starts_with("error: ")).collect();
@@ -217,22 +217,24 @@ impl Ended {
 
 fn messages(lines: &[String]) -> Vec<String> {
     let payload = |line: &String| {
-        line.strip_prefix("Message Received: ").unwrap_or_else(|| panic!("{line:?} is no message")).to_owned()
+        line.strip_prefix("Message Received: ")
+            .unwrap_or_else(|| panic!("{line:?} is not a message"))
+            .to_owned()
     };
     lines.iter().map(payload).collect()
 }
 
-/// A producer, run to its end.
+/// Runs a producer.
 pub fn produce(server: &str, topic: &str, args: &[&str]) -> Output {
     produce_with(server, topic, &[], args)
 }
 
-/// The same with more variables.
+/// Runs a producer with more variables.
 pub fn produce_with(server: &str, topic: &str, variables: &[(&str, &str)], args: &[&str]) -> Output {
     producer(server, topic, variables, args).output().unwrap()
 }
 
-/// A producer, to be run.
+/// The command of a producer.
 pub fn producer(server: &str, topic: &str, variables: &[(&str, &str)], args: &[&str]) -> Command {
     let mut producer = Command::new(env!("CARGO_BIN_EXE_pulsar-producer"));
     producer
@@ -245,7 +247,7 @@ pub fn producer(server: &str, topic: &str, variables: &[(&str, &str)], args: &[&
     producer
 }
 
-/// Sends messages `MESSAGE 1` to `MESSAGE COUNT`, and makes sure that it worked.
+/// Sends messages `MESSAGE 1` to `MESSAGE COUNT`, and asserts the success.
 pub fn send(broker: &Broker, topic: &str, message: &str, count: usize, args: &[&str]) {
     let count = count.to_string();
     let args = [&["--message", message, "--count", &count], args].concat();
@@ -258,13 +260,13 @@ pub fn numbered(message: &str, count: usize) -> Vec<String> {
     (1..=count).map(|number| format!("{message} {number}")).collect()
 }
 
-/// Those, in any order.
+/// Sorted messages, to compare them in any order.
 pub fn sorted(mut messages: Vec<String>) -> Vec<String> {
     messages.sort();
     messages
 }
 
-/// Waits until a subscription has nothing left to acknowledge.
+/// Waits until a subscription has this backlog.
 pub fn until_backlog(broker: &Broker, topic: &str, subscription: &str, backlog: i64) {
     let admin = broker.admin().unwrap();
     until(&format!("a backlog of {backlog}"), || {
@@ -276,14 +278,14 @@ pub fn until_backlog(broker: &Broker, topic: &str, subscription: &str, backlog: 
     });
 }
 
-/// A file of a test, which goes with the broker.
+/// A file of a test, which is deleted with the broker.
 pub fn own_file(broker: &Broker, name: &str, text: &str) -> PathBuf {
     let file = broker.dir().join(name);
     std::fs::write(&file, text).unwrap();
     file
 }
 
-/// Writes a file whole, as the kubelet changes a mounted one.
+/// Replaces a file atomically, as the kubelet does.
 pub fn replace(file: &Path, text: &str) {
     let new = file.with_extension("new");
     std::fs::write(&new, text).unwrap();

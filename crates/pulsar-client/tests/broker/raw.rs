@@ -1,5 +1,5 @@
-//! Clients that do what ours never do: a producer of messages that cannot be read and of batches that are as large as one
-//! says, and a consumer that refuses them.
+//! Clients with unusual behavior: a producer of unreadable messages and of batches of any size, and a
+//! consumer that rejects messages.
 
 use futures::{SinkExt as _, StreamExt as _};
 use prost::Message as _;
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio_util::codec::Framed;
 
-/// Sends a message that says that it is encrypted.
+/// Sends a message that claims to be encrypted.
 pub fn send_encrypted(server: &str, topic: &str, data: &[u8]) {
     let metadata = Metadata {
         encryption_keys: vec![EncryptionKeys { key: "key".to_owned(), ..EncryptionKeys::default() }],
@@ -73,7 +73,7 @@ fn send_entry(server: &str, topic: &str, metadata: Metadata, data: Vec<u8>) {
     });
 }
 
-/// A consumer that refuses what it gets.
+/// A consumer that rejects its messages.
 pub struct Refuser {
     runtime: Runtime,
     consumer: std::cell::RefCell<Consumer<Vec<u8>, TokioExecutor>>,
@@ -92,7 +92,7 @@ impl Refuser {
         Self { runtime, consumer: consumer.into() }
     }
 
-    /// Refuses an entry of so many messages so many times, and keeps it when it comes after that.
+    /// Rejects an entry this number of times, and then keeps it.
     pub fn refuse(&self, messages: u32, times: u32) {
         let mut consumer = self.consumer.borrow_mut();
         self.runtime.block_on(async {
@@ -107,7 +107,7 @@ impl Refuser {
         });
     }
 
-    /// Closes the subscription, so that what it keeps goes to others.
+    /// Closes the consumer, so that its entries go to others.
     pub fn leave(self) {
         let mut consumer = self.consumer.into_inner();
         self.runtime.block_on(async { Box::pin(consumer.close()).await.unwrap() });

@@ -1,4 +1,4 @@
-//! /readyz says why a consumer has no subscription, and that it has one again.
+//! /readyz names the reason why a consumer has no subscription.
 
 use quintet_localcluster::cluster::ports;
 
@@ -6,16 +6,16 @@ use crate::program::{Consumer, plain, send, until};
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn a_broker_that_cannot_be_reached_is_tried_for_ever() {
+fn retries_an_unreachable_broker_without_end() {
     let port = ports::one().unwrap();
     let refused = Consumer::start(&format!("pulsar://127.0.0.1:{port}"), "t", &[]);
     let unknown = Consumer::start("pulsar://no.such.host.invalid:6650", "t", &[]);
     assert!(refused.until_ready(502).contains("cannot connect"));
-    assert!(unknown.until_ready(502).contains("host is not known"));
+    assert!(unknown.until_ready(502).contains("unknown host"));
     until("several tries", || (refused.metric("reconnects_total") > 3).then_some(()));
     let said = refused.stop();
-    // What lasts is said once.
-    let complaints = said.stderr.iter().filter(|line| line.contains("trying again")).count();
+    // The same problem is reported once.
+    let complaints = said.stderr.iter().filter(|line| line.contains("retrying")).count();
     assert_eq!(complaints, 1, "{:?}", said.stderr);
     assert!(said.well().is_empty());
     assert!(unknown.stop().well().is_empty());
@@ -23,7 +23,7 @@ fn a_broker_that_cannot_be_reached_is_tried_for_ever() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn what_does_not_speak_pulsar_is_not_ready() {
+fn is_not_ready_with_another_protocol() {
     let broker = plain();
     let web = broker.admin_url().replace("http://", "pulsar://");
     let consumer = Consumer::start(&web, "t", &[]);
@@ -37,7 +37,7 @@ fn what_does_not_speak_pulsar_is_not_ready() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn an_absent_topic_is_waited_for() {
+fn waits_for_a_missing_topic() {
     let broker = plain();
     let admin = broker.admin().unwrap();
     let topic = "public/strict/later";
@@ -54,14 +54,14 @@ fn an_absent_topic_is_waited_for() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn the_second_consumer_of_an_exclusive_subscription_waits_and_takes_over() {
+fn a_second_exclusive_consumer_waits_and_takes_over() {
     let broker = plain();
     let start =
         || Consumer::start(&broker.service_url(), "exclusive", &[("PULSAR_SUBSCRIPTION_TYPE", "Exclusive")]);
     let first = start();
     first.until_ready(200);
     let second = start();
-    assert!(second.until_ready(409).contains("taken"));
+    assert!(second.until_ready(409).contains("in use"));
     send(&broker, "exclusive", "for the first", 1, &[]);
     assert_eq!(first.until_messages(1), ["for the first"]);
     first.stop().well();
@@ -73,7 +73,7 @@ fn the_second_consumer_of_an_exclusive_subscription_waits_and_takes_over() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn another_type_of_subscription_is_told_that_it_is_taken() {
+fn another_subscription_type_is_a_conflict() {
     let broker = plain();
     let first = Consumer::start(&broker.service_url(), "types", &[]);
     first.until_ready(200);

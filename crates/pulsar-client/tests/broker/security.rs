@@ -16,7 +16,7 @@ fn token_file(broker: &Broker, name: &str, token: &str) -> String {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn a_token_that_is_accepted_lets_messages_through() {
+fn an_accepted_token_lets_messages_through() {
     let broker = with_tokens();
     let token = path(&broker.token_file());
     let variables = [("PULSAR_TOKEN_FILE", token.as_str())];
@@ -30,7 +30,7 @@ fn a_token_that_is_accepted_lets_messages_through() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn a_token_that_is_refused_ends_the_programs() {
+fn a_rejected_token_ends_the_programs() {
     let broker = with_tokens();
     let past = SystemTime::now() - Duration::from_mins(1);
     let tokens = [
@@ -41,18 +41,18 @@ fn a_token_that_is_refused_ends_the_programs() {
     for token in &tokens {
         let variables = [("PULSAR_TOKEN_FILE", token.as_str())];
         let ended = Consumer::start(&broker.service_url(), "refused", &variables).ended();
-        assert!(ended.badly(3).contains("the token was refused"), "{:?}", ended.stderr);
+        assert!(ended.badly(3).contains("the broker rejected the token"), "{:?}", ended.stderr);
         let output = produce_with(&broker.service_url(), "refused", &variables, &[]);
         assert_eq!(output.status.code(), Some(3));
         assert!(output.stdout.is_empty());
     }
     let ended = Consumer::start(&broker.service_url(), "refused", &[]).ended();
-    assert!(ended.badly(3).contains("asks for a token"), "{:?}", ended.stderr);
+    assert!(ended.badly(3).contains("requires a token"), "{:?}", ended.stderr);
 }
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn files_that_are_missing_end_the_consumer() {
+fn missing_files_end_the_consumer() {
     let broker = with_tokens();
     let ended =
         Consumer::start(&broker.service_url(), "t", &[("PULSAR_TOKEN_FILE", "/nonexistent/token")]).ended();
@@ -64,7 +64,7 @@ fn files_that_are_missing_end_the_consumer() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn a_role_without_rights_waits_for_them() {
+fn a_role_without_permission_waits_for_it() {
     let broker = with_tokens();
     let admin = broker.admin().unwrap();
     admin.create_namespace("public/others").unwrap();
@@ -79,7 +79,7 @@ fn a_role_without_rights_waits_for_them() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn a_token_that_runs_out_is_read_anew() {
+fn reads_a_new_token_when_the_old_one_expires() {
     let broker = with_tokens();
     let short = || {
         let ends = SystemTime::now() + Duration::from_secs(30);
@@ -94,13 +94,13 @@ fn a_token_that_runs_out_is_read_anew() {
     first.until_ready(200);
     second.until_ready(200);
     replace(&renewed, &broker.token(ROLE, None).unwrap());
-    // The broker asks both for another token, and lets one stay.
+    // The broker requests another token from both, and accepts one.
     let ended = second.ended();
-    assert!(ended.badly(3).contains("the token was refused"), "{:?}", ended.stderr);
+    assert!(ended.badly(3).contains("the broker rejected the token"), "{:?}", ended.stderr);
     assert_eq!((first.metric("reconnects_total"), first.metric("connected")), (0, 1));
-    // A new connection shows the new token too.
+    // A new connection uses the new token too.
     broker.admin().unwrap().unload("runs-out").unwrap();
-    first.until_said("trying again");
+    first.until_said("retrying");
     first.until_ready(200);
     first.stop().well();
 }
@@ -129,7 +129,7 @@ fn tls_needs_the_brokers_ca() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn an_expired_certificate_is_waited_for_until_it_is_renewed() {
+fn waits_until_an_expired_certificate_is_renewed() {
     let broker = with_tls("tls-expired", Lifetime::Expired);
     let ca = path(&broker.ca_file());
     let consumer = Consumer::start(&broker.service_url(), "renewed", &[("PULSAR_TLS_CA_FILE", &ca)]);

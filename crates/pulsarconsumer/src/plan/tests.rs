@@ -18,7 +18,7 @@ fn now() -> Timestamp {
     START.parse().unwrap()
 }
 
-/// The post's sample without its label, at which the post's operator panicked.
+/// The tutorial's sample without its label, which made the tutorial's operator panic.
 fn consumer() -> PulsarConsumer {
     serde_json::from_value(json!({
         "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
@@ -46,7 +46,7 @@ fn world(deployment: Option<Deployment>) -> World {
     world
 }
 
-/// The API server has carried out the plan's apply: this process knows that the object has the generation after it.
+/// Records the answer to the plan's apply: the object has this generation after it.
 fn answered(world: &mut World, plan: &ConsumerPlan, generation: i64) {
     for action in plan.steps.iter().flatten() {
         if let Action::Effect(attempt) = action {
@@ -64,7 +64,7 @@ fn decoded(raw: Value) -> Deployment {
     serde_json::from_value(raw).unwrap()
 }
 
-/// What is applied onto nothing.
+/// The body of a first apply.
 fn wanted(consumer: &PulsarConsumer) -> Value {
     match plan(consumer, &world(None), now()).steps.remove(0).remove(0) {
         Action::Apply { body, .. } => body,
@@ -72,7 +72,7 @@ fn wanted(consumer: &PulsarConsumer) -> Value {
     }
 }
 
-/// What the server makes of what is applied: identity, defaults, and a status of so many ready pods.
+/// The stored object after an apply: with identity, defaults, and a status with this number of ready pods.
 fn stored(body: Value, ready: i32) -> Value {
     let mut raw = body;
     raw["metadata"]["uid"] = json!("d");
@@ -89,18 +89,18 @@ fn stored(body: Value, ready: i32) -> Value {
     raw
 }
 
-/// The Deployment of this consumer as it is once everything has settled.
+/// The converged Deployment of this consumer.
 fn settled(consumer: &PulsarConsumer) -> Value {
     stored(wanted(consumer), consumer.spec.replicas)
 }
 
-/// The consumer as it is once the plan's status was written.
+/// The consumer with the status of its plan.
 fn told(mut consumer: PulsarConsumer, world: &World, at: Timestamp) -> PulsarConsumer {
     consumer.status = plan(&consumer, world, at).status;
     consumer
 }
 
-/// The body and the force of the one apply, if there is one.
+/// The body and `force` of the only apply, if there is one.
 fn applies(plan: &Plan<PulsarConsumerStatus, Attempt>) -> Option<(&Value, bool)> {
     let actions: Vec<_> =
         plan.steps.iter().flatten().filter(|action| !matches!(action, Action::Effect(_))).collect();
@@ -121,7 +121,7 @@ fn condition(plan: &Plan<PulsarConsumerStatus, Attempt>, type_: &str) -> (String
 }
 
 #[test]
-fn the_deployment_is_the_posts_and_no_more_than_we_own() {
+fn applies_the_tutorials_deployment_with_only_owned_fields() {
     let first = plan(&consumer(), &world(None), now());
     let expected = json!({
         "apiVersion": "apps/v1",
@@ -178,17 +178,17 @@ fn the_deployment_is_the_posts_and_no_more_than_we_own() {
 }
 
 #[test]
-fn the_objects_own_labels_are_for_finding_the_deployment_and_select_nothing() {
+fn the_objects_labels_are_not_in_the_selector() {
     let mut labelled = consumer();
     labelled.metadata.labels =
         Some([("app".to_owned(), "x".to_owned()), (NAME_LABEL.to_owned(), "y".to_owned())].into());
     let (with, without) = (wanted(&labelled), wanted(&consumer()));
     assert_eq!(with["metadata"]["labels"], json!({"app": "x", NAME_LABEL: "sample-pulsarcrd"}));
-    assert_eq!(with["spec"], without["spec"], "neither selector nor template, which would roll the pods");
+    assert_eq!(with["spec"], without["spec"], "neither the selector nor the template changes");
 }
 
 #[test]
-fn the_objects_image_wins_over_the_managers() {
+fn the_spec_overrides_the_managers_image() {
     let mut own = consumer();
     own.spec.image = Some("mine:1".into());
     assert_eq!(wanted(&own)["spec"]["template"]["spec"]["containers"][0]["image"], "mine:1");
@@ -199,7 +199,7 @@ fn the_objects_image_wins_over_the_managers() {
 fn reports_each_step_until_it_is_ready() {
     let mut consumer = consumer();
     let first = plan(&consumer, &world(None), now());
-    assert!(applies(&first).is_some() && first.status.is_none(), "one write: the apply alone");
+    assert!(applies(&first).is_some() && first.status.is_none(), "only the apply");
 
     let young = settled(&consumer);
     let at = |status: Value| {
@@ -224,7 +224,7 @@ fn reports_each_step_until_it_is_ready() {
 }
 
 #[test]
-fn the_status_says_what_the_deployment_reports() {
+fn the_status_has_the_deployments_figures() {
     let mut consumer = consumer();
     consumer.spec.replicas = 3;
     let world = world(Some(decoded(stored(wanted(&consumer), 2))));
@@ -250,8 +250,8 @@ fn the_status_says_what_the_deployment_reports() {
 
 #[rstest]
 #[case::ready(1, 1, 1, None, "True", "ConsumersReady", "1 of 1 consumers are ready.")]
-#[case::more_than_wanted(1, 2, 1, None, "True", "ConsumersReady", "2 of 1 consumers are ready.")]
-#[case::stale_figures(1, 1, 0, None, "Unknown", "NotObservedYet", "This was not looked at yet.")]
+#[case::more_than_desired(1, 2, 1, None, "True", "ConsumersReady", "2 of 1 consumers are ready.")]
+#[case::stale_figures(1, 1, 0, None, "Unknown", "NotObservedYet", "Not observed yet.")]
 #[case::stale_figures_of_too_few(2, 1, 0, None, "False", "ConsumersNotReady", "1 of 2 consumers are ready.")]
 #[case::trouble(
     1,
@@ -271,7 +271,7 @@ fn the_status_says_what_the_deployment_reports() {
     "ConsumersReady",
     "1 of 1 consumers are ready: too slow"
 )]
-#[case::zero(0, 0, 1, None, "True", "ConsumersReady", "No consumer is wanted.")]
+#[case::zero(0, 0, 1, None, "True", "ConsumersReady", "No consumer is desired.")]
 fn available_follows_readiness(
     #[case] wanted: i32,
     #[case] ready: i32,
@@ -291,7 +291,7 @@ fn available_follows_readiness(
     assert_eq!(condition(&plan, "Available"), (status.into(), reason.into(), message.into()));
 }
 
-/// The consumer's settled Deployment with one member changed, or added. A change of the spec changes the generation.
+/// The converged Deployment with one changed or added member. A change of the spec changes the generation.
 fn changed(consumer: &PulsarConsumer, parent: &str, member: &str, value: Value) -> World {
     let mut raw = settled(consumer);
     raw.pointer_mut(parent).unwrap()[member] = value;
@@ -299,7 +299,7 @@ fn changed(consumer: &PulsarConsumer, parent: &str, member: &str, value: Value) 
     world(Some(decoded(raw)))
 }
 
-/// The pods' spec, and their one container, in a Deployment.
+/// The pods' spec and their container in a Deployment.
 const POD: &str = "/spec/template/spec";
 const CONTAINER_ZERO: &str = "/spec/template/spec/containers/0";
 
@@ -316,12 +316,12 @@ const CONTAINER_ZERO: &str = "/spec/template/spec/containers/0";
 #[case::label_gone("/metadata", "labels", json!({"other": "x"}))]
 #[case::template_label("/spec/template/metadata/labels", "quintet.dev/kind", json!("x"))]
 #[case::mark_gone("/metadata", "annotations", json!({}))]
-fn drift_is_repaired(#[case] parent: &str, #[case] member: &str, #[case] value: Value) {
+fn repairs_drift(#[case] parent: &str, #[case] member: &str, #[case] value: Value) {
     let consumer = consumer();
     let plan = plan(&consumer, &changed(&consumer, parent, member, value), now());
     let (body, force) = applies(&plan).unwrap();
     assert!(force);
-    // The UID keeps an object away that has taken the name meanwhile.
+    // The UID protects another object that has the name meanwhile.
     let mut expected = wanted(&consumer);
     expected["metadata"]["uid"] = json!("d");
     assert_eq!(*body, expected);
@@ -339,11 +339,11 @@ fn drift_is_repaired(#[case] parent: &str, #[case] member: &str, #[case] value: 
 #[case::label("/metadata/labels", "team", json!("a"))]
 #[case::restarted("/spec/template/metadata", "annotations", json!({"kubectl.kubernetes.io/restartedAt": "x"}))]
 #[case::paused("/spec", "paused", json!(true))]
-fn keeps_what_others_add(#[case] parent: &str, #[case] member: &str, #[case] value: Value) {
+fn keeps_fields_of_other_clients(#[case] parent: &str, #[case] member: &str, #[case] value: Value) {
     let consumer = consumer();
     let mut world = changed(&consumer, parent, member, value);
     let first = plan(&consumer, &world, now());
-    // Of the spec nothing is known but that somebody changed it. The apply changes nothing.
+    // The generation shows only that the spec has changed. The apply changes nothing.
     assert_eq!(applies(&first).is_some(), parent.starts_with("/spec"));
     answered(&mut world, &first, 2);
     let second = plan(&consumer, &world, now());
@@ -357,7 +357,7 @@ fn keeps_what_others_add(#[case] parent: &str, #[case] member: &str, #[case] val
 #[case("subscriptionName", json!("other"))]
 #[case("replicas", json!(0))]
 #[case("image", json!("other"))]
-fn every_field_of_the_spec_is_applied(#[case] field: &str, #[case] value: Value) {
+fn applies_every_field_of_the_spec(#[case] field: &str, #[case] value: Value) {
     let mut consumer = consumer();
     let before = world(Some(decoded(settled(&consumer))));
     let mut spec = serde_json::to_value(&consumer.spec).unwrap();
@@ -365,7 +365,7 @@ fn every_field_of_the_spec_is_applied(#[case] field: &str, #[case] value: Value)
     consumer.spec = serde_json::from_value(spec).unwrap();
     let plan = plan(&consumer, &before, now());
     assert!(applies(&plan).unwrap().1);
-    assert_eq!(plan.status, None, "what the Deployment makes of it is said when it is known");
+    assert_eq!(plan.status, None, "the status waits for the Deployment");
     let after = world(Some(decoded(settled(&consumer))));
     assert!(super::plan(&consumer, &after, now()).steps.is_empty());
 }
@@ -373,14 +373,14 @@ fn every_field_of_the_spec_is_applied(#[case] field: &str, #[case] value: Value)
 #[rstest]
 #[case::another_kind(Some(("StatefulSet", "db", "x")), "belongs to StatefulSet db.")]
 #[case::an_earlier_one(Some(("PulsarConsumer", "sample", "x")), "belongs to PulsarConsumer sample (UID x).")]
-#[case::nobody(None, "belongs to nobody.")]
-fn a_strangers_deployment_is_left_alone(#[case] owner: Option<(&str, &str, &str)>, #[case] words: &str) {
+#[case::no_controller(None, "belongs to no controller.")]
+fn ignores_a_foreign_deployment(#[case] owner: Option<(&str, &str, &str)>, #[case] words: &str) {
     let consumer = consumer();
     let mut raw = settled(&consumer);
     raw["metadata"]["ownerReferences"] = match owner {
         Some((kind, name, uid)) => json!([
             {"apiVersion": "x/v1", "kind": kind, "name": name, "uid": uid, "controller": true}]),
-        // An owner that is no controller does not count.
+        // An owner that is not a controller does not count.
         None => json!([{"apiVersion": "x/v1", "kind": "X", "name": "sample", "uid": "me"}]),
     };
     raw["spec"]["replicas"] = json!(9);
@@ -402,7 +402,7 @@ fn a_strangers_deployment_is_left_alone(#[case] owner: Option<(&str, &str, &str)
 }
 
 #[test]
-fn leaves_a_deployment_of_another_operator_alone() {
+fn ignores_a_deployment_of_another_operator() {
     let consumer = consumer();
     let mut raw = settled(&consumer);
     raw["metadata"]["annotations"] = json!({"deployment.kubernetes.io/revision": "1"});
@@ -416,7 +416,7 @@ fn leaves_a_deployment_of_another_operator_alone() {
 }
 
 #[test]
-fn a_refusal_waits_and_is_said_in_the_servers_words() {
+fn quotes_a_refusal_and_waits() {
     let consumer = consumer();
     let until = now() + SignedDuration::from_secs(10);
     let refusal = Refusal {
@@ -437,7 +437,7 @@ fn a_refusal_waits_and_is_said_in_the_servers_words() {
     assert_eq!(condition(&refused, "Available").1, "DeploymentMissing");
     assert!(applies(&plan(&consumer, &world, until)).is_some());
 
-    // What runs goes on, and is said to.
+    // The running pods continue, and the status reports them.
     let mut changed = consumer.clone();
     changed.spec.image = Some("other".into());
     world.deployment = Some(Arc::new(decoded(settled(&consumer))));
@@ -447,11 +447,11 @@ fn a_refusal_waits_and_is_said_in_the_servers_words() {
         (condition(&running, "Applied").0, condition(&running, "Available").0),
         ("False".into(), "True".into())
     );
-    // A refusal of what is no longer asked for is nobody's.
+    // A refusal does not count after the spec has changed.
     assert_eq!(condition(&plan(&consumer, &world, now()), "Applied").0, "True");
 }
 
-/// The settled Deployment at a generation, with another image where `is_changed`.
+/// The converged Deployment at a generation, with another image if `is_changed`.
 fn at_generation(consumer: &PulsarConsumer, generation: i64, is_changed: bool) -> Arc<Deployment> {
     let mut raw = settled(consumer);
     raw["metadata"]["generation"] = json!(generation);
@@ -463,13 +463,13 @@ fn at_generation(consumer: &PulsarConsumer, generation: i64, is_changed: bool) -
 }
 
 #[test]
-fn repairs_three_times_and_then_ever_more_seldom() {
+fn repairs_three_times_and_then_with_backoff() {
     let consumer = consumer();
     let mut world = world(None);
     let create = plan(&consumer, &world, now());
     answered(&mut world, &create, 1);
     let (mut at, mut generation) = (now(), 1);
-    // Another controller changes the image within a second, whatever we do.
+    // Another controller always changes the image back within a second.
     for wait in [0, 0, 0, 60, 120, 240, 480, 960, 1_920, 3_600, 3_600] {
         world.deployment = Some(at_generation(&consumer, generation + 1, true));
         if wait > 0 {
@@ -494,7 +494,7 @@ fn repairs_three_times_and_then_ever_more_seldom() {
     asked.spec.topic = "other".into();
     assert!(applies(&plan(&asked, &world, at)).is_some());
 
-    // What held for long is repaired at once when it changes.
+    // After a long time without a change, a repair is immediate again.
     let late = at + SignedDuration::from_hours(3);
     let repair = plan(&consumer, &world, late);
     assert!(applies(&repair).is_some());
@@ -507,7 +507,7 @@ fn repairs_three_times_and_then_ever_more_seldom() {
 #[case::before_the_apply(1, None, true)]
 #[case::between_apply_and_status(2, Some(1), true)]
 #[case::after_the_status(2, Some(2), false)]
-fn a_new_manager_repeats_an_apply_that_no_status_tells_of(
+fn a_new_manager_repeats_an_apply_without_a_status(
     #[case] generation: i64,
     #[case] told: Option<i64>,
     #[case] is_applied: bool,
@@ -524,7 +524,7 @@ fn a_new_manager_repeats_an_apply_that_no_status_tells_of(
     world.deployment = Some(at_generation(&consumer, generation, false));
     let first = plan(&consumer, &world, now());
     assert_eq!(applies(&first).is_some(), is_applied);
-    // It changes nothing, the watch shows nothing, and it is recorded.
+    // The repetition changes nothing and causes no event, but is recorded.
     answered(&mut world, &first, generation);
     assert!(!is_applied || first.again == Some(now() + FOLLOW_UP));
     let second = plan(&consumer, &world, now() + FOLLOW_UP);
@@ -539,7 +539,7 @@ fn a_new_manager_repeats_an_apply_that_no_status_tells_of(
 }
 
 #[test]
-fn repairs_a_change_that_came_before_the_answer_was_seen() {
+fn repairs_a_change_before_the_answer_is_visible() {
     let consumer = consumer();
     let mut world = changed(&consumer, CONTAINER_ZERO, "image", json!("evil"));
     let first = plan(&consumer, &world, now());
@@ -553,10 +553,10 @@ fn repairs_a_change_that_came_before_the_answer_was_seen() {
 fn repeats_an_apply_after_a_stale_cache_or_a_lost_answer() {
     let consumer = consumer();
     let mut world = world(None);
-    // The answer is lost: it is not known which generation the apply made.
+    // The answer is lost, so the generation after the apply is unknown.
     world.deployment = Some(at_generation(&consumer, 2, false));
     assert!(applies(&plan(&consumer, &world, now())).is_some());
-    // The cache is behind the answer. KEDA's caches may be; a repetition changes nothing.
+    // The cache is behind the answer, as KEDA's caches may be. A repetition changes nothing.
     let first = plan(&consumer, &world, now());
     answered(&mut world, &first, 2);
     world.deployment = Some(at_generation(&consumer, 1, false));
@@ -566,7 +566,7 @@ fn repeats_an_apply_after_a_stale_cache_or_a_lost_answer() {
 }
 
 #[test]
-fn another_object_of_the_same_name_and_generation_is_applied() {
+fn applies_to_another_object_of_the_same_generation() {
     let consumer = consumer();
     let mut raw = settled(&consumer);
     raw["metadata"]["uid"] = json!("restored");
@@ -584,7 +584,7 @@ fn accepts_what_another_manager_applied_meanwhile() {
 }
 
 #[test]
-fn new_defaults_of_the_api_server_are_no_change() {
+fn new_defaults_of_the_api_server_cause_no_apply() {
     let consumer = consumer();
     let mut raw = settled(&consumer);
     raw["spec"]["template"]["spec"]["newDefault"] = json!("x");
@@ -593,16 +593,17 @@ fn new_defaults_of_the_api_server_are_no_change() {
 }
 
 #[test]
-fn a_webhook_that_changes_every_apply_is_the_servers_answer() {
+fn accepts_a_webhook_that_changes_every_apply() {
     let consumer = consumer();
-    // The same change each time: the second apply changes nothing.
+    // The webhook makes the same change each time, so the second apply changes nothing.
     let mut world = world(None);
     let create = plan(&consumer, &world, now());
     answered(&mut world, &create, 1);
     world.deployment = Some(at_generation(&consumer, 1, true));
     assert!(plan(&consumer, &world, now()).steps.is_empty());
 
-    // Another change each time, also when the Deployment controller writes: each apply returns a new generation, and is the last.
+    // The webhook makes another change each time, even for the Deployment controller. Each apply returns a
+    // new generation, and is the last.
     let mut generation = 1;
     for _ in 0..3 {
         world.deployment = Some(at_generation(&consumer, generation + 1, true));
@@ -620,9 +621,9 @@ fn a_webhook_that_changes_every_apply_is_the_servers_answer() {
 #[rstest]
 #[case::annotation("annotations", json!({}))]
 #[case::label("labels", json!({}))]
-fn a_webhook_that_removes_metadata_is_not_fought(#[case] member: &str, #[case] value: Value) {
+fn accepts_a_webhook_that_removes_metadata(#[case] member: &str, #[case] value: Value) {
     let consumer = consumer();
-    // Of metadata the generation tells nothing.
+    // A change of metadata does not change the generation.
     let mut world = changed(&consumer, "/metadata", member, value);
     for _ in 0..4 {
         let repair = plan(&consumer, &world, now());
@@ -631,14 +632,14 @@ fn a_webhook_that_removes_metadata_is_not_fought(#[case] member: &str, #[case] v
     }
     let overruled = plan(&consumer, &world, now());
     assert_eq!(condition(&overruled, "Applied").1, "Overruled");
-    // A new manager knows by the UID that it is ours.
+    // A new manager recognizes its own object by the UID.
     let mut told = consumer;
     told.status = overruled.status;
     world.attempts.clear();
     assert!(applies(&plan(&told, &world, now())).is_some());
 }
 
-/// The settled Deployment, scaled by a HorizontalPodAutoscaler.
+/// The converged Deployment, scaled by a HorizontalPodAutoscaler.
 fn autoscaled(consumer: &PulsarConsumer, generation: i64, replicas: i32) -> Arc<Deployment> {
     let mut raw = settled(consumer);
     raw["metadata"]["generation"] = json!(generation);
@@ -664,7 +665,7 @@ fn leaves_replicas_to_an_autoscaler_of_the_deployment() {
         assert!(body["spec"]["replicas"].is_null(), "{body}");
         assert_eq!(body["metadata"]["annotations"], wanted(&consumer)["metadata"]["annotations"]);
         answered(&mut world, &left, generation);
-        // The manager does not repeat it every minute either, and reports it.
+        // The manager does not repeat the apply every minute, and reports the autoscaler.
         for minute in 0..3 {
             let quiet = plan(&consumer, &world, now() + SignedDuration::from_mins(minute));
             assert!(quiet.steps.is_empty() && quiet.again.is_none());
@@ -673,7 +674,7 @@ fn leaves_replicas_to_an_autoscaler_of_the_deployment() {
             assert!(message.starts_with("kube-controller-manager scales Deployment"), "{message}");
         }
     }
-    // The last change wins: one of the PulsarConsumer is applied, once.
+    // The last change wins: a change of the PulsarConsumer is applied once.
     consumer.spec.replicas = 3;
     let asked = plan(&consumer, &world, now());
     assert_eq!(applies(&asked).unwrap().0["spec"]["replicas"], 3);
@@ -681,7 +682,7 @@ fn leaves_replicas_to_an_autoscaler_of_the_deployment() {
     world.deployment = Some(autoscaled(&consumer, 21, 7));
     let left = plan(&consumer, &world, now());
     assert!(applies(&left).unwrap().0["spec"]["replicas"].is_null());
-    // Scaled by hand to what is asked for, it is as specified.
+    // Manually scaled to the desired number, it matches the spec.
     answered(&mut world, &left, 21);
     world.deployment = Some(autoscaled(&consumer, 22, 3));
     let applied = plan(&consumer, &world, now());
@@ -690,7 +691,7 @@ fn leaves_replicas_to_an_autoscaler_of_the_deployment() {
 }
 
 #[test]
-fn repairs_what_else_changed_while_an_autoscaler_scales() {
+fn repairs_other_fields_beside_an_autoscaler() {
     let consumer = consumer();
     let mut world = world(None);
     let mut scaled = (*autoscaled(&consumer, 2, 5)).clone();
@@ -708,7 +709,7 @@ fn a_first_apply_does_not_force() {
 }
 
 #[test]
-fn a_deployment_on_its_way_out_is_awaited() {
+fn waits_for_a_terminating_deployment() {
     let consumer = consumer();
     let mut raw = settled(&consumer);
     raw["metadata"]["deletionTimestamp"] = json!(START);
@@ -719,14 +720,14 @@ fn a_deployment_on_its_way_out_is_awaited() {
 }
 
 #[test]
-fn an_object_that_goes_gets_nothing() {
+fn plans_nothing_for_a_deleted_object() {
     let mut consumer = consumer();
     consumer.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
     assert_eq!(plan(&consumer, &world(None), now()), Plan::default());
 }
 
 #[test]
-fn the_schema_is_the_posts_with_what_it_meant() {
+fn the_schema_has_the_tutorials_fields() {
     let crd = serde_json::to_value(PulsarConsumer::crd()).unwrap();
     let version = &crd["spec"]["versions"][0];
     let schema = &version["schema"]["openAPIV3Schema"]["properties"]["spec"];
@@ -749,7 +750,7 @@ fn the_schema_is_the_posts_with_what_it_meant() {
     assert_eq!(columns, ["Server", "Topic", "Subscription", "Replicas", "Ready", "Backlog", "Age"]);
 }
 
-/// The sample with further fields.
+/// The sample with more fields.
 fn with(fields: &Value) -> PulsarConsumer {
     let mut spec = serde_json::to_value(consumer().spec).unwrap();
     for (field, value) in fields.as_object().unwrap() {
@@ -780,17 +781,13 @@ fn variable(container: &Value, name: &str) -> Option<String> {
 #[case(json!({ "receiverQueueSize": 10 }), "PULSAR_RECEIVER_QUEUE_SIZE", "10")]
 #[case(json!({ "env": [{ "name": "A", "value": "b" }] }), "A", "b")]
 #[case(json!({ "healthPort": 9000 }), "PULSAR_HTTP_BIND_ADDRESS", "[::]:9000")]
-fn further_fields_are_told_in_the_environment(
-    #[case] fields: Value,
-    #[case] name: &str,
-    #[case] value: &str,
-) {
+fn sets_variables_for_further_fields(#[case] fields: Value, #[case] name: &str, #[case] value: &str) {
     assert_eq!(variable(&container(&with(&fields)), name).as_deref(), Some(value));
     assert_eq!(variable(&container(&consumer()), name), None);
 }
 
 #[test]
-fn secrets_are_mounted_and_in_no_variable() {
+fn mounts_secrets_and_sets_no_variable_from_them() {
     let secured = with(&json!({
         "serverAddress": "pulsar+ssl://broker:6651",
         "auth": { "tokenSecret": { "name": "credentials", "key": "jwt" } },
@@ -815,7 +812,7 @@ fn secrets_are_mounted_and_in_no_variable() {
 }
 
 #[test]
-fn pod_settings_are_the_pods() {
+fn copies_pod_settings_to_the_pods() {
     let settings = json!({
         "labels": { "team": "a", "pulsarcrd": "stolen" },
         "annotations": { "x": "y" },
@@ -843,24 +840,24 @@ fn pod_settings_are_the_pods() {
     }
     assert!(
         template["spec"]["automountServiceAccountToken"].is_null(),
-        "whether the account's token is mounted is the account's business"
+        "the ServiceAccount decides about its token"
     );
     let container = &template["spec"]["containers"][0];
     assert_eq!(container["resources"]["limits"]["cpu"], "1");
     assert_eq!(container["imagePullPolicy"], "Never");
     assert!(
         container["securityContext"]["readOnlyRootFilesystem"].is_null(),
-        "what mine writes is not known"
+        "another image may write files"
     );
 }
 
 #[rstest]
-#[case::the_posts_image(json!({}), None, None)]
+#[case::the_tutorials_image(json!({}), None, None)]
 #[case::the_managers_own(json!({}), Some(8080), Some(8080))]
 #[case::another_image(json!({ "image": "mine" }), Some(8080), None)]
-#[case::another_image_that_answers(json!({ "image": "mine", "healthPort": 9000 }), None, Some(9000))]
+#[case::another_image_with_probes(json!({ "image": "mine", "healthPort": 9000 }), None, Some(9000))]
 #[case::switched_off(json!({ "healthPort": 0 }), Some(8080), None)]
-fn who_answers_probes_is_probed(
+fn probes_images_with_a_health_port(
     #[case] fields: Value,
     #[case] default: Option<u16>,
     #[case] port: Option<u16>,
@@ -877,7 +874,7 @@ fn who_answers_probes_is_probed(
 }
 
 #[test]
-fn an_exclusive_subscription_is_recreated_and_a_foreign_rolling_update_goes_first() {
+fn exclusive_uses_recreate_and_removes_rolling_update() {
     let exclusive = with(&json!({ "subscriptionType": "Exclusive" }));
     assert_eq!(wanted(&exclusive)["spec"]["strategy"], json!({ "type": "Recreate" }));
     let plan = plan(&exclusive, &world(Some(decoded(settled(&consumer())))), now());
@@ -904,7 +901,7 @@ fn unknown() -> Reading {
 }
 
 #[test]
-fn the_backlog_is_told_and_a_restart_writes_nothing() {
+fn reports_the_backlog_and_writes_nothing_after_a_restart() {
     let asks = with(&json!({ "adminURL": "http://broker:8080" }));
     let mut world = world(Some(decoded(settled(&asks))));
     world.backlog = Some(figures(7));
@@ -913,7 +910,7 @@ fn the_backlog_is_told_and_a_restart_writes_nothing() {
     assert_eq!((status.backlog, status.unacked, status.consumers), (Some(7), Some(0), Some(1)));
     assert_eq!(condition(&first, "BacklogObserved").0, "True");
 
-    // A new process has not looked yet.
+    // A new process has not read it yet.
     let asks = told(asks, &world, now());
     world.backlog = None;
     let second = plan(&asks, &world, now() + SignedDuration::from_mins(5));
@@ -925,14 +922,14 @@ fn the_backlog_is_told_and_a_restart_writes_nothing() {
     assert_eq!(third.status.unwrap().backlog, Some(7));
     assert_eq!(third.events.len(), 1);
 
-    // Who no longer asks is told nothing.
+    // Without adminURL the figures are removed.
     let mut quiet = asks;
     quiet.spec.admin_url = None;
     let fourth = plan(&quiet, &world, now()).status.unwrap();
     assert_eq!((fourth.backlog, fourth.consumers, fourth.conditions.len()), (None, None, 2));
 }
 
-/// A PulsarConsumer that is scaled.
+/// A PulsarConsumer with autoscaling.
 fn scaled() -> PulsarConsumer {
     with(&json!({
         "adminURL": "https://broker:8443/",
@@ -942,12 +939,12 @@ fn scaled() -> PulsarConsumer {
     }))
 }
 
-/// KEDA, and no object of it.
+/// KEDA is installed and has no objects.
 fn nothing_of_keda() -> Keda {
     Keda::There { scaled_object: None, trigger_authentication: None }
 }
 
-/// What is applied of KEDA's, in order, for a settled Deployment.
+/// The applied objects of KEDA in order, beside a converged Deployment.
 fn keda_applies(consumer: &PulsarConsumer, keda: Keda, known: Option<Reading>) -> Vec<Value> {
     let mut world = world(Some(decoded(settled(consumer))));
     world.keda = keda;
@@ -962,7 +959,7 @@ fn keda_applies(consumer: &PulsarConsumer, keda: Keda, known: Option<Reading>) -
 }
 
 #[test]
-fn keda_is_told_in_its_own_words() {
+fn applies_the_objects_of_keda() {
     let bodies = keda_applies(&scaled(), nothing_of_keda(), Some(figures(0)));
     let [authentication, object] = &bodies[..] else { panic!("{bodies:?}") };
     let owner = json!([{
@@ -1001,23 +998,26 @@ fn keda_is_told_in_its_own_words() {
 }
 
 #[test]
-fn keda_is_told_of_partitions_once_they_are_known() {
-    assert!(keda_applies(&scaled(), nothing_of_keda(), None).is_empty(), "the topic is looked at first");
+fn waits_for_the_partitions_of_the_topic() {
+    assert!(
+        keda_applies(&scaled(), nothing_of_keda(), None).is_empty(),
+        "waits for the first read of the topic"
+    );
     let partitioned = Reading { partitioned: Some(true), ..figures(0) };
     let bodies = keda_applies(&scaled(), nothing_of_keda(), Some(partitioned));
     assert_eq!(bodies[1]["spec"]["triggers"][0]["metadata"]["isPartitionedTopic"], "true");
-    // What it was told stays while the topic cannot be read, after a restart or for another reason.
+    // The last value stays while the topic cannot be read, for instance after a restart.
     let stored = |body: &Value| Some(Arc::new(keda_object(body.clone())));
     let keda = Keda::There { trigger_authentication: stored(&bodies[0]), scaled_object: stored(&bodies[1]) };
     for known in [None, Some(unknown())] {
         assert!(keda_applies(&scaled(), keda.clone(), known).is_empty());
     }
-    // A topic that cannot be read from the beginning keeps nobody from being scaled later.
+    // An unreadable topic counts as not partitioned, so that KEDA can scale later.
     let bodies = keda_applies(&scaled(), nothing_of_keda(), Some(unknown()));
     assert_eq!(bodies[1]["spec"]["triggers"][0]["metadata"]["isPartitionedTopic"], "false");
 }
 
-/// A KEDA object as the server stores it.
+/// A stored object of KEDA.
 fn keda_object(mut body: Value) -> KedaObject {
     body["metadata"]["uid"] = json!(body["kind"]);
     body["metadata"]["generation"] = json!(1);
@@ -1029,7 +1029,7 @@ fn keda_object(mut body: Value) -> KedaObject {
 #[case::silent(Some(json!([])), "Unknown", "KedaPending")]
 #[case::unready(Some(json!([{ "type": "Ready", "status": "False", "message": "no token" }])), "False", "ScaledObjectNotReady")]
 #[case::ready(Some(json!([{ "type": "Ready", "status": "True", "message": "ok" }])), "True", "ScaledObjectReady")]
-fn autoscaling_says_what_keda_says(
+fn autoscaling_ready_reports_kedas_condition(
     #[case] conditions: Option<Value>,
     #[case] status: &str,
     #[case] reason: &str,
@@ -1050,7 +1050,7 @@ fn autoscaling_says_what_keda_says(
 }
 
 #[test]
-fn what_is_no_longer_scaled_leaves_nothing_and_a_strangers_stays() {
+fn deletes_its_keda_objects_and_keeps_foreign_ones() {
     let bodies = keda_applies(&scaled(), nothing_of_keda(), Some(figures(0)));
     let [authentication, object] = [0, 1].map(|at| Some(Arc::new(keda_object(bodies[at].clone()))));
     let mut world = world(Some(decoded(settled(&consumer()))));
@@ -1082,7 +1082,7 @@ fn what_is_no_longer_scaled_leaves_nothing_and_a_strangers_stays() {
 }
 
 #[test]
-fn a_leftover_that_may_not_be_deleted_is_tried_again() {
+fn retries_a_rejected_deletion_of_a_keda_object() {
     let bodies = keda_applies(&scaled(), nothing_of_keda(), Some(figures(0)));
     let mut world = world(Some(decoded(settled(&consumer()))));
     let object = Some(Arc::new(keda_object(bodies[1].clone())));
@@ -1098,7 +1098,7 @@ fn a_leftover_that_may_not_be_deleted_is_tried_again() {
 }
 
 #[test]
-fn replicas_are_the_autoscalers_to_write_and_ours_to_apply() {
+fn applies_the_replicas_that_an_autoscaler_wrote() {
     let mut consumer = scaled();
     consumer.spec.replicas = 17;
     assert_eq!(wanted(&consumer)["spec"]["replicas"], 17);
@@ -1106,7 +1106,7 @@ fn replicas_are_the_autoscalers_to_write_and_ours_to_apply() {
     assert_eq!((autoscaling.min_replicas, autoscaling.max_replicas), (None, 2));
 }
 
-/// Pods of the consumer that are not ready.
+/// A pod of the consumer that is not ready.
 fn unready(status: &Value) -> Vec<Arc<Pod>> {
     let pod = json!({
         "metadata": { "name": "pod-1", "namespace": "ns", "uid": "p", "creationTimestamp": START },
@@ -1130,7 +1130,7 @@ fn waiting(reason: &str) -> Value {
 #[case::crashed(json!({ "phase": "Running", "containerStatuses": [{ "name": "c",
     "state": { "waiting": { "reason": "CrashLoopBackOff" } },
     "lastState": { "terminated": { "exitCode": 2, "reason": "Error", "message": "log line\nthe broker refuses the token" } } }] }),
-    "ConsumerFailed", "exit code 2, with the words: the broker refuses the token")]
+    "ConsumerFailed", "exit code 2; last output: the broker refuses the token")]
 #[case::starting(waiting("ContainerCreating"), "ConsumersNotReady", "run: kubectl describe pod pod-1")]
 #[case::not_ready(json!({ "phase": "Running" }), "ConsumersNotReady", "run: kubectl describe pod pod-1")]
 fn reports_why_a_consumer_is_not_ready(#[case] status: Value, #[case] reason: &str, #[case] words: &str) {
@@ -1145,7 +1145,7 @@ fn reports_why_a_consumer_is_not_ready(#[case] status: Value, #[case] reason: &s
 }
 
 #[test]
-fn a_crash_loop_is_said_once_whatever_its_words() {
+fn keeps_the_message_of_a_crash_loop() {
     let mut failing = consumer();
     let mut world = world(Some(decoded(stored(wanted(&failing), 0))));
     let ended = |words: &str| json!({ "terminated": { "exitCode": 1, "reason": "Error", "message": words } });
@@ -1179,7 +1179,7 @@ fn keeps_available_until_the_new_spec_is_counted() {
 }
 
 #[test]
-fn what_is_refused_before_an_apply_is_said_too() {
+fn reports_a_refusal_of_the_preparing_patch() {
     let (verb, consumer) = (Verb::MergePatch, with(&json!({ "subscriptionType": "Exclusive" })));
     let mut world = changed(&super::tests::consumer(), "/metadata", "annotations", json!({}));
     let until = now() + SignedDuration::from_secs(10);
@@ -1190,7 +1190,7 @@ fn what_is_refused_before_an_apply_is_said_too() {
 }
 
 #[test]
-fn another_topic_has_another_backlog() {
+fn a_new_topic_drops_the_old_backlog() {
     let mut asks = with(&json!({ "adminURL": "http://broker:8080" }));
     let mut world = world(Some(decoded(settled(&asks))));
     world.backlog = Some(figures(5_000));
@@ -1207,7 +1207,7 @@ fn another_topic_has_another_backlog() {
 }
 
 #[test]
-fn nothing_is_known_of_keda_and_nothing_is_written() {
+fn writes_nothing_while_keda_is_unknown() {
     let consumer = scaled();
     let mut world = world(Some(decoded(settled(&consumer))));
     world.backlog = Some(figures(0));
@@ -1220,7 +1220,7 @@ fn nothing_is_known_of_keda_and_nothing_is_written() {
 }
 
 #[test]
-fn a_namespace_that_goes_gets_nothing() {
+fn plans_nothing_in_a_terminating_namespace() {
     let mut world = world(None);
     world.refusals.namespace_terminating = true;
     assert_eq!(plan(&consumer(), &world, now()), Plan::default());
@@ -1232,12 +1232,12 @@ fn a_namespace_that_goes_gets_nothing() {
 #[case("busybox:latest", "Always")]
 #[case("busybox:1.0", "IfNotPresent")]
 #[case("busybox@sha256:0", "IfNotPresent")]
-fn images_are_pulled_as_for_every_pod(#[case] image: &str, #[case] policy: &str) {
+fn uses_the_default_pull_policy_of_kubernetes(#[case] image: &str, #[case] policy: &str) {
     assert_eq!(container(&with(&json!({ "image": image })))["imagePullPolicy"], policy);
 }
 
 #[test]
-fn what_a_kubelet_would_expand_stays_as_it_is() {
+fn escapes_references_to_variables() {
     let container = container(&with(&json!({ "topic": "a$(PULSAR_SERVER)" })));
     assert_eq!(variable(&container, "PULSAR_TOPIC").as_deref(), Some("a$$(PULSAR_SERVER)"));
 }

@@ -358,7 +358,7 @@ impl<T: Object> NamespaceInformer<T> {
     pub(super) fn apply(&self, raw: &RawValue, came: bool) -> Result<(Key, String), serde_json::Error> {
         // A panic over one object must end neither the cache of all other objects nor the process.
         let taken = catch_unwind(AssertUnwindSafe(|| self.take_in(raw, came)));
-        match taken.unwrap_or_else(|_| Err("it led to a panic, of which the log has more".to_owned())) {
+        match taken.unwrap_or_else(|_| Err("it caused a panic; see the log".to_owned())) {
             Ok(taken) => Ok(taken),
             Err(error) => self.set_aside(raw, error),
         }
@@ -499,7 +499,10 @@ impl<T: Object> NamespaceInformer<T> {
         });
         if newly {
             let crd = self.inner.resource.crd_name();
-            tracing::warn!(crd, "the cluster does not know this type: waiting for its definition");
+            tracing::warn!(
+                crd,
+                "the API server does not serve this type; waiting for its CustomResourceDefinition"
+            );
         }
     }
 }

@@ -53,7 +53,7 @@ enum Interrupted {
     Kube(#[from] kube::Error),
     #[error("{}", brief_causes(.0))]
     Read(#[from] std::io::Error),
-    #[error("the answer is not the JSON that was expected: {0}")]
+    #[error("unexpected JSON in the answer: {0}")]
     Json(#[from] serde_json::Error),
     #[error("{0}")]
     Protobuf(#[from] Malformed),
@@ -223,7 +223,7 @@ impl<T: Object> Keeper<T> {
             self.interruptions = 0;
         }
         match ended {
-            // An API server or proxy that ends watches at once must not be asked in a tight loop.
+            // Avoid a tight loop with an API server or proxy that ends watches at once.
             Ok(()) if began.elapsed() < Duration::from_secs(1) => self.pause(ABSENT, Some(at)),
             Ok(()) => {
                 if began.elapsed() >= GOOD {
@@ -256,15 +256,15 @@ impl<T: Object> Keeper<T> {
         }
         self.interruptions += 1;
         if interrupted.needs_list() {
-            tell(self.interruptions, resource, interrupted, "lists again");
+            tell(self.interruptions, resource, interrupted, "listing again");
             return self.pause(Duration::from_secs(1), from);
         }
         if interrupted.code() == Some(429) {
             // Just defined types answer 429 for a moment; later the answer means that the API server is busy.
-            tell(self.interruptions, resource, interrupted, "asks again later");
+            tell(self.interruptions, resource, interrupted, "the API server is busy; retrying");
             return self.pause(ABSENT, from);
         }
-        // An outage says nothing about later rejections, so the first rejection after it gets a short pause.
+        // Rejections after an outage are a new problem, so the first one gets a short pause.
         if interrupted.is_silence() {
             self.backoff.reset();
         }
@@ -462,7 +462,7 @@ async fn refusal(answer: Response<kube::client::Body>, is_protobuf: bool) -> kub
     // kube parses any JSON object as a Status, so a missing code means that it is not one.
     let status = status.ok().filter(|status| status.code != 0).unwrap_or_else(|| {
         let words = String::from_utf8_lossy(&body);
-        Status::failure(words.trim(), "not what an API server answers").with_code(code)
+        Status::failure(words.trim(), "not an answer of an API server").with_code(code)
     });
     kube::Error::Api(status.boxed())
 }
@@ -506,7 +506,7 @@ impl<B: AsyncBufRead + Unpin> Events<B> {
         }
         let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
         if length > LARGEST_EVENT {
-            return Err(Malformed("an event that is larger than any object").into());
+            return Err(Malformed("an event that is larger than the limit of objects").into());
         }
         self.frame.resize(length, 0);
         let is_whole = read_whole(&mut self.body, &mut self.frame).await?;

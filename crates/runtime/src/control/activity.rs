@@ -168,14 +168,14 @@ mod tests {
         activity.ends(&key("a"), None);
         assert_eq!(activity.fails(&key("b"), "no", at), 1);
         assert_eq!(activity.fails(&key("b"), "no", at), 2);
-        assert_eq!(activity.fails(&key("b"), "never", at), 1, "another failure is counted anew");
+        assert_eq!(activity.fails(&key("b"), "never", at), 1, "another error restarts the count");
         activity.breaks_off(&key("b"));
-        assert_eq!(activity.now().failing[&key("b")].error, "never", "who breaks off has not succeeded");
+        assert_eq!(activity.now().failing[&key("b")].error, "never", "a requeue keeps the error");
         assert!(activity.now().running.is_empty());
         activity.ends(&key("b"), Some("a quota".to_owned()));
         assert_eq!(activity.in_trouble(), (0, 1));
         activity.fails(&key("b"), "no", at);
-        assert_eq!(activity.now().refused[&key("b")], "a quota", "a pass that fails says nothing about it");
+        assert_eq!(activity.now().refused[&key("b")], "a quota", "a failed reconcile keeps the refusal");
         activity.ends(&key("b"), None);
         assert_eq!(activity.in_trouble(), (0, 0));
         for name in ["c", "d"] {

@@ -47,7 +47,7 @@ pub struct Context {
     pub metrics: Metrics,
     /// The clock that plans read.
     pub clock: Clock,
-    /// Becomes true when the process is asked to stop.
+    /// Becomes true at shutdown.
     pub stop: watch::Receiver<bool>,
     inner: Arc<Inner>,
 }
@@ -310,7 +310,7 @@ impl Context {
         lock(&self.inner.tasks).push((name, Box::pin(task)));
     }
 
-    /// Adds a controller: a task that must run too, and that returns by itself after the process is asked to stop.
+    /// Adds a controller: a task that must run too, and that returns by itself at shutdown.
     pub fn spawn_controller(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         lock(&self.inner.controllers).push((name, Box::pin(task)));
     }
@@ -350,14 +350,14 @@ fn unready(what: &str, health: &Health, began: Instant) -> Option<String> {
     let seconds = |since: &Instant| since.elapsed().as_secs();
     match health {
         Health::Unsynced => {
-            Some(format!("the cache of {what} is not filled yet, after {} s", seconds(&began)))
+            Some(format!("the first list of {what} is not complete after {} s", seconds(&began)))
         }
         Health::Absent { since } => {
             let seconds = seconds(since);
             Some(format!("waiting for the CustomResourceDefinition {what} for {seconds} s"))
         }
         Health::Synced { heard } if heard.elapsed() > SILENCE => {
-            Some(format!("the watch of {what} has been silent for {} s", seconds(heard)))
+            Some(format!("no events from the watch of {what} for {} s", seconds(heard)))
         }
         Health::Synced { .. } => None,
     }
@@ -393,11 +393,11 @@ mod tests {
         let began = Instant::now();
         tokio::time::advance(Duration::from_secs(200)).await;
         let said = |health: Health| unready("pods", &health, began).unwrap_or_default();
-        assert_eq!(said(Health::Unsynced), "the cache of pods is not filled yet, after 200 s");
+        assert_eq!(said(Health::Unsynced), "the first list of pods is not complete after 200 s");
         let absent = Health::Absent { since: began };
         assert_eq!(said(absent), "waiting for the CustomResourceDefinition pods for 200 s");
         let silent = Health::Synced { heard: began };
-        assert_eq!(said(silent), "the watch of pods has been silent for 200 s");
+        assert_eq!(said(silent), "no events from the watch of pods for 200 s");
         assert_eq!(said(Health::Synced { heard: Instant::now() }), "");
     }
 }

@@ -48,7 +48,7 @@ fn undecodable(error: &str) -> Event {
         type_: EventType::Warning,
         reason: "Undecodable",
         action: "Decode",
-        note: format!("This object cannot be understood and is left alone: {error}"),
+        note: format!("Ignoring this object, because it cannot be decoded: {error}"),
     }
 }
 
@@ -97,7 +97,7 @@ impl<R: Reconciler> Controller<R> {
         self.waker.clone()
     }
 
-    /// Runs until the process is asked to stop, then waits for running reconciles.
+    /// Runs until shutdown, then waits for running reconciles.
     pub async fn run(mut self) {
         let mut state = State::new(self.reconciler.name(), &self.context);
         let mut gate = self.context.gate.watch();
@@ -144,7 +144,7 @@ impl<R: Reconciler> Controller<R> {
         if timeout(DRAIN, self.drain(&mut state, &begun, &mut progress)).await.is_err() {
             tracing::warn!(
                 controller = self.reconciler.name(),
-                "passes did not end in time and were cut off"
+                "shutdown timed out; aborting running reconciles"
             );
         }
         // The hand-over can list only what the caches of this process have shown.
@@ -457,7 +457,7 @@ impl State {
             // Not an error: the cache is about to show the change, or another process is the leader.
             Err(Failure::Error(error @ (Error::Stale(_) | Error::NotLeading))) => {
                 self.activity.breaks_off(&key);
-                tracing::debug!(controller, object = %key, outcome = "requeue", %error, "ends early");
+                tracing::debug!(controller, object = %key, outcome = "requeue", %error, "reconcile stopped early");
                 ("requeue", Ended::Failed)
             }
             Err(failure) => {
@@ -478,11 +478,11 @@ impl State {
             Failure::Error(error) => error.to_string(),
             Failure::Panic => {
                 self.metrics.reconcile_panics.with_label_values(&[controller]).inc();
-                "the pass panicked".to_owned()
+                "the reconcile panicked".to_owned()
             }
             Failure::Timeout => {
                 self.metrics.reconcile_timeouts.with_label_values(&[controller]).inc();
-                format!("the pass took longer than {} s", PASS.as_secs())
+                format!("the reconcile took longer than {} s", PASS.as_secs())
             }
         };
         let error = shorten(error, LONGEST_ERROR);
@@ -493,10 +493,10 @@ impl State {
             let duration_ms = millis(took);
             tracing::warn!(
                 controller, object = %key, outcome = "error", duration_ms, times, failing, error,
-                "a pass failed and will be repeated"
+                "reconcile failed; retrying"
             );
         } else {
-            tracing::debug!(controller, object = %key, times, error, "a pass failed as before");
+            tracing::debug!(controller, object = %key, times, error, "reconcile failed again");
         }
         self.metrics.reconcile_errors.with_label_values(&[controller]).inc();
         self.metrics.queue_retries.with_label_values(&self.labels()).inc();

@@ -305,12 +305,12 @@ mod tests {
         let (a, _) = queue.pop(now).unwrap();
         assert!(queue.add(key("a"), Priority::Fresh, now));
         assert!(!queue.add(key("a"), Priority::Fresh, now));
-        assert!(queue.pop(now).is_none(), "one pass at a time");
+        assert!(queue.pop(now).is_none(), "one reconcile at a time");
         queue.done(&a, WELL, now);
         assert!(queue.pop(now).is_some());
         queue.done(&a, WELL, now);
         assert!(queue.pop(now).is_none());
-        assert!(queue.is_empty(), "nothing is remembered of a settled key");
+        assert!(queue.is_empty(), "drops a settled key");
     }
 
     #[test]
@@ -366,9 +366,13 @@ mod tests {
         queue.done(&well, Ended::Well { again, rest: Duration::ZERO }, now);
         queue.forgive(now);
         let (failed, _) = queue.pop(now).unwrap();
-        assert_eq!((&*failed.name, queue.pop(now)), ("failed", None), "the other one's time has not come");
+        assert_eq!(
+            (&*failed.name, queue.pop(now)),
+            ("failed", None),
+            "the timer of the other key has not fired"
+        );
         queue.done(&failed, Ended::Failed, now);
-        assert!(queue.next_timer().unwrap() <= now + FIRST_RETRY, "it begins anew");
+        assert!(queue.next_timer().unwrap() <= now + FIRST_RETRY, "the backoff starts again");
     }
 
     #[test]
@@ -397,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn forget_drops_the_timer_and_the_failures() {
+    fn drops_the_timer_and_failures_of_a_key() {
         let mut queue = Queue::default();
         let now = Instant::now();
         queue.add(key("a"), Priority::Fresh, now);
@@ -418,7 +422,7 @@ mod tests {
         let (running, _) = queue.pop(now).unwrap();
         queue.done(&failing, Ended::Failed, now);
         queue.leave(|key| &*key.name != "other");
-        assert_eq!((queue.depth(), queue.len(), queue.next_timer()), (0, 1, None), "what runs is remembered");
+        assert_eq!((queue.depth(), queue.len(), queue.next_timer()), (0, 1, None), "keeps the running key");
         queue.done(&running, WELL, now);
         assert!(queue.is_empty());
         assert!(queue.add(key("waits"), Priority::Fresh, now), "it may wait again");
@@ -462,7 +466,7 @@ mod tests {
         queue.add(key("a"), Priority::Fresh, later);
         queue.pop(later).unwrap();
         queue.done(&key("a"), Ended::Well { again: Some(again), rest: Duration::ZERO }, later);
-        assert!(queue.pop(again).is_some(), "what was asked for is not forgotten with the rest");
+        assert!(queue.pop(again).is_some(), "the end of the rest keeps the requeue");
     }
 
     #[derive(Clone, Debug)]
@@ -502,7 +506,7 @@ mod tests {
 
         /// In any order of steps, the queue starts each reconcile that is due and no other.
         #[test]
-        fn every_wake_is_followed_by_a_pass(steps in proptest::collection::vec(step(), 1..40)) {
+        fn every_wake_is_followed_by_a_reconcile(steps in proptest::collection::vec(step(), 1..40)) {
             let start = Instant::now();
             let (mut queue, mut now) = (Queue::default(), start);
             let mut owed = [Owed::default(); 3];

@@ -40,8 +40,8 @@ pub(super) struct Passed {
 
 impl Passed {
     /// How long events wait for the next reconcile. Observing and planning take at most a tenth of the time. After a
-    /// reconcile without a write they take at most a 400th, for up to 50 ms: a run of many pods causes hundreds of
-    /// events of which few matter.
+    /// reconcile without a write they take at most a 400th, for up to 50 ms. Few of the hundreds of events of a run
+    /// with many pods matter.
     pub fn rest(&self) -> Duration {
         let dear = if self.thought < CHEAP { Duration::ZERO } else { (self.thought * 9).min(LONGEST_REST) };
         let idle = if self.wrote { Duration::ZERO } else { (self.thought * 400).min(LONGEST_GATHERING) };
@@ -110,7 +110,7 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
     let outcome = if execution.refusals.is_empty() { "success" } else { "refused" };
     pass.log(&execution, wrote_status, outcome, started);
     if execution.news {
-        return Err(Error::Stale(format!("something of {} {key}", reconciler.resource().kind)));
+        return Err(Error::Stale(format!("an object of {} {key}", reconciler.resource().kind)));
     }
     // The next plan reads the refusal and reports it in the status.
     let at_once = execution.refused.then(Instant::now);
@@ -173,7 +173,7 @@ impl<R: Reconciler> Pass<'_, R> {
     ) {
         let object = self.key;
         if !matches!(error, Error::NotLeading) {
-            tracing::debug!(%object, %error, "a plan was not carried out");
+            tracing::debug!(%object, %error, "plan not executed");
         }
         if !matches!(error, Error::Unanswered { is_said: true, .. }) {
             return;
@@ -181,7 +181,7 @@ impl<R: Reconciler> Pass<'_, R> {
         match self.write_status(status, writes).await {
             Ok(StatusWrite::Written) => self.record(events),
             Ok(StatusWrite::Unchanged | StatusWrite::Deferred(_)) => {}
-            Err(error) => tracing::debug!(%object, %error, "nor was its status written"),
+            Err(error) => tracing::debug!(%object, %error, "status not written"),
         }
     }
 
@@ -206,7 +206,7 @@ impl<R: Reconciler> Pass<'_, R> {
         let (writes, refused) = (execution.writes + more, execution.refusals.len());
         if writes > 0 && !self.reconciler.is_quiet() {
             let (controller, duration_ms) = (self.reconciler.name(), millis(started.elapsed()));
-            tracing::info!(controller, object = %self.key, outcome, duration_ms, writes, refused, "carried out");
+            tracing::info!(controller, object = %self.key, outcome, duration_ms, writes, refused, "reconciled");
         }
     }
 

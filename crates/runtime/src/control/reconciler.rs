@@ -15,7 +15,7 @@ pub trait Reconciler: Send + Sync + 'static {
     type Object: Object;
     /// Its status.
     type Status: Serialize + PartialEq + Send + Sync;
-    /// What a plan reads besides the object.
+    /// The input of a plan besides the object.
     type World: Send + Sync;
     /// Side effects that only this kind has; `Infallible` if it has none.
     type Effect: Send;
@@ -58,7 +58,7 @@ pub trait Reconciler: Send + Sync + 'static {
     /// Receives the result of a reconcile's writes, for the kind's own metrics and state.
     fn executed(&self, _key: &Key, _execution: &Execution) {}
 
-    /// Whether every object gets one more reconcile when the process is asked to stop.
+    /// Whether every object gets one more reconcile at shutdown.
     fn has_last_pass(&self) -> bool {
         false
     }

@@ -218,7 +218,7 @@ impl Campaign {
             tracing::info!(identity, handed_over = !handed.is_empty(), "acquired the lease");
             self.gate.hand_over(handed);
         } else if self.held_since.is_none() {
-            tracing::info!(identity, "holds the lease again, as nobody had it meanwhile");
+            tracing::info!(identity, "re-acquired the lease; no other holder in between");
         }
         self.held_since = Some(began);
         (self.holder_told, self.failures) = (None, 0);
@@ -231,9 +231,9 @@ impl Campaign {
         self.failures = 0;
         if self.held_since.take().is_some() {
             self.gate.close();
-            tracing::warn!(holder, "another process holds the lease: lost it, standing by");
+            tracing::warn!(holder, "lost the lease: another process holds the lease; standing by");
         } else if self.holder_told.as_ref() != Some(&holder) {
-            tracing::info!(holder, "another process holds the lease: standing by");
+            tracing::info!(holder, "another process holds the lease; standing by");
         }
         if !self.gate.is_cancelled().await {
             return Err(Error::Uncancelled { holder });
@@ -245,12 +245,12 @@ impl Campaign {
     /// Handles a failed attempt. Returns the pause until the next one.
     fn fail(&mut self, error: &str, began: Moment) -> Duration {
         self.failures += 1;
-        log_repeated!(warn, self.failures, error, "the lease could not be read or renewed");
+        log_repeated!(warn, self.failures, error, "cannot read or renew the lease");
         let renew_deadline = self.settings.renew_deadline;
         if self.held_since.is_some_and(|since| self.gate.elapsed(since) >= renew_deadline) {
             self.held_since = None;
             self.gate.close();
-            tracing::warn!("the renew deadline has passed: nothing is written until the lease is held again");
+            tracing::warn!("the renew deadline has passed; writing nothing until the lease is re-acquired");
         }
         if self.held_since.is_none() {
             // The attempt may have succeeded, and then its predecessor is unknown.
@@ -356,7 +356,7 @@ impl Campaign {
 
     fn stuck(&self) -> Attempt {
         Attempt::Refused(format!(
-            "whoever writes has been stuck for {} s or longer, and does not get the lease",
+            "the process has been stuck for {} s or longer, so it does not acquire the lease",
             self.settings.renew_deadline.as_secs()
         ))
     }
@@ -387,12 +387,7 @@ impl Campaign {
             Ok(Err(error)) => {
                 self.unwatched += 1;
                 let error = brief(&error);
-                log_repeated!(
-                    warn,
-                    self.unwatched,
-                    error,
-                    "the Lease cannot be watched and is asked for instead"
-                );
+                log_repeated!(warn, self.unwatched, error, "cannot watch the Lease; polling it");
                 sleep(settings.retry).await;
                 return;
             }
@@ -425,7 +420,7 @@ impl Campaign {
                 _ => break,
             }
         }
-        // A server that ends watches at once must not be asked in a tight loop.
+        // Avoid a tight loop with a server that ends watches at once.
         let was_short = began.elapsed() < Duration::from_secs(1);
         sleep(if was_short { settings.retry } else { settings.retry.min(Duration::from_millis(200)) }).await;
     }
@@ -452,7 +447,7 @@ impl Campaign {
             Ok(Err(error)) => brief(&error),
             Err(_elapsed) => "no answer in time".to_owned(),
         };
-        tracing::warn!(error, "the lease could not be released: if it is held, others wait until it expires");
+        tracing::warn!(error, "cannot release the lease; if it is held, a standby waits until it expires");
     }
 
     /// Releases the Lease, so that a successor need not wait. Returns whether this process held the Lease.

@@ -69,7 +69,7 @@ pub enum Error {
     },
     /// A write was not cancelled in time, and only the exit of the process can end it.
     #[error(
-        "{holder} holds the lease, and writes of this process could not be cancelled within {} s: it must end",
+        "{holder} holds the lease, and writes of this process could not be cancelled within {} s, so it exits",
         CANCEL.as_secs()
     )]
     Uncancelled {

@@ -42,9 +42,9 @@ impl<S, E> Plan<S, E> {
         self.again = Some(self.again.map_or(at, |already| already.min(at)));
     }
 
-    /// Drops the actions with a waiting refusal, and requeues when the first of them may be retried, so that no plan
-    /// can cause a hot loop. Other writes stay, even in later steps. Claims and effects of later steps are dropped,
-    /// and with them the plan's Events, because they report the writes before them.
+    /// Drops the actions with a waiting refusal, and requeues when the first of them may be retried. So no plan can
+    /// cause a hot loop. Other writes stay, even in later steps. Claims and effects of later steps are dropped, and
+    /// with them the plan's Events, because they report the writes before them.
     pub fn withhold(&mut self, refusals: &Refusals, now: Timestamp) {
         let mut first: Option<Timestamp> = None;
         for step in &mut self.steps {

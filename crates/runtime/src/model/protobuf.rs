@@ -22,7 +22,7 @@ const MAGIC: &[u8] = b"k8s\0";
 
 /// Bytes that are not Kubernetes' protobuf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the answer is not the protobuf that was expected: {0}")]
+#[error("unexpected protobuf in the answer: {0}")]
 pub struct Malformed(pub &'static str);
 
 /// A type that can be read in protobuf: its kind, and the fields that plans read.
@@ -197,7 +197,7 @@ pub fn event(frame: &[u8], of: &Type, line: &mut Vec<u8>) -> Result<(), Malforme
 
 /// Converts an object to JSON, or a Status in its place.
 pub fn object(encoded: &[u8], of: &Type, json: &mut Vec<u8>) -> Result<(), Malformed> {
-    let envelope = encoded.strip_prefix(MAGIC).ok_or(Malformed("an object does not begin as such"))?;
+    let envelope = encoded.strip_prefix(MAGIC).ok_or(Malformed("an object without the magic prefix"))?;
     let envelope = fields(envelope)?;
     let named = fields(bytes(&envelope, 1)?.unwrap_or_default())?;
     let kind = bytes(&named, 2)?.unwrap_or_default();
@@ -241,7 +241,7 @@ fn fields(mut message: &[u8]) -> Result<Vec<(u64, Value<'_>)>, Malformed> {
                 take(&mut message, 4)?;
                 Value::Fixed
             }
-            _ => return Err(Malformed("a field of no known wire type")),
+            _ => return Err(Malformed("a field of an unknown wire type")),
         };
         fields.push((tag >> 3, value));
     }
@@ -280,14 +280,14 @@ fn bytes<'a>(fields: &[(u64, Value<'a>)], number: u32) -> Result<Option<&'a [u8]
 fn of_bytes(value: Value<'_>) -> Result<&[u8], Malformed> {
     match value {
         Value::Bytes(bytes) => Ok(bytes),
-        _ => Err(Malformed("a number where text or a message should be")),
+        _ => Err(Malformed("a number instead of text or a message")),
     }
 }
 
 fn of_varint(value: Value<'_>) -> Result<u64, Malformed> {
     match value {
         Value::Varint(number) => Ok(number),
-        _ => Err(Malformed("no number where one should be")),
+        _ => Err(Malformed("no number where one is required")),
     }
 }
 

@@ -85,7 +85,7 @@ impl Refusals {
         self.by_target.get(&(verb, resource.kind, name.to_owned()))
     }
 
-    /// When the write may be retried, if it was refused.
+    /// When a rejected write may be retried.
     pub fn until(&self, verb: Verb, resource: &Resource, name: &str) -> Option<Timestamp> {
         if self.is_empty() {
             return None;

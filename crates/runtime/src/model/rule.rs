@@ -21,7 +21,7 @@ pub const MANAGER_RULES: &[Rule] = &[Rule {
     group: "events.k8s.io",
     resources: &["events"],
     verbs: &["create", "patch"],
-    why: "Events tell users what was done and what was refused.",
+    why: "Events report writes, and writes that the API server rejected.",
 }];
 
 /// The manager's permissions in its own namespace only (a Role, not a ClusterRole). All verbs except `create` are
@@ -37,44 +37,46 @@ pub const LEADER_ELECTION_RULES: &[Rule] = &[
         group: "coordination.k8s.io",
         resources: &["leases"],
         verbs: &["get", "update", "watch"],
-        why: "It is renewed, and those that stand by watch it.",
+        why: "The leader renews it, and standbys watch it.",
     },
 ];
 
-/// What `uninstall --manager` may do in the manager's namespace. Only `list` is not limited to the one Deployment.
+/// The permissions of `uninstall --manager` in the manager's namespace. All verbs except `list` are limited to the one
+/// Deployment.
 pub const UNINSTALL_MANAGER_RULES: &[Rule] = &[
     Rule {
         group: "apps",
         resources: &["deployments/scale"],
         verbs: &["patch"],
-        why: "The managers are stopped.",
+        why: "Uninstall stops the managers.",
     },
     Rule {
         group: "apps",
         resources: &["deployments"],
         verbs: &["get"],
-        why: "It is asked whether they elect a leader, and whether no more of them are made;",
+        why: "Uninstall reads whether they elect a leader, and whether their rollout is complete.",
     },
     Rule {
         group: "",
         resources: &["pods"],
         verbs: &["list"],
-        why: "those that do not elect are waited for.",
+        why: "Without election, uninstall waits until their pods are gone.",
     },
 ];
 
-/// What `uninstall --manager` may do in the Lease's namespace. Only `create` is not limited to the one Lease.
+/// The permissions of `uninstall --manager` in the Lease's namespace. All verbs except `create` are limited to the one
+/// Lease.
 pub const UNINSTALL_LEASE_RULES: &[Rule] = &[
     Rule {
         group: "coordination.k8s.io",
         resources: &["leases"],
         verbs: &["create"],
-        why: "The Lease is taken, so that no manager writes meanwhile,",
+        why: "Uninstall acquires the Lease, so that no manager writes meanwhile.",
     },
     Rule {
         group: "coordination.k8s.io",
         resources: &["leases"],
         verbs: &["get", "update", "watch", "delete"],
-        why: "and is deleted at the end.",
+        why: "Uninstall deletes the Lease at the end.",
     },
 ];

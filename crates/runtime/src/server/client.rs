@@ -51,7 +51,7 @@ pub enum Error {
     #[error("the client's TLS or authentication settings cannot be used: {0}")]
     Kube(#[from] kube::Error),
     /// The version of this program is not a valid header value.
-    #[error("the user agent is no valid header: {0}")]
+    #[error("the user agent is not a valid header: {0}")]
     UserAgent(#[from] http::header::InvalidHeaderValue),
 }
 
@@ -115,7 +115,7 @@ pub(crate) async fn ask_in_term<T: serde::de::DeserializeOwned>(
     limit: Duration,
     mut request: Request<Vec<u8>>,
 ) -> Option<Result<Result<T, kube::Error>, Elapsed>> {
-    debug_assert!(!request.body().is_empty(), "what has no body has no fence");
+    debug_assert!(!request.body().is_empty(), "the fence needs a body");
     request.extensions_mut().insert(gate.fence(term.since));
     let _writing = gate.writing();
     gate.while_held(term.since, timeout(limit, ask(client, request))).await
@@ -170,10 +170,12 @@ pub fn causes(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
 fn without_quotation(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(KubeconfigError::Parse(error)) = error.downcast_ref() {
         let at = error.location().map(|at| format!(", at line {}, column {}", at.line(), at.column()));
-        return Some(format!("this is no kubeconfig in YAML{}", at.unwrap_or_default()));
+        return Some(format!("it is not a kubeconfig in YAML{}", at.unwrap_or_default()));
     }
     match error.downcast_ref()? {
-        AuthError::AuthExecParse(_) => Some("the credential plugin's answer is no ExecCredential".to_owned()),
+        AuthError::AuthExecParse(_) => {
+            Some("the credential plugin's answer is not an ExecCredential".to_owned())
+        }
         // The error quotes the command with its arguments and environment.
         AuthError::AuthExecRun { out, .. } => {
             Some(format!("the credential plugin failed with {}", out.status))
@@ -182,7 +184,7 @@ fn without_quotation(error: &(dyn std::error::Error + 'static)) -> Option<String
         AuthError::AuthExec(said)
             if ["Target ", "Failed to query "].iter().any(|begin| said.starts_with(begin)) =>
         {
-            Some("the credential helper's answer has no token where one is looked for".to_owned())
+            Some("the credential helper's answer has no token in the expected place".to_owned())
         }
         _ => None,
     }
@@ -254,7 +256,7 @@ fn type_of(path: &str) -> String {
 /// The request was not sent, because of a Retry-After pause. The message omits the remaining time, so that equal
 /// failures have equal messages.
 #[derive(Debug, thiserror::Error)]
-#[error("the API server has asked to be left alone for a while (Retry-After)")]
+#[error("the API server requested a pause (Retry-After)")]
 pub struct Resting;
 
 /// Limits the wait for response headers, counts and times every request, and obeys Retry-After.
@@ -387,12 +389,12 @@ mod tests {
     fn does_not_quote_the_answer_of_a_credential_plugin() {
         let answer = "apiVersion: [s3cret, {";
         let Err(KubeconfigError::Parse(parse)) = kube::config::Kubeconfig::from_yaml(answer) else {
-            panic!("it is no YAML")
+            panic!("the error is not about YAML")
         };
-        assert!(parse.to_string().contains("s3cret"), "there is something to leave out");
+        assert!(parse.to_string().contains("s3cret"), "the error quotes it");
         let error = kube::Error::Auth(AuthError::AuthExecParse(parse));
-        assert_eq!(brief(&error), "auth error: the credential plugin's answer is no ExecCredential");
-        assert_eq!(causes(&error), ["auth error: the credential plugin's answer is no ExecCredential"]);
+        assert_eq!(brief(&error), "auth error: the credential plugin's answer is not an ExecCredential");
+        assert_eq!(causes(&error), ["auth error: the credential plugin's answer is not an ExecCredential"]);
     }
 
     #[test]
@@ -401,7 +403,7 @@ mod tests {
         plugin.args(["-c", "echo s3cret; echo s3cret >&2; exit 3", "--token=s3cret"]).env("KEY", "s3cret");
         let out = plugin.output().unwrap();
         let error = AuthError::AuthExecRun { cmd: format!("{plugin:?}"), out: Box::new(out) };
-        assert!(error.to_string().contains("s3cret"), "there is something to leave out");
+        assert!(error.to_string().contains("s3cret"), "the error quotes it");
         let found =
             AuthError::AuthExec("Target Object {\"token\": \"s3cret\"} value \"x\" not found".to_owned());
         for error in [error, found] {

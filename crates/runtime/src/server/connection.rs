@@ -1,10 +1,10 @@
 //! Connections to the API server: they detect a vanished peer, are not reused after a doubt, and send no write after
 //! its term.
 //!
-//! A process may be stopped at any moment and wake when another process leads. So a write checks the clock in two
-//! places: when hyper takes its body, and with it hands the request to the connection ([`Fenced`]); and below TLS
-//! before each system call that sends bytes ([`Connection`]). Nothing is encoded or encrypted between the second
-//! check and the system call. A partly sent write stays incomplete.
+//! A process may be stopped at any moment and wake when another process leads. So a write checks the clock
+//! twice. The first check is when hyper takes its body and hands the request to the connection ([`Fenced`]).
+//! The second is below TLS, before each system call that sends bytes ([`Connection`]). Nothing is encoded or
+//! encrypted between the second check and the system call. A partly sent write stays incomplete.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -99,7 +99,7 @@ impl<C: Connect + Clone + Send + Sync + 'static> Service<Request<Fenced>> for Tr
 
 /// A write was not sent, because its term is over.
 #[derive(Debug, thiserror::Error)]
-#[error("the lease was lost, or not renewed in time, before this was sent")]
+#[error("the lease was lost, or not renewed in time, before the request was sent")]
 struct Late;
 
 /// The term of the write that a connection is sending, if any. Clones are cheap and share their state.
@@ -209,7 +209,7 @@ impl Fenced {
             connected.get_extras(&mut about);
         }
         let sending = about.get::<Sending>();
-        debug_assert!(sending.is_some(), "every connection is one that looks");
+        debug_assert!(sending.is_some(), "every connection checks the fence");
         if let Some(sending) = sending {
             sending.set(Some(fence.clone()));
         }
@@ -327,11 +327,11 @@ mod tests {
             let received: Vec<String> = received.iter().map(verbs).collect();
             if let Some(Err(error)) = written {
                 let error = client::brief(&error);
-                assert!(error.contains("before this was sent"), "{error}");
+                assert!(error.contains("before the request was sent"), "{error}");
                 assert_eq!(received, ["GET"]);
             } else {
                 assert_eq!(received, ["POST GET"]);
-                assert_eq!(looks, 2, "when the body is asked for, and when its bytes leave");
+                assert_eq!(looks, 2, "for the body, and for its bytes");
                 return;
             }
         }

@@ -129,71 +129,71 @@ impl Metrics {
         Ok(Self {
             reconciles: counter(
                 "controller_runtime_reconcile_total",
-                "Passes by controller and result.",
+                "Reconciles by controller and result.",
                 &["controller", "result"],
             )?,
             reconcile_errors: counter(
                 "controller_runtime_reconcile_errors_total",
-                "Passes that failed and will be repeated.",
+                "Failed reconciles that will be retried.",
                 &["controller"],
             )?,
             terminal_errors: counter(
                 "controller_runtime_terminal_reconcile_errors_total",
-                "Passes that failed and will not be repeated: there are none.",
+                "Failed reconciles that will not be retried; always 0.",
                 &["controller"],
             )?,
             reconcile_panics: counter(
                 "controller_runtime_reconcile_panics_total",
-                "Passes that panicked and will be repeated.",
+                "Reconciles that panicked and will be retried.",
                 &["controller"],
             )?,
             reconcile_timeouts: counter(
                 "controller_runtime_reconcile_timeouts_total",
-                "Passes that exceeded their time limit and will be repeated.",
+                "Reconciles that exceeded their time limit and will be retried.",
                 &["controller"],
             )?,
             reconcile_time: histogram(
                 "controller_runtime_reconcile_time_seconds",
-                "How long passes took.",
+                "Duration of reconciles.",
                 &["controller"],
                 pass,
             )?,
             max_concurrent: gauge(
                 "controller_runtime_max_concurrent_reconciles",
-                "How many passes may run side by side.",
+                "The most reconciles at the same time.",
                 &["controller"],
             )?,
             active_workers: gauge(
                 "controller_runtime_active_workers",
-                "How many passes run now.",
+                "Running reconciles.",
                 &["controller"],
             )?,
             queue_depth: gauge(
                 "workqueue_depth",
-                "Keys waiting for a pass.",
+                "Keys waiting for a reconcile.",
                 &["name", "controller", "priority"],
             )?,
             queue_adds: counter("workqueue_adds_total", "Keys added.", &["name", "controller"])?,
             queue_duration: histogram(
                 "workqueue_queue_duration_seconds",
-                "How long keys waited for their pass.",
+                "How long keys waited for their reconcile.",
                 &["name", "controller"],
                 waits.clone(),
             )?,
             work_duration: histogram(
                 "workqueue_work_duration_seconds",
-                "How long passes took.",
+                "Duration of reconciles.",
                 &["name", "controller"],
                 waits,
             )?,
             unfinished_work: seconds(
                 "workqueue_unfinished_work_seconds",
-                "How long the passes that run now have run, together.",
+                "Total running time of the running reconciles.",
                 &["name", "controller"],
             )?,
             longest_running: seconds(
                 "workqueue_longest_running_processor_seconds",
-                "How long the longest of the passes that run now has run.",
+                "Running time of the longest running reconcile.",
                 &["name", "controller"],
             )?,
             request_duration: histogram(
@@ -204,7 +204,7 @@ impl Metrics {
             )?,
             queue_retries: counter(
                 "workqueue_retries_total",
-                "Passes repeated after a failure.",
+                "Reconciles retried after a failure.",
                 &["name", "controller"],
             )?,
             requests: counter(
@@ -219,10 +219,14 @@ impl Metrics {
                 &["name"],
             )?,
             lease: LEASE_NAME.into(),
-            failing: gauge("quintet_failing_objects", "Objects whose last pass failed.", &["controller"])?,
+            failing: gauge(
+                "quintet_failing_objects",
+                "Objects whose last reconcile failed.",
+                &["controller"],
+            )?,
             refused: gauge(
                 "quintet_refused_objects",
-                "Objects for which the API server refuses something that is tried again.",
+                "Objects with a write that the API server rejected and that waits for its retry.",
                 &["controller"],
             )?,
             certificate_reads: plain(
@@ -231,12 +235,12 @@ impl Metrics {
             )?,
             certificate_read_errors: plain(
                 "certwatcher_read_certificate_errors_total",
-                "Those of them after which it could not be used.",
+                "Reads of the certificate after which it could not be used.",
             )?,
             cached: gauge("quintet_informer_objects", "Objects in a cache.", &["resource"])?,
             silence: seconds(
                 "quintet_informer_silence_seconds",
-                "How long ago a watch last said anything. Bookmarks come about once a minute.",
+                "Time since the last event of a watch. Bookmarks come about once a minute.",
                 &["cache"],
             )?,
             undecodable: gauge(

@@ -137,17 +137,17 @@ mod tests {
         assert_eq!(ask().await, (200, "Bearer first".to_owned()));
         std::fs::write(&file, "second").unwrap();
         tokio::time::advance(Duration::from_secs(59)).await;
-        assert_eq!(ask().await.0, 200, "what was read is not old");
+        assert_eq!(ask().await.0, 200, "the token is still fresh");
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(ask().await.1, "Bearer second");
-        assert_eq!(ask().await.0, 401, "nobody knows it yet");
+        assert_eq!(ask().await.0, 401, "the server does not accept it yet");
         *newest.lock().unwrap() = "third";
         std::fs::write(&file, "third").unwrap();
         tokio::time::advance(AGE_REFUSED).await;
         assert_eq!(ask().await, (200, "Bearer third".to_owned()));
         std::fs::remove_file(&file).unwrap();
         tokio::time::advance(AGE).await;
-        assert_eq!(ask().await, (200, "Bearer third".to_owned()), "the last one is better than none");
+        assert_eq!(ask().await, (200, "Bearer third".to_owned()), "keeps the last token if the file is gone");
         assert!(TokenFile::new(&file).is_err());
     }
 }

@@ -15,7 +15,7 @@ pub(super) enum Answer {
     NamespaceTerminating,
 }
 
-/// What an answer says about the outcome of a write.
+/// The outcome of a write, as far as an answer shows it.
 pub(super) enum Sorted {
     /// The outcome is certain.
     Answer(Answer),

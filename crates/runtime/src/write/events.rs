@@ -222,16 +222,16 @@ impl Sender<'_> {
         let Ok(request) = request else { return false };
         match ask_in_term::<IgnoredAny>(self.client, self.gate, self.term, CALL, request).await {
             None => {
-                tracing::debug!("an Event was given up with the lease");
+                tracing::debug!("dropped an Event, because the lease was lost");
                 false
             }
             Some(Ok(Ok(_))) => true,
             Some(Ok(Err(error))) => {
-                tracing::debug!(error = brief(&error), "an Event was not sent");
+                tracing::debug!(error = brief(&error), "cannot send an Event");
                 false
             }
             Some(Err(_elapsed)) => {
-                tracing::debug!("an Event was not sent in time");
+                tracing::debug!("sending an Event timed out");
                 false
             }
         }

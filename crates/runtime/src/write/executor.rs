@@ -40,7 +40,7 @@ pub enum Error {
         verb: Verb,
         /// The object of the request.
         object: String,
-        /// What happened instead of a usable answer.
+        /// The error instead of a usable answer.
         error: String,
         /// Whether the API server answered with InternalError itself. Such a server may still accept other requests.
         is_said: bool,
@@ -49,7 +49,7 @@ pub enum Error {
     #[error("{0} has changed meanwhile")]
     Stale(String),
     /// The API server rejected a write to the owner itself.
-    #[error("the API server refuses {object}: {message}")]
+    #[error("the API server rejected {object}: {message}")]
     Refused {
         /// The object of the write.
         object: String,
@@ -116,7 +116,7 @@ impl Executor {
             let found = match self.reads.read_meta(resource, namespace, name).await {
                 // If the type is no longer served, the written object is gone too.
                 Err(error) if resource.custom && !self.reads.is_served(resource).await.unwrap_or(true) => {
-                    tracing::debug!(error = brief(&error), "the type of what was written is gone");
+                    tracing::debug!(error = brief(&error), "the type of the written object is gone");
                     None
                 }
                 found => found?,
@@ -219,7 +219,7 @@ impl Executor {
             }
             Ok(Answer::Refused { reason, message, quota }) => {
                 execution.refused = true;
-                // A problem with one name, or an earlier refusal, says nothing about the other objects.
+                // A problem with one name, or an earlier refusal, does not concern the other objects.
                 let is_new =
                     !reason.is_of_the_name() && !self.memory.was_refused(owner, verb, &resource, &name);
                 *refused_in_a_row += usize::from(is_new);
@@ -310,8 +310,9 @@ impl Executor {
                 return Ok(Answer::Stale);
             }
             Some(meta) => {
-                let belongs =
-                    meta.owner.map_or_else(|| "nobody".to_owned(), |of| format!("{} {}", of.kind, of.name));
+                let belongs = meta
+                    .owner
+                    .map_or_else(|| "no controller".to_owned(), |of| format!("{} {}", of.kind, of.name));
                 (
                     RefusalReason::NameTaken,
                     format!("{} {name} exists already and belongs to {belongs}", resource.kind),

@@ -1,4 +1,4 @@
-//! What this process stores about each owner: refusals, and writes that the caches must still show. Plans read
+//! The memory of this process about each owner: refusals, and writes that the caches must still show. Plans read
 //! everything else again each time.
 
 use std::collections::{HashMap, HashSet};
@@ -63,7 +63,7 @@ impl Written {
     }
 }
 
-/// What is stored about one owner.
+/// The memory about one owner.
 #[derive(Default)]
 struct Memory {
     written: Written,
@@ -77,7 +77,7 @@ struct Memory {
     status_written: Option<Instant>,
 }
 
-/// What is stored about every owner.
+/// The memory about every owner.
 pub struct OwnerMemory {
     clock: Clock,
     owners: Mutex<HashMap<Arc<str>, Memory>>,
@@ -269,7 +269,7 @@ impl OwnerMemory {
             if verb == Verb::Create {
                 memory.terminating = None;
             }
-            // A creation that was sent before the others were refused does not end the pause.
+            // A creation that was sent before the rejections does not end the pause.
             if verb == Verb::Create
                 && *resource == PODS
                 && memory.refusals.creations.as_ref().is_some_and(|stop| stop.until <= self.clock.now())

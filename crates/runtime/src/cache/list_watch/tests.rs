@@ -69,7 +69,7 @@ async fn follows_a_watch_in_protobuf() {
     let list = |name: &str, version: &str| {
         [frame("ADDED", &named(name, version)), frame("BOOKMARK", &named("", version))].concat()
     };
-    // The last event is cut off, so the next watch starts before it.
+    // The last event is incomplete, so the next watch starts before it.
     let cut = frame("ADDED", &named("c", "5"));
     let events = [
         &frame("ADDED", &named("b", "2"))[..],

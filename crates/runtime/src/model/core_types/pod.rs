@@ -79,8 +79,8 @@ pub struct Pod {
     pub started: Option<Timestamp>,
     /// The failed containers that were not restarted.
     pub exits: Box<[Exit]>,
-    /// When its last container ended. If no container has an end and the pod is Succeeded or Failed, it is the time
-    /// when the pod became not Ready, as for a Job.
+    /// When its last container ended. Without such a time, a Succeeded or Failed pod has the time when it became not
+    /// Ready, as for a Job.
     pub finished: Option<Timestamp>,
     /// Reason and message, if the kubelet rejected the pod at admission (`OutOfcpu: Pod was rejected: ...`).
     pub rejection: Option<Box<str>>,
@@ -408,9 +408,8 @@ fn exit(container: &WireContainer, state: &WireState) -> Option<Exit> {
     Some(Exit { container: container.name.clone(), code: ended.exit_code, reason, message })
 }
 
-/// The failure of a container that waits for its restart. The kubelet syncs a pod only after the backoff: until then
-/// the container is terminated, and only at the end briefly waiting in `CrashLoopBackOff` (seen with Kubernetes
-/// 1.37).
+/// The failure of a container that waits for its restart. The kubelet syncs a pod only after the backoff. Until then
+/// the container is terminated; only at the end is it briefly waiting in `CrashLoopBackOff` (Kubernetes 1.37).
 fn crash(container: &WireContainer, spec: &WirePodSpec) -> Option<Exit> {
     match exit(container, &container.state) {
         Some(exit) => spec.restarts_after(&container.name, exit.code).then_some(exit),

@@ -52,7 +52,7 @@ fn pod() -> Vec<u8> {
         put(13, owner.concat()),
         put(14, "one"),
         put(14, "two"),
-        put(17, "a manager of fields, which nobody reads"),
+        put(17, "managed fields, which the decoder skips"),
     ];
     let ended = [put_number(1, 137), put(3, "OOMKilled"), put(4, ""), put(6, put_number(1, 1_767_225_605))];
     let container =
@@ -132,7 +132,7 @@ fn reads_a_rejection() {
 fn rejects_packed_numbers() {
     let packed = put(2, [1, 2]);
     let refused = message(&packed, EXIT_CODES, &mut Vec::new());
-    assert_eq!(refused, Err(Malformed("no number where one should be")));
+    assert_eq!(refused, Err(Malformed("no number where one is required")));
 }
 
 #[test]
