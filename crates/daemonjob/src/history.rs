@@ -358,7 +358,8 @@ fn fold<'a>(
     if judged.recorded {
         return;
     }
-    if judged.makes_suspect() {
+    // No Ready node is suspect.
+    if node.is_none_or(|node| !node.ready) && judged.makes_suspect() {
         history.risky_pod = Some(judged.rollout);
     }
     if judged.home.is_some()

@@ -279,9 +279,11 @@ impl Entry {
 
     /// The end of the last failed pod, for messages: `exit 1 (Error)`, or only the reason without a
     /// container's end.
-    pub fn told_exit(&self) -> Option<String> {
+    pub fn told_exit(&self) -> Option<impl fmt::Display> {
         let (code, reason) = self.exit.as_deref()?.split_once('/')?;
-        Some(if code.is_empty() { reason.to_owned() } else { format!("exit {code} ({reason})") })
+        Some(fmt::from_fn(move |f| {
+            if code.is_empty() { f.write_str(reason) } else { write!(f, "exit {code} ({reason})") }
+        }))
     }
 
     /// The number of attempts since the node's last success, which determines the backoff.

@@ -1,5 +1,6 @@
 //! The state of one node: done, failed, running, skipped, or the reason why it waits.
 
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -135,12 +136,12 @@ pub struct Reason {
 }
 
 /// A number with its noun, in the singular or the plural.
-pub(crate) fn counted(count: u64, noun: &str) -> String {
-    match (count, noun.strip_suffix('y')) {
-        (1, _) => format!("1 {noun}"),
-        (_, Some(stem)) => format!("{count} {stem}ies"),
-        (_, None) => format!("{count} {noun}s"),
-    }
+pub(crate) fn counted(count: u64, noun: &str) -> impl fmt::Display {
+    fmt::from_fn(move |f| match (count, noun.strip_suffix('y')) {
+        (1, _) => write!(f, "1 {noun}"),
+        (_, Some(stem)) => write!(f, "{count} {stem}ies"),
+        (_, None) => write!(f, "{count} {noun}s"),
+    })
 }
 
 pub(crate) fn because(cause: Cause, message: impl Into<String>) -> Reason {
@@ -313,7 +314,10 @@ impl Judge<'_> {
     /// A failure that no later change of the node ends.
     fn recorded_failure(&self, history: &History<'_>) -> Option<Failure> {
         let latest = history.latest.as_ref()?;
-        let exit = latest.told_exit().map(|exit| format!(", with {exit}")).unwrap_or_default();
+        let exit = fmt::from_fn(|f| match latest.told_exit() {
+            Some(exit) => write!(f, ", with {exit}"),
+            None => Ok(()),
+        });
         let (cause, message) = match self.rules.exceeded(latest, self.key.rollout)? {
             Exceeded::Rule => (
                 Cause::PodFailurePolicy,

@@ -157,8 +157,8 @@ impl<'a> Rules<'a> {
     pub fn fate(&self, pod: &Pod, failures: u32, is_kept_away: bool) -> Fate {
         let asked = pod.meta.deletion_asked();
         // The clock of the node may be behind the clock of the API server.
-        let at = pod.finished.max(asked).max(pod.meta.created).unwrap_or_default();
-        let ended = |outcome, failures| Fate::Ended { outcome, failures, at };
+        let at = || pod.finished.max(asked).max(pod.meta.created).unwrap_or_default();
+        let ended = |outcome, failures| Fate::Ended { outcome, failures, at: at() };
         let disrupted = if is_kept_away { Outcome::Ignored } else { Outcome::Disrupted };
         let mark = asked.and_then(|_| DeletedFor::of(pod));
         match (pod.phase, mark) {

@@ -64,13 +64,15 @@ pub(crate) fn removal(
     let pod = judged.pod;
     let reason = deletion_reason(job, world, survey, rules, judged, now);
     // The annotation determines the outcome of an unbound pod only in these cases.
-    let counts = pod.node.is_some()
-        || reason == Some(DeletedFor::PendingDeadline)
-        || reason == Some(DeletedFor::Misplaced) && judged.home.is_some();
+    let counts = || {
+        pod.node.is_some()
+            || reason == Some(DeletedFor::PendingDeadline)
+            || reason == Some(DeletedFor::Misplaced) && judged.home.is_some()
+    };
     match (reason, judged.deleted_for) {
         _ if !judged.is_counted() => Removal::Keep(None),
         (Some(reason), Some(marked)) if reason == marked => Removal::Delete,
-        (Some(reason), _) if counts => Removal::Mark(reason),
+        (Some(reason), _) if counts() => Removal::Mark(reason),
         (Some(_), _) => Removal::DeleteUnbound,
         (None, Some(_)) => Removal::Unmark,
         (None, None) => {
@@ -121,8 +123,8 @@ fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<D
         Verdict::Continue(_) => pod.node.is_none(),
         Verdict::Refuse(_) => true,
     };
-    let has_started = pod.started.is_some() || pod.phase != Phase::Pending;
-    let hangs = pod.crashed.is_some() && !pod.has_running_container;
+    let has_started = || pod.started.is_some() || pod.phase != Phase::Pending;
+    let hangs = || pod.crashed.is_some() && !pod.has_running_container;
     if is_misplaced {
         Some(DeletedFor::Misplaced)
     } else if judged.recorded || is_doubled(survey, judged) {
@@ -130,7 +132,7 @@ fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<D
         Some(DeletedFor::Superfluous)
     } else if judged.exhausted {
         Some(DeletedFor::Exhausted)
-    } else if !judged.is_current && (!has_started || hangs || survey.replaced.contains(&*pod.meta.uid)) {
+    } else if !judged.is_current && (!has_started() || hangs() || survey.replaced.contains(&*pod.meta.uid)) {
         Some(DeletedFor::Outdated)
     } else {
         None

@@ -77,7 +77,7 @@ struct Sweeper {
 
 fn daemonjob_of(pod: &Pod) -> Option<&Owner> {
     let kind = Resource::of::<DaemonJob>();
-    pod.meta.owner.as_ref().filter(|owner| *owner.group == *kind.group && *owner.kind == *kind.kind)
+    pod.meta.owner.as_deref().filter(|owner| *owner.group == *kind.group && *owner.kind == *kind.kind)
 }
 
 impl Reconciler for Sweeper {

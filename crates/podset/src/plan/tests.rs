@@ -655,13 +655,13 @@ fn releases_and_replaces_a_pod_without_its_labels() {
         let mut world = running(&set, 2);
         let mut strayed = (*world.pods[0]).clone();
         strayed.meta.labels = [kept].into();
-        strayed.meta.owner = Some(quintet_runtime::model::object::Owner {
+        strayed.meta.owner = Some(Arc::new(quintet_runtime::model::object::Owner {
             group: "g".into(),
             kind: "PodSet".into(),
             name: "p".into(),
             uid: "set".into(),
             at: 1,
-        });
+        }));
         let name = strayed.meta.name.clone();
         world.pods[0] = Arc::new(strayed);
         let plan = plan(&set, &world, now());
@@ -1115,12 +1115,14 @@ impl Life {
         }
         for pod in &mut self.cluster.pods {
             // The fixture of pods has no owner references.
-            pod.meta.owner.get_or_insert_with(|| quintet_runtime::model::object::Owner {
-                group: "g".into(),
-                kind: "PodSet".into(),
-                name: "p".into(),
-                uid: "set".into(),
-                at: 0,
+            pod.meta.owner.get_or_insert_with(|| {
+                Arc::new(quintet_runtime::model::object::Owner {
+                    group: "g".into(),
+                    kind: "PodSet".into(),
+                    name: "p".into(),
+                    uid: "set".into(),
+                    at: 0,
+                })
             });
         }
         self.seen();

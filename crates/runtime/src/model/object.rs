@@ -94,7 +94,7 @@ macro_rules! identified_by_meta {
         }
 
         fn owner(&self) -> Option<&$crate::model::object::Owner> {
-            self.meta.owner.as_ref()
+            self.meta.owner.as_deref()
         }
 
         fn terminating(&self) -> bool {
@@ -143,33 +143,35 @@ where
     }
 }
 
-/// The metadata of the slim types, decoded once.
+/// The metadata of the slim types, decoded once. What a plan reads of each of many objects comes first, so that it lies
+/// together in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
 pub struct Meta {
-    /// The namespace; empty for cluster-scoped objects.
-    pub namespace: Arc<str>,
-    /// Name.
-    pub name: Arc<str>,
-    /// UID.
-    pub uid: Arc<str>,
-    /// resourceVersion.
-    pub resource_version: Box<str>,
-    /// The generation; 0 if the type has none.
-    pub generation: i64,
-    /// The time of creation.
-    pub created: Option<Timestamp>,
     /// The deletion timestamp, which includes the grace period.
     pub deleted: Option<Timestamp>,
-    /// The grace period of the deletion, in seconds.
-    pub grace_seconds: i64,
     /// Labels.
     pub labels: Pairs,
     /// The annotations that plans read.
     pub annotations: Pairs,
+    /// The time of creation.
+    pub created: Option<Timestamp>,
+    /// Name.
+    pub name: Arc<str>,
+    /// UID.
+    pub uid: Arc<str>,
+    /// The namespace; empty for cluster-scoped objects.
+    pub namespace: Arc<str>,
     /// Finalizers.
     pub finalizers: Box<[Box<str>]>,
     /// Controller reference.
-    pub owner: Option<Owner>,
+    pub owner: Option<Arc<Owner>>,
+    /// The grace period of the deletion, in seconds.
+    pub grace_seconds: i64,
+    /// resourceVersion.
+    pub resource_version: Box<str>,
+    /// The generation; 0 if the type has none.
+    pub generation: i64,
 }
 
 impl Meta {
@@ -244,7 +246,7 @@ impl Meta {
     /// The JSON patch that removes the controller reference, if its position has not changed; None without a
     /// controller.
     pub fn without_controller(&self) -> Option<Value> {
-        let owner = self.owner.as_ref()?;
+        let owner = self.owner.as_deref()?;
         let path = format!("/metadata/ownerReferences/{}", owner.at);
         Some(json!([
             { "op": "test", "path": "/metadata/uid", "value": &*self.uid },
@@ -264,37 +266,42 @@ impl Meta {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(from = "BTreeMap<Arc<str>, String>")]
 pub struct Pairs {
-    keys: Arc<[Arc<str>]>,
-    /// Where each value ends in `text`.
-    ends: Arc<[usize]>,
     /// The values, one after another.
     text: Arc<str>,
+    shape: Arc<Shape>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+struct Shape {
+    keys: Arc<[Arc<str>]>,
+    /// Where each value ends in the text.
+    ends: Box<[u32]>,
 }
 
 impl Pairs {
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
         // A linear search suffices: the keys are few, and most differ in length.
-        self.value(self.keys.iter().position(|name| **name == *key)?)
+        self.value(self.shape.keys.iter().position(|name| **name == *key)?)
     }
 
     /// All pairs, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.keys.iter().enumerate().filter_map(|(at, key)| Some((&**key, self.value(at)?)))
+        self.shape.keys.iter().enumerate().filter_map(|(at, key)| Some((&**key, self.value(at)?)))
     }
 
     /// Keeps only the pairs for whose key `keep` returns true.
     #[must_use]
     pub fn only(self, keep: impl Fn(&str) -> bool) -> Self {
-        if self.keys.iter().all(|key| keep(key)) {
+        if self.shape.keys.iter().all(|key| keep(key)) {
             return self;
         }
         self.iter().filter(|(key, _)| keep(key)).collect()
     }
 
     fn value(&self, at: usize) -> Option<&str> {
-        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
-        self.text.get(start..*self.ends.get(at)?)
+        let end = |at: usize| self.shape.ends.get(at).map(|end| *end as usize);
+        self.text.get(at.checked_sub(1).map_or(Some(0), end)?..end(at)?)
     }
 
     /// Shares equal parts with `other`.
@@ -302,16 +309,18 @@ impl Pairs {
         if self.text == other.text {
             self.text.clone_from(&other.text);
         }
-        if self.ends == other.ends {
-            self.ends.clone_from(&other.ends);
-        }
-        if self.keys == other.keys {
-            self.keys.clone_from(&other.keys);
+        if self.shape == other.shape {
+            self.shape.clone_from(&other.shape);
             return;
         }
-        // Keys that are already shared stay unchanged.
-        for key in Arc::get_mut(&mut self.keys).unwrap_or_default() {
-            if let Some(theirs) = other.keys.iter().find(|theirs| **theirs == *key) {
+        // What is already shared stays unchanged.
+        let Some(shape) = Arc::get_mut(&mut self.shape) else { return };
+        if shape.keys == other.shape.keys {
+            shape.keys.clone_from(&other.shape.keys);
+            return;
+        }
+        for key in Arc::get_mut(&mut shape.keys).unwrap_or_default() {
+            if let Some(theirs) = other.shape.keys.iter().find(|theirs| **theirs == *key) {
                 key.clone_from(theirs);
             }
         }
@@ -325,10 +334,12 @@ impl From<BTreeMap<Arc<str>, String>> for Pairs {
             .into_iter()
             .map(|(key, value)| {
                 text += &value;
-                (key, text.len())
+                // The API server accepts objects of a few MiB at most.
+                (key, u32::try_from(text.len()).unwrap_or(u32::MAX))
             })
             .unzip();
-        Self { keys: keys.into(), ends: ends.into(), text: text.into() }
+        let shape = Shape { keys: keys.into(), ends: ends.into() };
+        Self { text: text.into(), shape: Arc::new(shape) }
     }
 }
 
@@ -406,7 +417,7 @@ impl From<WireMeta> for Meta {
             labels: wire.labels.unwrap_or_default(),
             annotations: wire.annotations.unwrap_or_default(),
             finalizers: wire.finalizers.unwrap_or_default(),
-            owner,
+            owner: owner.map(Arc::new),
         }
     }
 }
@@ -464,33 +475,32 @@ mod tests {
             namespace: "n".into(),
             name: name.into(),
             labels: [("kind", "DaemonJob"), ("node", node)].into(),
-            owner: Some(Owner {
+            owner: Some(Arc::new(Owner {
                 group: "g".into(),
                 kind: "k".into(),
                 name: "o".into(),
                 uid: "u".into(),
                 at: 0,
-            }),
+            })),
             ..Meta::default()
         };
         let first = meta("a", "1");
-        for (node, shares_text, shares_ends) in [("1", true, true), ("2", false, true), ("34", false, false)]
+        for (node, shares_text, shares_shape) in [("1", true, true), ("2", false, true), ("34", false, false)]
         {
             let mut second = meta("b", node);
             second.share(&first);
             assert_eq!(second, meta("b", node));
             assert!(Arc::ptr_eq(&second.namespace, &first.namespace));
-            let owner = |meta: &Meta| meta.owner.clone().unwrap().uid;
-            assert!(Arc::ptr_eq(&owner(&second), &owner(&first)));
+            assert!(Arc::ptr_eq(second.owner.as_ref().unwrap(), first.owner.as_ref().unwrap()));
             assert_eq!(Arc::ptr_eq(&second.labels.text, &first.labels.text), shares_text);
-            assert_eq!(Arc::ptr_eq(&second.labels.ends, &first.labels.ends), shares_ends);
-            assert!(Arc::ptr_eq(&second.labels.keys, &first.labels.keys));
+            assert_eq!(Arc::ptr_eq(&second.labels.shape, &first.labels.shape), shares_shape);
+            assert!(Arc::ptr_eq(&second.labels.shape.keys, &first.labels.shape.keys));
         }
         let mut other = Pairs::from([("kind", "PodSet")]);
         let first = meta("a", "1").labels;
         other.share(&first);
         assert_eq!(other.get("kind"), Some("PodSet"));
-        assert!(Arc::ptr_eq(&other.keys[0], &first.keys[0]));
+        assert!(Arc::ptr_eq(&other.shape.keys[0], &first.shape.keys[0]));
     }
 
     #[test]

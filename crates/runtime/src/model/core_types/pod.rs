@@ -33,33 +33,17 @@ impl Phase {
     }
 }
 
-/// A pod.
+/// A pod. What a plan reads of each of many pods comes first, so that it lies together in memory.
 #[derive(Clone, Debug, PartialEq, Default, Deserialize)]
 #[serde(from = "WirePod")]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "the cache keeps a bool in place of the specs of containers"
-)]
+#[repr(C)]
 pub struct Pod {
-    /// The metadata, with only the annotations of Kubernetes' controllers and of the manager.
-    pub meta: Meta,
-    /// The node that the pod is bound to.
-    pub node: Option<Arc<str>>,
     /// Phase.
     pub phase: Phase,
-    /// Why the whole pod is in its phase (`Evicted`, `DeadlineExceeded`).
-    pub reason: Option<Box<str>>,
-    /// When the pod became Ready.
-    pub ready_since: Option<Timestamp>,
-    /// The scheduler's message if it found no node.
-    pub unschedulable: Option<Box<str>>,
-    /// Whether the scheduler waits until its scheduling gates are removed (KEP-3521).
-    pub is_gated: bool,
     /// Whether the pod was disrupted: preempted, evicted through the API, or deleted because of a taint.
     pub disrupted: bool,
-    /// Restarts of its init and main containers, added up. Restarts of sidecars do not count: a sidecar is an init
-    /// container with restartPolicy Always.
-    pub restarts: u32,
+    /// Whether the scheduler waits until its scheduling gates are removed (KEP-3521).
+    pub is_gated: bool,
     /// Whether the kubelet restarts every container that is now terminated with an exit code other than 0. The restart
     /// policy and the restart rules of each container decide (KEP-5307). Without such a container it equals
     /// `restarts_containers`. Sidecars do not count.
@@ -69,21 +53,34 @@ pub struct Pod {
     pub restarts_containers: bool,
     /// Whether any init or main container is running. Sidecars do not count.
     pub has_running_container: bool,
-    /// Why a container waits (`ImagePullBackOff`, `CrashLoopBackOff`).
-    pub waiting: Option<Box<str>>,
-    /// The last failure of a container that waits for its restart.
-    pub crashed: Option<Box<Exit>>,
-    /// The last failure of a container that is not ready, whatever its current state.
-    pub last_exit: Option<Box<Exit>>,
+    /// Restarts of its init and main containers, added up. Restarts of sidecars do not count: a sidecar is an init
+    /// container with restartPolicy Always.
+    pub restarts: u32,
+    /// The node that the pod is bound to.
+    pub node: Option<Arc<str>>,
+    /// The metadata, with only the annotations of Kubernetes' controllers and of the manager.
+    pub meta: Meta,
     /// When the first container started.
     pub started: Option<Timestamp>,
-    /// The failed containers that were not restarted.
-    pub exits: Box<[Exit]>,
     /// When its last container ended. Without such a time, a Succeeded or Failed pod has the time when it became not
     /// Ready, as for a Job.
     pub finished: Option<Timestamp>,
     /// Reason and message, if the kubelet rejected the pod at admission (`OutOfcpu: Pod was rejected: ...`).
     pub rejection: Option<Box<str>>,
+    /// The last failure of a container that waits for its restart.
+    pub crashed: Option<Box<Exit>>,
+    /// Why the whole pod is in its phase (`Evicted`, `DeadlineExceeded`).
+    pub reason: Option<Box<str>>,
+    /// When the pod became Ready.
+    pub ready_since: Option<Timestamp>,
+    /// The scheduler's message if it found no node.
+    pub unschedulable: Option<Box<str>>,
+    /// Why a container waits (`ImagePullBackOff`, `CrashLoopBackOff`).
+    pub waiting: Option<Box<str>>,
+    /// The last failure of a container that is not ready, whatever its current state.
+    pub last_exit: Option<Box<Exit>>,
+    /// The failed containers that were not restarted.
+    pub exits: Box<[Exit]>,
     /// The type and status of the conditions; empty unless the pod has failed.
     pub conditions: Box<[(Box<str>, Box<str>)]>,
 }
