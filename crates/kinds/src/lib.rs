@@ -24,7 +24,7 @@ pub struct Kind {
     pub controller: &'static str,
     /// Its custom resource.
     pub resource: fn() -> Resource,
-    /// The file of the kind's first sample, from the tutorial if there is one.
+    /// The file of the kind's first sample, from the tutorial if there is one. It is called like its object.
     pub sample: &'static str,
     /// The RBAC rules of its controller.
     pub rules: &'static [Rule],

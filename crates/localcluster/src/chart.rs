@@ -6,15 +6,6 @@ use crate::kube::Kube;
 use crate::progress::Step;
 use crate::{manager, paths, run};
 
-/// The five definitions, by their full names.
-pub const DEFINITIONS: [&str; 5] = [
-    "daemonjobs.dj.dysproz.io",
-    "podsets.batch.tutorial.kubebuilder.io",
-    "pulsarconsumers.pulsar.pulsarconsumer.krvarma.com",
-    "greetings.example.com",
-    "books.christianb93.github.com",
-];
-
 /// Installs the chart without a manager in the cluster, as there is no image for it: the manager is a process here.
 pub fn install(kube: &Kube) -> Result<()> {
     let step = Step::start("installing the chart");
@@ -30,11 +21,11 @@ pub fn install(kube: &Kube) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the API server serves the five kinds.
+/// Waits until the API server serves every kind.
 pub fn definitions_are_established(kube: &Kube) -> Result<()> {
-    let definitions = DEFINITIONS.map(|name| format!("crd/{name}"));
     // Not --for=condition: kubectl takes a definition that has no condition yet for an error.
     let established = r#"--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True"#;
-    run::stdout(kube.kubectl().args(["wait", established, "--timeout=60s"]).args(definitions))?;
+    let ours = ["wait", "crd", "--selector=app.kubernetes.io/name=quintet"];
+    run::stdout(kube.kubectl().args(ours).args([established, "--timeout=60s"]))?;
     Ok(())
 }
