@@ -476,7 +476,7 @@ fn what_is_in_the_way_of_an_installation_is_said() {
         service_account: "mine-quintet".to_owned(),
         args: [
             "--watch-namespace=team-a",
-            "--controllers=podset,pulsarconsumer,greeting,book",
+            "--controllers=-daemonjob",
             // It may use this Lease alone.
             "--leader-election-id=mine-quintet-manager",
         ]

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
+use quintet_kinds::KINDS;
 use quintet_localcluster::chart;
 use quintet_localcluster::cluster::{Cluster, UpOptions};
 use quintet_localcluster::kube::Kube;
@@ -81,6 +82,11 @@ impl Arena {
     /// A manager that acts in this namespace alone, for these kinds.
     pub fn manager(&self, controllers: &str) -> Manager {
         self.manager_with("manager", controllers, &[])
+    }
+
+    /// The manager of all kinds.
+    pub fn manager_of_all(&self) -> Manager {
+        self.manager(&KINDS.map(|kind| kind.controller).join(","))
     }
 
     /// A manager of another name, with further flags.
