@@ -1,4 +1,4 @@
-//! The table of the five kinds.
+//! The table of the kinds.
 //!
 //! Every list of kinds derives from it: the manager's flags, the finalizers that uninstall removes, the generated definitions
 //! and roles. To add a kind, add it to [`KINDS`] and to [`definitions`].
@@ -69,7 +69,7 @@ impl Kind {
     }
 }
 
-/// The five kinds, in the order in which documents list them.
+/// The kinds, in the order in which documents list them.
 pub const KINDS: [Kind; 5] = [
     Kind {
         controller: quintet_daemonjob::CONTROLLER,

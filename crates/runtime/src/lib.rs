@@ -1,4 +1,4 @@
-//! What the five kinds share: everything between a pure plan and the API server. Nothing here names a kind.
+//! What the kinds share: everything between a pure plan and the API server. Nothing here names a kind.
 //!
 //! The modules are floors: each imports only those below it.
 //!
