@@ -578,7 +578,7 @@ mod tests {
 
     #[test]
     fn runs_the_manager_without_a_command() {
-        assert_eq!(manager("/usr/bin/quintet").kinds().unwrap().len(), 5);
+        assert_eq!(manager("/usr/bin/quintet").kinds().unwrap().len(), KINDS.len());
         assert!(matches!(asked("quintet version"), Ok(Asked::Command(Command::Version))));
         assert_eq!(manager("/manager --context=c").cluster.context.as_deref(), Some("c"));
         // Commands do not accept the manager's flags.
