@@ -477,7 +477,7 @@ fn reports_the_obstacles_of_an_installation() {
         service_account: "mine-quintet".to_owned(),
         args: [
             "--watch-namespace=team-a",
-            "--controllers=podset,pulsarconsumer,greeting,book",
+            "--controllers=-daemonjob",
             // The Role allows only this Lease.
             "--leader-election-id=mine-quintet-manager",
         ]

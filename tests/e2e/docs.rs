@@ -33,8 +33,6 @@ const RUN_BY_THE_TESTS_THEMSELVES: [&str; 17] = [
 /// The time limit of a command, in seconds.
 const COMMAND_LIMIT: &str = "180";
 
-const CONTROLLERS: &str = "daemonjob,podset,pulsarconsumer,greeting,book";
-
 /// A user's shell: a kubeconfig whose namespace is the test's, and Quintet's programs on the path.
 struct Shell<'a> {
     arena: &'a Arena,
@@ -79,7 +77,7 @@ impl Drop for Shell<'_> {
 #[test]
 fn commands_in_the_documents_work() {
     let arena = Arena::new("docs");
-    let mut manager = Some(arena.manager(CONTROLLERS));
+    let mut manager = Some(arena.manager_of_all());
     let node = arena.node("a");
     // A drain waits for pods of other tests whose managers may have exited. The taint keeps such pods away.
     let drained = arena.node("drained");
@@ -102,7 +100,7 @@ fn commands_in_the_documents_work() {
             }
             // The manager is a local process, not a Deployment.
             if bare.starts_with("kubectl scale deployment") && bare.contains("quintet-system") {
-                manager = bare.contains("--replicas=1").then(|| arena.manager(CONTROLLERS));
+                manager = bare.contains("--replicas=1").then(|| arena.manager_of_all());
                 continue;
             }
             let drains = ["kubectl drain", "kubectl uncordon"].iter().any(|verb| command.starts_with(verb));
@@ -135,7 +133,7 @@ fn commands_in_the_documents_work() {
             }
         }
         // The next document needs a manager.
-        manager = manager.or_else(|| Some(arena.manager(CONTROLLERS)));
+        manager = manager.or_else(|| Some(arena.manager_of_all()));
     }
     drop(shell);
     let _ = arena.kubectl(&["delete", "greetings", "--all", "--timeout=30s"]);

@@ -291,7 +291,7 @@ fn has_the_metrics_of_controller_runtime_dashboards() {
 #[test]
 fn promtool_accepts_the_metrics() {
     let arena = Arena::new("mm-promtool");
-    let manager = arena.manager("daemonjob,podset,pulsarconsumer,greeting,book");
+    let manager = arena.manager_of_all();
     arena.apply(&book("counted")).unwrap();
     arena.wait_for("book", "counted", "it is Ready", |book| condition(book, "Ready").0 == "True");
     let promtool = binaries::ensure(&binaries::CHART).unwrap().path("promtool").unwrap();

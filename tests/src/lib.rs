@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
+use quintet_kinds::KINDS;
 use quintet_localcluster::chart;
 use quintet_localcluster::cluster::{Cluster, UpOptions};
 use quintet_localcluster::kube::Kube;
@@ -80,6 +81,11 @@ impl Arena {
     /// Starts a manager that serves only this namespace and these kinds.
     pub fn manager(&self, controllers: &str) -> Manager {
         self.manager_with("manager", controllers, &[])
+    }
+
+    /// Starts the manager with all kinds.
+    pub fn manager_of_all(&self) -> Manager {
+        self.manager(&KINDS.map(|kind| kind.controller).join(","))
     }
 
     /// Starts a manager with another name and further flags.

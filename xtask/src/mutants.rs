@@ -269,12 +269,16 @@ pub fn run(filter: Option<&str>) -> Result<()> {
     fs::create_dir_all(&copy).with_context(|| format!("cannot create {}", copy.display()))?;
     let mut built = BTreeSet::new();
     let done = try_all(workspace, &copy, filter.unwrap_or_default(), &mut built);
-    // Remove the broken programs and their sources.
-    for file in &built {
+    remove(&copy, &built);
+    done
+}
+
+/// Removes a copy and its programs.
+pub(crate) fn remove(copy: &Path, built: &BTreeSet<PathBuf>) {
+    for file in built {
         let _ = fs::remove_file(file);
     }
-    let _ = fs::remove_dir_all(&copy);
-    done
+    let _ = fs::remove_dir_all(copy);
 }
 
 fn try_all(workspace: &Path, copy: &Path, filter: &str, built: &mut BTreeSet<PathBuf>) -> Result<()> {
@@ -350,12 +354,18 @@ fn notices(
     }
 }
 
-/// Builds a part of the copy and returns its programs. Adds the build's files of the copy to `built`.
-fn build(copy: &Path, what: &[&str], built: &mut BTreeSet<PathBuf>) -> Result<Vec<PathBuf>> {
+/// Cargo in the copy.
+pub(crate) fn cargo(copy: &Path) -> Command {
     let mut cargo = run::cargo();
     // Share the dependencies with the workspace, and keep no incremental state of the copy.
     cargo.current_dir(copy).env("CARGO_TARGET_DIR", paths::target()).env("CARGO_INCREMENTAL", "0");
     protoc::tell(&mut cargo);
+    cargo
+}
+
+/// Builds a part of the copy and returns its programs. Adds the build's files of the copy to `built`.
+pub(crate) fn build(copy: &Path, what: &[&str], built: &mut BTreeSet<PathBuf>) -> Result<Vec<PathBuf>> {
+    let mut cargo = cargo(copy);
     cargo.args(what).args(["--quiet", "--message-format", "json"]);
     let mut programs = Vec::new();
     for line in run::stdout(&mut cargo)?.lines() {
@@ -417,12 +427,12 @@ fn test_that_notices(
 }
 
 /// Copies changed files. Deleted files may stay: no build uses them.
-fn sync(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn sync(from: &Path, to: &Path) -> Result<()> {
     if from.is_dir() {
         fs::create_dir_all(to)?;
         for entry in fs::read_dir(from)? {
             let name = entry?.file_name();
-            if name != "target" && name != "node_modules" {
+            if name != "target" && name != "node_modules" && name != ".git" {
                 sync(&from.join(&name), &to.join(&name))?;
             }
         }

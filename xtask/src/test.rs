@@ -1,6 +1,7 @@
 //! `cargo xtask test`: runs every check and test, and prints a table of times and a line of totals.
 
 mod real;
+mod sixth_kind;
 
 use std::env;
 use std::fmt;
@@ -45,6 +46,9 @@ pub struct Args {
     /// Run only tests of the Pulsar programs whose names contain FILTER, on temporary brokers
     #[arg(long, value_name = "FILTER", conflicts_with_all = ["fast", "e2e", "nodes"])]
     pulsar: Option<String>,
+    /// Instead, apply tests/lamp.patch, which adds a sixth kind, to a copy of the checkout, and test the copy
+    #[arg(long, conflicts_with_all = ["fast", "e2e", "nodes", "pulsar"])]
+    sixth_kind: bool,
 }
 
 /// A kind of nodes.
@@ -69,7 +73,7 @@ pub struct EndToEndArgs {
 
 /// Runs only the end-to-end tests.
 pub fn run_end_to_end(args: EndToEndArgs) -> Result<()> {
-    run(&Args { fast: false, e2e: args.filter, nodes: Some(args.nodes), pulsar: None })
+    run(&Args { fast: false, e2e: args.filter, nodes: Some(args.nodes), pulsar: None, sixth_kind: false })
 }
 
 /// The numbers of tests and checks by result.
@@ -198,11 +202,13 @@ pub fn run(args: &Args) -> Result<()> {
     let mut report = Report::default();
     look_at_disk();
     let filter = args.e2e.as_deref();
-    let everything_asked = filter.is_none() && args.pulsar.is_none() && args.nodes.is_none();
+    let everything_asked =
+        filter.is_none() && args.pulsar.is_none() && args.nodes.is_none() && !args.sixth_kind;
     match (args.nodes, filter, &args.pulsar) {
         (Some(Nodes::Real), ..) => real::tests(&mut report, filter)?,
         (Some(Nodes::Simulated), ..) | (None, Some(_), _) => some_end_to_end(&mut report, filter)?,
         (None, None, Some(filter)) => pulsar_programs(&mut report, Some(filter))?,
+        (None, None, None) if args.sixth_kind => sixth_kind::tests(&mut report)?,
         (None, None, None) => everything(&mut report, args.fast)?,
     }
     println!("\n{}\n", report.table());
@@ -217,7 +223,8 @@ pub fn run(args: &Args) -> Result<()> {
 /// The checks that take too long for every run.
 const LONG_TIER: &str = "the full benches (cargo xtask bench --help) take half an hour each. All plans of the faults (cargo \
                          xtask faults), the mutants (cargo xtask faults --mutants) and the long exhaustive search (cargo xtask \
-                         faults --exhaustive) take a quarter of an hour each";
+                         faults --exhaustive) take a quarter of an hour each. A sixth kind (cargo xtask test --sixth-kind) takes \
+                         five minutes";
 
 /// The package of the programs for Pulsar.
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";

@@ -1,4 +1,4 @@
-//! The table of the five kinds.
+//! The table of the kinds.
 //!
 //! Every list of kinds derives from it: the manager's flags, the finalizers that uninstall removes, the generated definitions
 //! and roles. To add a kind, add it to [`KINDS`] and to [`definitions`].
@@ -24,7 +24,7 @@ pub struct Kind {
     pub controller: &'static str,
     /// Its custom resource.
     pub resource: fn() -> Resource,
-    /// The file of the kind's first sample, from the tutorial if there is one.
+    /// The file of the kind's first sample, from the tutorial if there is one. It is called like its object.
     pub sample: &'static str,
     /// The RBAC rules of its controller.
     pub rules: &'static [Rule],
@@ -69,7 +69,7 @@ impl Kind {
     }
 }
 
-/// The five kinds, in the order in which documents list them.
+/// The kinds, in the order in which documents list them.
 pub const KINDS: [Kind; 5] = [
     Kind {
         controller: quintet_daemonjob::CONTROLLER,

@@ -6,15 +6,6 @@ use crate::kube::Kube;
 use crate::progress::Step;
 use crate::{manager, paths, run};
 
-/// The five definitions, by their full names.
-pub const DEFINITIONS: [&str; 5] = [
-    "daemonjobs.dj.dysproz.io",
-    "podsets.batch.tutorial.kubebuilder.io",
-    "pulsarconsumers.pulsar.pulsarconsumer.krvarma.com",
-    "greetings.example.com",
-    "books.christianb93.github.com",
-];
-
 /// Installs the chart with 0 replicas, because a local cluster has no image of the manager.
 pub fn install(kube: &Kube) -> Result<()> {
     let step = Step::start("installing the chart");
@@ -30,11 +21,11 @@ pub fn install(kube: &Kube) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the API server serves all kinds.
+/// Waits until the API server serves every kind.
 pub fn definitions_are_established(kube: &Kube) -> Result<()> {
-    let definitions = DEFINITIONS.map(|name| format!("crd/{name}"));
     // Not --for=condition: kubectl fails if a definition has no condition yet.
     let established = r#"--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True"#;
-    run::stdout(kube.kubectl().args(["wait", established, "--timeout=60s"]).args(definitions))?;
+    let ours = ["wait", "crd", "--selector=app.kubernetes.io/name=quintet"];
+    run::stdout(kube.kubectl().args(ours).args([established, "--timeout=60s"]))?;
     Ok(())
 }

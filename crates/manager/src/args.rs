@@ -22,7 +22,7 @@ use crate::{check, explain, uninstall};
 /// The file name under which kubectl finds the program as its plugin.
 const PLUGIN: &str = "kubectl-quintet";
 
-/// The Quintet operator: DaemonJob, PodSet, PulsarConsumer, Greeting and Book in one process.
+/// The Quintet operator: the controllers of all its kinds in one process.
 ///
 /// Without a command, quintet runs the manager.
 #[derive(Debug, Parser)]
@@ -528,14 +528,15 @@ mod tests {
     fn picks_kinds_and_rejects_unknown_ones() {
         let kinds = |line: &str| manager(line).kinds().unwrap();
         assert_eq!(kinds("quintet --controllers=book,podset"), ["podset", "book"]);
-        assert_eq!(kinds("quintet --controllers=-pulsarconsumer,-book"), ["daemonjob", "podset", "greeting"]);
-        assert_eq!(kinds("quintet --controllers -greeting").len(), 4);
+        let others = kinds("quintet --controllers=-pulsarconsumer,-book");
+        assert_eq!(others[..3], ["daemonjob", "podset", "greeting"]);
+        assert_eq!(kinds("quintet --controllers -greeting").len(), KINDS.len() - 1);
         let error = refusal("quintet --controllers=cronjob");
         assert!(error.contains("cronjob") && error.contains("daemonjob"), "{error}");
         assert!(refusal("quintet --controllers=book,-podset").contains("use one form"));
         assert!(refusal("quintet --controllers=book,book").contains("twice"));
-        let none = "quintet --controllers=-daemonjob,-podset,-pulsarconsumer,-greeting,-book";
-        assert!(refusal(none).contains("excludes every kind"));
+        let none = KINDS.map(|kind| format!("-{}", kind.controller)).join(",");
+        assert!(refusal(&format!("quintet --controllers={none}")).contains("excludes every kind"));
         refusal("quintet --nonsense");
     }
 
@@ -577,7 +578,7 @@ mod tests {
 
     #[test]
     fn runs_the_manager_without_a_command() {
-        assert_eq!(manager("/usr/bin/quintet").kinds().unwrap().len(), 5);
+        assert_eq!(manager("/usr/bin/quintet").kinds().unwrap().len(), KINDS.len());
         assert!(matches!(asked("quintet version"), Ok(Asked::Command(Command::Version))));
         assert_eq!(manager("/manager --context=c").cluster.context.as_deref(), Some("c"));
         // Commands do not accept the manager's flags.

@@ -1,4 +1,4 @@
-//! The program `quintet`: the manager of the five kinds, and commands for users.
+//! The program `quintet`: the manager of the kinds, and commands for users.
 
 mod args;
 mod check;

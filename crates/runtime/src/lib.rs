@@ -1,4 +1,4 @@
-//! Everything between a pure plan and the API server, shared by the five kinds. Nothing here names a kind.
+//! Everything between a pure plan and the API server, shared by the kinds. Nothing here names a kind.
 //!
 //! Each module imports only those below it:
 //!

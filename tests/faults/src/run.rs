@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use kube::CustomResourceExt as _;
 use quintet_fake_apiserver::types::Type;
 use quintet_fake_apiserver::{Server, models};
 use serde_json::Value;
@@ -56,13 +55,7 @@ pub struct Outcome {
 pub fn types() -> &'static [Arc<Type>] {
     static TYPES: OnceLock<Vec<Arc<Type>>> = OnceLock::new();
     TYPES.get_or_init(|| {
-        let crds = [
-            quintet_daemonjob::api::DaemonJob::crd(),
-            quintet_podset::api::PodSet::crd(),
-            quintet_pulsarconsumer::api::PulsarConsumer::crd(),
-            quintet_greeting::api::Greeting::crd(),
-            quintet_book::api::Book::crd(),
-        ];
+        let crds = quintet_kinds::definitions();
         let values = crds.iter().filter_map(|crd| serde_json::to_value(crd).ok());
         values.filter_map(|crd| Type::defined_by(&crd)).map(Arc::new).collect()
     })

@@ -12,11 +12,13 @@ use quintet_localcluster::cluster::processes::{self, Launch};
 use quintet_localcluster::kube::Kube;
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::pulsar::{Broker, Options};
-use quintet_localcluster::{build, chart, consumers, image, protoc, pulsar, run};
+use quintet_localcluster::{build, consumers, image, protoc, pulsar, run};
 use serde_json::{Value, json};
 
 use super::{LIMIT, SAMPLES, until};
 
+/// The definition of PulsarConsumer.
+pub(super) const KIND: &str = "pulsarconsumers.pulsar.pulsarconsumer.krvarma.com";
 /// The PulsarConsumer that consumes.
 const NAME: &str = "pulsarconsumer-demo";
 /// The message.
@@ -90,7 +92,7 @@ impl Consumers {
         let apply = ["apply", "-n", SAMPLES, "-f", "-"];
         run::stdout_with_input(kube.kubectl().args(apply), Some(&consumer.to_string()))?;
         let is = |field: &'static str, count: i64| move |object: &Value| object["status"][field] == count;
-        until(kube, chart::DEFINITIONS[2], NAME, is("consumers", 1))?;
+        until(kube, KIND, NAME, is("consumers", 1))?;
         self.send(kube, 2)?;
         let line =
             run::poll("the message on the consumer's stdout", LIMIT, Duration::from_millis(200), || {
@@ -103,12 +105,12 @@ impl Consumers {
             run::stdout(kube.kubectl().args(args))
         };
         scale("--replicas=0")?;
-        until(kube, chart::DEFINITIONS[2], NAME, is("consumers", 0))?;
+        until(kube, KIND, NAME, is("consumers", 0))?;
         self.send(kube, 3)?;
-        until(kube, chart::DEFINITIONS[2], NAME, is("backlog", 3))?;
+        until(kube, KIND, NAME, is("backlog", 3))?;
         let behind = get()?;
         scale("--replicas=1")?;
-        until(kube, chart::DEFINITIONS[2], NAME, is("backlog", 0))?;
+        until(kube, KIND, NAME, is("backlog", 0))?;
         Ok(format!(
             "\nThe consumer printed for a message:\n{line}\n\
              \n$ kubectl get pulsarconsumers {NAME}   # no consumers, three messages sent\n{behind}"
@@ -138,7 +140,7 @@ pub(super) fn unreachable(kube: &Kube) -> Result<()> {
     let step = Step::start(
         "PulsarConsumer pulsarconsumer-sample-1: its broker is unreachable, and its consumer is not ready",
     );
-    until(kube, chart::DEFINITIONS[2], "pulsarconsumer-sample-1", |object| {
+    until(kube, KIND, "pulsarconsumer-sample-1", |object| {
         let conditions = object["status"]["conditions"].as_array();
         conditions.is_some_and(|all| {
             all.iter().any(|one| one["type"] == "Available" && one["reason"] == "ConsumersNotReady")

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use quintet_kinds::KINDS;
 use quintet_localcluster::audit::{AuditLog, Author, Request};
 use quintet_localcluster::chance::Chance;
 use quintet_localcluster::cluster::components::Component;
@@ -16,7 +17,7 @@ use quintet_localcluster::manager::{self, Manager, ManagerOptions};
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::run::{self, print};
 use quintet_localcluster::temporary::Temporary;
-use quintet_localcluster::{chart, interrupt};
+use quintet_localcluster::{chart, interrupt, paths};
 use serde_json::{Value, json};
 
 use crate::test::Failed;
@@ -145,7 +146,7 @@ impl Soak {
 
     fn round(&mut self, number: u64) -> Result<Victim> {
         interrupt::check()?;
-        self.make(number);
+        self.make(number)?;
         self.change(number);
         let victim = Victim::ALL[usize::try_from(self.chance.below(5)).unwrap_or_default()];
         self.kill(victim)?;
@@ -159,8 +160,8 @@ impl Soak {
         Ok(victim)
     }
 
-    /// Creates one object of each kind.
-    fn make(&mut self, number: u64) {
+    /// Creates one object of each kind. The kinds without a special spec get the spec of their sample.
+    fn make(&mut self, number: u64) -> Result<()> {
         let pod = json!({ "spec": { "restartPolicy": "OnFailure", "containers": [{ "name": "c", "image": "busybox" }] } });
         let mut want = |kind, api: &str, of: &str, spec: Value| {
             let name = format!("{kind}-{number}");
@@ -172,12 +173,15 @@ impl Soak {
         want("daemonjob", "dj.dysproz.io/v1", "DaemonJob", json!({ "template": pod }));
         want("podset", "batch.tutorial.kubebuilder.io/v1", "PodSet", json!({ "replicas": 1 + number % 7 }));
         want("greeting", "example.com/v1", "Greeting", json!({ "message": format!("soak {number}") }));
-        let book = json!({ "title": format!("Volume {number}"), "author": "Anonymous" });
-        want("book", "christianb93.github.com/v1", "Book", book);
-        let consumer =
-            json!({ "serverAddress": "pulsar://broker:6650", "topic": "t", "subscriptionName": "s" });
-        want("pulsarconsumer", "pulsar.pulsarconsumer.krvarma.com/v1", "PulsarConsumer", consumer);
+        let special = ["daemonjob", "podset", "greeting"];
+        for kind in KINDS.iter().filter(|kind| !special.contains(&kind.controller)) {
+            let file = paths::workspace().join("samples").join(kind.controller).join(kind.sample);
+            let sample: Value = serde_saphyr::from_str(&std::fs::read_to_string(file)?)?;
+            let resource = (kind.resource)();
+            want(kind.controller, &resource.api_version(), resource.kind, sample["spec"].clone());
+        }
         self.apply();
+        Ok(())
     }
 
     /// Scales a PodSet of an earlier round.
@@ -269,7 +273,7 @@ impl Soak {
             Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
         };
         let pods = list("pods")?;
-        for kind in ["daemonjob", "podset", "greeting", "book", "pulsarconsumer"] {
+        for kind in KINDS.map(|kind| kind.controller) {
             let objects = list(kind)?;
             for ((_, name), wanted) in self.wanted.iter().filter(|((of, _), _)| *of == kind) {
                 let Some(object) = objects.iter().find(|object| object["metadata"]["name"] == **name) else {
@@ -290,8 +294,8 @@ impl Soak {
                             && status["readyReplicas"].as_u64().unwrap_or_default()
                                 == replicas.as_u64().unwrap_or_default()
                     }
-                    "greeting" | "book" => is_true(object, "Ready"),
-                    _ => is_true(object, "Available"),
+                    "pulsarconsumer" => is_true(object, "Available"),
+                    _ => is_true(object, "Ready"),
                 };
                 if !holds {
                     wrong.push(format!("{kind} {name} does not match its spec: {status}"));

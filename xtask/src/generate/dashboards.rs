@@ -1,32 +1,44 @@
-//! The Grafana dashboards, from a list of panels with their queries.
+//! The Grafana dashboards, from the panels in `charts/quintet/files/panels.yaml`.
 
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use quintet_localcluster::paths;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+/// The panels of each dashboard.
+#[derive(Deserialize)]
+struct Dashboards {
+    manager: Vec<Panel>,
+    kinds: Vec<Panel>,
+}
+
 /// One panel.
+#[derive(Deserialize)]
 struct Panel {
-    title: &'static str,
-    what: &'static str,
-    /// Queries and their legends.
-    asked: &'static [(&'static str, &'static str)],
-    unit: &'static str,
-    kind: &'static str,
+    title: String,
+    description: String,
+    #[serde(default = "time_series")]
+    kind: String,
+    #[serde(default = "short")]
+    unit: String,
+    queries: Vec<Query>,
 }
 
-const fn lines(
-    title: &'static str,
-    what: &'static str,
-    unit: &'static str,
-    asked: &'static [(&'static str, &'static str)],
-) -> Panel {
-    Panel { title, what, asked, unit, kind: "timeseries" }
+/// One query. The legend names its series.
+#[derive(Deserialize)]
+struct Query {
+    query: String,
+    legend: String,
 }
 
-const fn number(
-    title: &'static str,
-    what: &'static str,
-    asked: &'static [(&'static str, &'static str)],
-) -> Panel {
-    Panel { title, what, asked, unit: "short", kind: "stat" }
+fn time_series() -> String {
+    "timeseries".to_owned()
+}
+
+fn short() -> String {
+    "short".to_owned()
 }
 
 /// Panels in a row of a dashboard.
@@ -37,329 +49,14 @@ const HEIGHT: u32 = 8;
 /// The label matchers of every query, with the dashboard's variables.
 const SELECTED: &str = r#"namespace="$namespace",pod=~"$pod""#;
 
-/// The panels of the manager and its controllers.
-const MANAGER: &[Panel] = &[
-    number(
-        "Leader",
-        "The pod that holds the Lease.",
-        &[("max by (pod) (leader_election_master_status{SELECTED}) == 1", "{{pod}}")],
-    ),
-    number(
-        "Managers",
-        "Running pods, by version.",
-        &[("count by (version) (quintet_build_info{SELECTED})", "{{version}}")],
-    ),
-    lines(
-        "Leader changes",
-        "How often each pod acquired or lost the Lease.",
-        "short",
-        &[("sum by (pod) (changes(leader_election_master_status{SELECTED}[$__rate_interval]))", "{{pod}}")],
-    ),
-    lines(
-        "Renewals that read the Lease first",
-        "The leader reads the Lease if another client changed it, or if the last renewal got no answer.",
-        "ops",
-        &[("sum by (pod) (rate(leader_election_slowpath_total{SELECTED}[$__rate_interval]))", "{{pod}}")],
-    ),
-    lines(
-        "Restarts",
-        "How often each pod's process restarted.",
-        "short",
-        &[("sum by (pod) (changes(process_start_time_seconds{SELECTED}[$__rate_interval]))", "{{pod}}")],
-    ),
-    lines(
-        "Reconciles",
-        "Reconciles of each controller, by result.",
-        "ops",
-        &[(
-            "sum by (controller, result) (rate(controller_runtime_reconcile_total{SELECTED}[$__rate_interval]))",
-            "{{controller}} {{result}}",
-        )],
-    ),
-    lines(
-        "Failures",
-        "Reconciles that failed, panicked or timed out, and terminal errors, which are not retried.",
-        "ops",
-        &[
-            (
-                "sum by (controller) (rate(controller_runtime_terminal_reconcile_errors_total{SELECTED}[$__rate_interval]))",
-                "{{controller}} terminal",
-            ),
-            (
-                "sum by (controller) (rate(controller_runtime_reconcile_errors_total{SELECTED}[$__rate_interval]))",
-                "{{controller}} failed",
-            ),
-            (
-                "sum by (controller) (rate(controller_runtime_reconcile_panics_total{SELECTED}[$__rate_interval]))",
-                "{{controller}} panicked",
-            ),
-            (
-                "sum by (controller) (rate(controller_runtime_reconcile_timeouts_total{SELECTED}[$__rate_interval]))",
-                "{{controller}} timed out",
-            ),
-        ],
-    ),
-    lines(
-        "Failing objects",
-        "Objects whose last reconcile failed, and objects for which the API server rejects writes.",
-        "short",
-        &[
-            ("max by (controller) (quintet_failing_objects{SELECTED})", "{{controller}} failing"),
-            ("max by (controller) (quintet_refused_objects{SELECTED})", "{{controller}} rejected"),
-        ],
-    ),
-    lines(
-        "Reconcile duration, 99th percentile",
-        "How long a reconcile takes.",
-        "s",
-        &[(
-            "histogram_quantile(0.99, sum by (controller, le) (rate(controller_runtime_reconcile_time_seconds_bucket{SELECTED}[$__rate_interval])))",
-            "{{controller}}",
-        )],
-    ),
-    lines(
-        "Concurrent reconciles",
-        "Running reconciles, and the limit.",
-        "short",
-        &[
-            ("sum by (controller) (controller_runtime_active_workers{SELECTED})", "{{controller}}"),
-            (
-                "max by (controller) (controller_runtime_max_concurrent_reconciles{SELECTED})",
-                "{{controller}} limit",
-            ),
-        ],
-    ),
-    lines(
-        "Queue",
-        "Objects that wait for a reconcile.",
-        "short",
-        &[("sum by (controller) (workqueue_depth{SELECTED})", "{{controller}}")],
-    ),
-    lines(
-        "Queue additions and retries",
-        "Keys that a controller adds to its queue.",
-        "ops",
-        &[
-            (
-                "sum by (controller) (rate(workqueue_adds_total{SELECTED}[$__rate_interval]))",
-                "{{controller}}",
-            ),
-            (
-                "sum by (controller) (rate(workqueue_retries_total{SELECTED}[$__rate_interval]))",
-                "{{controller}} retries",
-            ),
-        ],
-    ),
-    lines(
-        "Queue wait, 99th percentile",
-        "How long an object waits for its reconcile.",
-        "s",
-        &[(
-            "histogram_quantile(0.99, sum by (controller, le) (rate(workqueue_queue_duration_seconds_bucket{SELECTED}[$__rate_interval])))",
-            "{{controller}}",
-        )],
-    ),
-    lines(
-        "Queue work duration, 99th percentile",
-        "How long a controller processes a key from the queue.",
-        "s",
-        &[(
-            "histogram_quantile(0.99, sum by (controller, le) (rate(workqueue_work_duration_seconds_bucket{SELECTED}[$__rate_interval])))",
-            "{{controller}}",
-        )],
-    ),
-    lines(
-        "Running reconciles",
-        "How long they have run: in total, and the longest.",
-        "s",
-        &[
-            ("max by (controller) (workqueue_unfinished_work_seconds{SELECTED})", "{{controller}} total"),
-            (
-                "max by (controller) (workqueue_longest_running_processor_seconds{SELECTED})",
-                "{{controller}} longest",
-            ),
-        ],
-    ),
-    lines(
-        "API server latency, 99th percentile",
-        "Time from a request to the first byte of the answer.",
-        "s",
-        &[(
-            "histogram_quantile(0.99, sum by (verb, le) (rate(rest_client_request_duration_seconds_bucket{SELECTED}[$__rate_interval])))",
-            "{{verb}}",
-        )],
-    ),
-    lines(
-        "Watch silence",
-        "Time since the last event of a watch. The API server sends a bookmark about once a minute.",
-        "s",
-        &[("max by (cache) (quintet_informer_silence_seconds{SELECTED})", "{{cache}}")],
-    ),
-    lines(
-        "Requests to the API server",
-        "By method and status code.",
-        "reqps",
-        &[(
-            "sum by (method, code) (rate(rest_client_requests_total{SELECTED}[$__rate_interval]))",
-            "{{method}} {{code}}",
-        )],
-    ),
-    lines(
-        "Objects in caches",
-        "Objects in a manager's memory.",
-        "short",
-        &[("max by (resource) (quintet_informer_objects{SELECTED})", "{{resource}}")],
-    ),
-    lines(
-        "Memory",
-        "Resident memory of each manager.",
-        "bytes",
-        &[("process_resident_memory_bytes{SELECTED}", "{{pod}}")],
-    ),
-    lines(
-        "CPU",
-        "CPU use of each manager, in cores.",
-        "short",
-        &[("rate(process_cpu_seconds_total{SELECTED}[$__rate_interval])", "{{pod}}")],
-    ),
-    lines(
-        "Dropped",
-        "Objects that the manager cannot decode, and Events that it dropped.",
-        "short",
-        &[
-            (
-                "max by (resource) (quintet_informer_undecodable_objects{SELECTED})",
-                "{{resource}} undecodable",
-            ),
-            ("sum(increase(quintet_events_dropped_total{SELECTED}[$__rate_interval]))", "Events dropped"),
-        ],
-    ),
-    lines(
-        "Certificate of /metrics",
-        "How often the manager read the certificate, and how often that failed.",
-        "short",
-        &[
-            (
-                "sum by (pod) (increase(certwatcher_read_certificate_total{SELECTED}[$__rate_interval]))",
-                "{{pod}}",
-            ),
-            (
-                "sum by (pod) (increase(certwatcher_read_certificate_errors_total{SELECTED}[$__rate_interval]))",
-                "{{pod}} failed",
-            ),
-        ],
-    ),
-];
-
-/// The panels of the kinds.
-const KINDS: &[Panel] = &[
-    lines(
-        "DaemonJob: nodes",
-        "Summed over all DaemonJobs.",
-        "short",
-        &[("max by (state) (quintet_daemonjob_nodes{SELECTED})", "{{state}}")],
-    ),
-    lines(
-        "DaemonJob: pods created, ledger writes",
-        "Writes of the DaemonJob controller.",
-        "ops",
-        &[
-            ("sum(rate(quintet_daemonjob_attempts_total{SELECTED}[$__rate_interval]))", "pods created"),
-            ("sum(rate(quintet_daemonjob_ledger_writes_total{SELECTED}[$__rate_interval]))", "ledger writes"),
-        ],
-    ),
-    lines(
-        "DaemonJob: failed pods",
-        "By reason.",
-        "short",
-        &[(
-            "sum by (reason) (increase(quintet_daemonjob_pod_failures_total{SELECTED}[$__rate_interval]))",
-            "{{reason}}",
-        )],
-    ),
-    lines(
-        "PodSet: pods",
-        "Summed over all PodSets.",
-        "short",
-        &[("max by (state) (quintet_podset_pods{SELECTED})", "{{state}}")],
-    ),
-    lines(
-        "PulsarConsumer: consumers",
-        "Summed over all PulsarConsumers.",
-        "short",
-        &[("max by (state) (quintet_pulsarconsumer_pods{SELECTED})", "{{state}}")],
-    ),
-    lines(
-        "PulsarConsumer: backlog",
-        "Entries without acknowledgement, and those of them that the broker delivered.",
-        "short",
-        &[
-            (
-                "max by (exported_namespace, name) (quintet_pulsarconsumer_backlog{SELECTED})",
-                "{{exported_namespace}}/{{name}}",
-            ),
-            (
-                "max by (exported_namespace, name) (quintet_pulsarconsumer_unacked{SELECTED})",
-                "{{exported_namespace}}/{{name}} delivered",
-            ),
-        ],
-    ),
-    lines(
-        "PulsarConsumer: delivered",
-        "Messages per second, consumers that the broker counts, and desired consumers.",
-        "short",
-        &[
-            (
-                "max by (exported_namespace, name) (quintet_pulsarconsumer_delivered_per_second{SELECTED})",
-                "{{exported_namespace}}/{{name}} per second",
-            ),
-            (
-                "max by (exported_namespace, name) (quintet_pulsarconsumer_consumers{SELECTED})",
-                "{{exported_namespace}}/{{name}} consumers",
-            ),
-            (
-                "max by (exported_namespace, name) (quintet_pulsarconsumer_desired{SELECTED})",
-                "{{exported_namespace}}/{{name}} desired",
-            ),
-        ],
-    ),
-    lines(
-        "PulsarConsumer: backlog reads",
-        "By result.",
-        "ops",
-        &[(
-            "sum by (result) (rate(quintet_pulsarconsumer_backlog_polls_total{SELECTED}[$__rate_interval]))",
-            "{{result}}",
-        )],
-    ),
-    lines(
-        "PulsarConsumer: unknown backlogs",
-        "1 for each PulsarConsumer whose backlog the manager cannot read.",
-        "short",
-        &[(
-            "max by (exported_namespace, name) (quintet_pulsarconsumer_backlog_unknown{SELECTED})",
-            "{{exported_namespace}}/{{name}}",
-        )],
-    ),
-    lines(
-        "Greeting: printed lines",
-        "By cause.",
-        "ops",
-        &[("sum by (cause) (rate(quintet_greeting_said_total{SELECTED}[$__rate_interval]))", "{{cause}}")],
-    ),
-    lines(
-        "Greeting: waiting output",
-        "Bytes that wait for a reader of standard output.",
-        "bytes",
-        &[("max by (pod) (quintet_greeting_output_waiting_bytes{SELECTED})", "{{pod}}")],
-    ),
-];
-
 /// The name and the text of each dashboard.
-pub(super) fn all() -> Vec<(&'static str, String)> {
-    [("manager", "Quintet: manager", MANAGER), ("kinds", "Quintet: kinds", KINDS)]
-        .map(|(name, title, panels)| (name, format!("{:#}\n", dashboard(name, title, panels))))
-        .to_vec()
+pub(super) fn all() -> Result<[(&'static str, String); 2]> {
+    let file = paths::workspace().join("charts/quintet/files/panels.yaml");
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let Dashboards { manager, kinds } =
+        serde_saphyr::from_str(&text).with_context(|| file.display().to_string())?;
+    Ok([("manager", "Quintet: manager", manager), ("kinds", "Quintet: kinds", kinds)]
+        .map(|(name, title, panels)| (name, format!("{:#}\n", dashboard(name, title, &panels)))))
 }
 
 fn dashboard(name: &str, title: &str, panels: &[Panel]) -> Value {
@@ -392,8 +89,8 @@ fn dashboard(name: &str, title: &str, panels: &[Panel]) -> Value {
 
 fn shown(at: u32, panel: &Panel) -> Value {
     let targets: Vec<Value> = ('A'..)
-        .zip(panel.asked)
-        .map(|(id, (query, legend))| {
+        .zip(&panel.queries)
+        .map(|(id, Query { query, legend })| {
             json!({
                 "refId": id, "legendFormat": legend, "expr": query.replace("SELECTED", SELECTED),
                 "datasource": { "type": "prometheus", "uid": "${datasource}" },
@@ -403,7 +100,7 @@ fn shown(at: u32, panel: &Panel) -> Value {
     let mut shown = json!({
         "id": at + 1,
         "title": panel.title,
-        "description": panel.what,
+        "description": panel.description,
         "type": panel.kind,
         "datasource": { "type": "prometheus", "uid": "${datasource}" },
         "gridPos": { "x": at % COLUMNS * WIDTH, "y": at / COLUMNS * HEIGHT, "w": WIDTH, "h": HEIGHT },

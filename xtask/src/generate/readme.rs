@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
+use quintet_kinds::KINDS;
 use quintet_localcluster::paths;
 use serde_json::Value;
 
@@ -11,7 +12,7 @@ use serde_json::Value;
 const INTRODUCTION: &str = "\
 # quintet
 
-One operator for five kinds: DaemonJob, PodSet, PulsarConsumer, Greeting and Book.
+One operator for the kinds KINDS.
 
 Kubernetes 1.33 or newer; helm 3 or 4. From a checkout:
 
@@ -42,7 +43,8 @@ pub(super) struct Row {
 pub(super) fn readme() -> Result<String> {
     let file = paths::workspace().join("charts/quintet/values.yaml");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let mut readme = INTRODUCTION.to_owned();
+    let kinds = KINDS.map(|kind| (kind.resource)().kind).join(", ");
+    let mut readme = INTRODUCTION.replace("KINDS", &kinds);
     for Row { path, default, comment } in rows(&text).with_context(|| file.display().to_string())? {
         let default = default.map(|default| format!("`{default}`")).unwrap_or_default();
         let _ = writeln!(readme, "| `{path}` | {default} | {} |", comment.replace('|', "\\|"));

@@ -37,7 +37,7 @@ const RECIPES: [Recipe; 3] = [
     Recipe {
         program: "quintet",
         package: "quintet",
-        description: "One operator for five kinds: DaemonJob, PodSet, PulsarConsumer, Greeting and Book",
+        description: "One operator for the kinds of well-known operator tutorials",
     },
     Recipe {
         program: "pulsar-consumer",

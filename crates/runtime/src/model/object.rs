@@ -107,7 +107,7 @@ macro_rules! identified_by_meta {
     };
 }
 
-/// The custom resources of the five kinds, by their derived types.
+/// The custom resources of the kinds, by their derived types.
 impl<K> Object for K
 where
     K: kube::Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
