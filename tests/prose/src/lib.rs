@@ -11,7 +11,6 @@ mod style_tests;
 mod text;
 mod vale;
 
-use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
 use std::fs;
@@ -34,19 +33,16 @@ const LONGEST_NAME: usize = 60;
     about = "Check that the project's texts are plain English",
     long_about = "Check that the project's texts are plain English.\n\n\
     The rules are in tests/prose/styles/Quintet, the exceptions in tests/prose/exceptions.toml. Each finding is printed as \
-    FILE:LINE: SENTENCE — MESSAGE. The exit code is 1 if there is an error. Without PATH, the folders listed as not_yet are \
-    skipped, and an exception that matches nothing is an error."
+    FILE:LINE: SENTENCE — MESSAGE. The exit code is 1 if there is an error. Without PATH, an exception that matches nothing \
+    is an error."
 )]
 pub struct Args {
-    /// Check only these files and folders, including those listed as not_yet
+    /// Check only these files and folders
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Print the warnings too, not only their number
     #[arg(long)]
     warnings: bool,
-    /// Print only the number of errors and warnings of each folder, including those listed as not_yet
-    #[arg(long)]
-    count: bool,
 }
 
 /// A text that breaks a rule.
@@ -97,13 +93,7 @@ pub fn run(args: &Args) -> Result<()> {
     let file = paths::workspace().join("tests/prose/exceptions.toml");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let mut exceptions = Exceptions::parse(&text)?;
-    if args.count {
-        return count(found, &mut exceptions.without_not_yet());
-    }
     let is_whole = args.paths.is_empty();
-    if !is_whole {
-        exceptions = exceptions.without_not_yet();
-    }
     let (errors, warnings): (Vec<_>, Vec<_>) = found.into_iter().partition(|finding| finding.is_error);
     let (allowed, errors): (Vec<_>, Vec<_>) = errors.into_iter().partition(|error| exceptions.allow(error));
     let shown = errors.iter().chain(warnings.iter().filter(|_| args.warnings));
@@ -123,26 +113,6 @@ pub fn run(args: &Args) -> Result<()> {
     ))?;
     if !errors.is_empty() || !unused.is_empty() {
         bail!("{} texts break a rule, {} exceptions match nothing", errors.len(), unused.len());
-    }
-    Ok(())
-}
-
-/// Prints how many findings each folder has.
-fn count(found: Vec<Finding>, exceptions: &mut Exceptions) -> Result<()> {
-    let mut folders: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    for finding in found {
-        let parts: Vec<&str> = finding.path.split('/').collect();
-        let folder = parts[..parts.len().saturating_sub(1).min(3)].join("/");
-        let (errors, warnings) = folders.entry(folder).or_default();
-        if !finding.is_error {
-            *warnings += 1;
-        } else if !exceptions.allow(&finding) {
-            *errors += 1;
-        }
-    }
-    run::print(format!("{:>6} {:>8}  FOLDER\n", "ERRORS", "WARNINGS"))?;
-    for (folder, (errors, warnings)) in folders {
-        run::print(format!("{errors:>6} {warnings:>8}  {folder}\n"))?;
     }
     Ok(())
 }

@@ -143,7 +143,7 @@ where
     }
 }
 
-/// The metadata of the slim types, decoded once. What a plan reads of each of many objects comes first, so that it lies
+/// The metadata of the slim types, decoded once. The fields that a plan reads of every object come first, so that they lie
 /// together in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
@@ -261,8 +261,8 @@ impl Meta {
     }
 }
 
-/// A small sorted map of strings for labels or annotations. All values are in one text, so that a look-up in one of many
-/// objects reads little memory besides the keys, which the objects of an owner share.
+/// A small sorted map of strings for labels or annotations. All values are in one text, so that reading one
+/// touches little memory besides the keys, which the objects of an owner share.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(from = "BTreeMap<Arc<str>, String>")]
 pub struct Pairs {
@@ -313,7 +313,7 @@ impl Pairs {
             self.shape.clone_from(&other.shape);
             return;
         }
-        // What is already shared stays unchanged.
+        // A shared map stays unchanged.
         let Some(shape) = Arc::get_mut(&mut self.shape) else { return };
         if shape.keys == other.shape.keys {
             shape.keys.clone_from(&other.shape.keys);

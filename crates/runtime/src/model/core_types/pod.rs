@@ -33,7 +33,7 @@ impl Phase {
     }
 }
 
-/// A pod. What a plan reads of each of many pods comes first, so that it lies together in memory.
+/// A pod. The fields that a plan reads of every pod come first, so that they lie together in memory.
 #[derive(Clone, Debug, PartialEq, Default, Deserialize)]
 #[serde(from = "WirePod")]
 #[repr(C)]
