@@ -4,6 +4,7 @@
 mod consumers;
 mod real;
 
+use std::env;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use quintet_localcluster::run::{self, print, shell_quote};
 use quintet_localcluster::{chart, interrupt, paths};
 use serde_json::Value;
 
+use crate::pictures;
 use consumers::Consumers;
 
 /// The namespace for the samples.
@@ -56,12 +58,18 @@ pub struct Args {
     /// Stop an earlier demo: remove the local cluster, or stop the manager of --context
     #[arg(long)]
     stop: bool,
+    /// Write a picture of the output to docs/pictures/demo.svg
+    #[arg(long, conflicts_with = "stop")]
+    picture: bool,
 }
 
 /// Runs the demo.
 pub fn run(args: &Args) -> Result<()> {
     if args.stop {
         return stop(args);
+    }
+    if args.picture {
+        return pictures::write_demo(env::args().skip(2).filter(|arg| arg != "--picture"));
     }
     let begin = Instant::now();
     let (kube, local) = if let Some(context) = &args.context {
@@ -442,6 +450,7 @@ mod tests {
             nodes: None,
             context: context.map(str::to_owned),
             stop: false,
+            picture: false,
         };
         let command = if consumers::missing().is_some() {
             "cargo xtask cluster down"

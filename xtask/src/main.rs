@@ -10,6 +10,7 @@ mod faults;
 mod generate;
 mod image;
 mod mutants;
+mod pictures;
 mod protoc;
 mod release;
 mod test;

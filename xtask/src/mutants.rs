@@ -183,8 +183,8 @@ const MUTANTS: &[Mutant] = &[
         name: "failure policy counts only eligible nodes",
         file: "crates/daemonjob/src/assess.rs",
         edits: &[(
-            "        if let Some(failure) = &standing.failure {\n            counted.push(",
-            "        if let (Some(failure), Verdict::Run) = (&standing.failure, standing.verdict) {\n            counted.push(",
+            "        if let Some(failure) = &standing.failure {\n            failures.add(",
+            "        if let (Some(failure), Verdict::Run) = (&standing.failure, standing.verdict) {\n            failures.add(",
         )],
         catchers: &[Catcher::Plans("daemonjob-brake", "/"), Catcher::Search],
     },

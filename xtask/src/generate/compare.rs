@@ -30,12 +30,10 @@ enum ChangeKind {
     Superfluous,
 }
 
-/// How two texts differ, in lines.
+/// The first line that differs between two texts.
 #[derive(Debug, PartialEq, Eq)]
 struct Difference {
-    added: usize,
-    removed: usize,
-    /// Number, from 1, of the first line that differs.
+    /// Its number, from 1.
     line: usize,
     /// This line on disk and in the generated text; `None` past the end.
     is: Option<String>,
@@ -47,15 +45,20 @@ impl fmt::Display for Change {
         match &self.kind {
             ChangeKind::Missing(content) => write!(f, "missing {} (+{})", self.path, content.lines().count()),
             ChangeKind::Superfluous => write!(f, "superfluous {}", self.path),
-            ChangeKind::Stale { difference: Difference { added, removed, line, is, should_be }, .. } => {
+            ChangeKind::Stale { difference: Difference { line, is, should_be }, .. } => {
                 let quote = |text: &Option<String>| {
                     text.as_ref().map_or_else(
                         || "the end".to_owned(),
                         |text| format!("`{}`", text.trim().chars().take(LONGEST_LINE).collect::<String>()),
                     )
                 };
-                write!(f, "stale {} (+{added} -{removed}; ", self.path)?;
-                write!(f, "line {line} is {}, should be {})", quote(is), quote(should_be))
+                write!(
+                    f,
+                    "stale {} (line {line} is {}, should be {})",
+                    self.path,
+                    quote(is),
+                    quote(should_be)
+                )
             }
         }
     }
@@ -140,33 +143,8 @@ fn difference(is: &str, should_be: &str) -> Difference {
     // Not `lines()`, which hides a carriage return or a missing last newline.
     let (is, should_be): (Vec<&str>, Vec<&str>) = (is.split('\n').collect(), should_be.split('\n').collect());
     let head = is.iter().zip(&should_be).take_while(|(a, b)| a == b).count();
-    let (a, b) = (&is[head..], &should_be[head..]);
-    let tail = a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
-    let (a, b) = (&a[..a.len() - tail], &b[..b.len() - tail]);
-    let common = longest_common_subsequence(a, b);
     let line = |lines: &[&str]| lines.get(head).map(|line| (*line).to_owned());
-    Difference {
-        added: b.len() - common,
-        removed: a.len() - common,
-        line: head + 1,
-        is: line(&is),
-        should_be: line(&should_be),
-    }
-}
-
-/// The length of the longest common subsequence of lines.
-fn longest_common_subsequence(a: &[&str], b: &[&str]) -> usize {
-    // `row[j]`: for the lines of `a` so far and the first j of `b`.
-    let mut row = vec![0; b.len() + 1];
-    for line in a {
-        let mut diagonal = 0;
-        for (j, other) in b.iter().enumerate() {
-            let above = row[j + 1];
-            row[j + 1] = if line == other { diagonal + 1 } else { above.max(row[j]) };
-            diagonal = above;
-        }
-    }
-    row[b.len()]
+    Difference { line: head + 1, is: line(&is), should_be: line(&should_be) }
 }
 
 #[cfg(test)]
@@ -185,18 +163,15 @@ mod tests {
         let lines: Vec<String> = compare(&wanted, &found).iter().map(ToString::to_string).collect();
         assert_eq!(
             lines,
-            ["superfluous gone", "missing new (+2)", "stale old (+1 -2; line 2 is `x`, should be `b`)"]
+            ["superfluous gone", "missing new (+2)", "stale old (line 2 is `x`, should be `b`)"]
         );
         assert!(compare(&wanted, &wanted).is_empty());
     }
 
     #[test]
     fn finds_a_difference_at_the_end() {
-        let expected = Difference { added: 1, removed: 0, line: 2, is: None, should_be: Some(String::new()) };
+        let expected = Difference { line: 2, is: None, should_be: Some(String::new()) };
         assert_eq!(difference("a", "a\n"), expected);
-        let expected =
-            Difference { added: 0, removed: 2, line: 1, is: Some("a".into()), should_be: Some("c".into()) };
-        assert_eq!(difference("a\nb\nc\n", "c\n"), expected);
     }
 
     #[test]

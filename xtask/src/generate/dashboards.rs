@@ -56,7 +56,7 @@ pub(super) fn all() -> Result<[(&'static str, String); 2]> {
     let Dashboards { manager, kinds } =
         serde_saphyr::from_str(&text).with_context(|| file.display().to_string())?;
     Ok([("manager", "Quintet: manager", manager), ("kinds", "Quintet: kinds", kinds)]
-        .map(|(name, title, panels)| (name, format!("{:#}\n", dashboard(name, title, &panels)))))
+        .map(|(name, title, panels)| (name, format!("{}\n", dashboard(name, title, &panels)))))
 }
 
 fn dashboard(name: &str, title: &str, panels: &[Panel]) -> Value {
