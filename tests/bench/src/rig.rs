@@ -328,7 +328,7 @@ impl Rig {
     fn make_nodes(&self) -> Result<()> {
         self.step(format!("creating {} simulated nodes", table::count(self.nodes)), || {
             let bodies = (1..=self.nodes)
-                .map(|number| serde_json::to_vec(&nodes::node(&format!("node-{number:05}"))))
+                .map(|number| serde_json::to_vec(&nodes::node(&node_name(number))))
                 .collect::<Result<Vec<_>, _>>()?;
             self.wait_for(self.admin.create_all("/api/v1/nodes", bodies))?;
             let pause = Duration::from_millis(500);
@@ -391,6 +391,11 @@ impl Rig {
 fn kubeconfig_of(cluster: &Cluster, namespace: &str, account: &str) -> Result<Kubeconfig> {
     let text = cluster.kube().kubeconfig_of_service_account(namespace, account)?;
     Kubeconfig::from_yaml(&text).context("the ServiceAccount's kubeconfig is damaged")
+}
+
+/// The name of a simulated node, by its number from 1.
+pub fn node_name(number: usize) -> String {
+    format!("node-{number:05}")
 }
 
 pub fn pods(namespace: &str) -> String {

@@ -17,7 +17,7 @@ use super::kruise::Kruise;
 use crate::client::Patch;
 use crate::contest::{Controller, Cost, Meter, Round, Worker, counts, remove, stop};
 use crate::process;
-use crate::rig::{LOOK, Rig, pods};
+use crate::rig::{LOOK, Rig, node_name, pods};
 use crate::stats;
 
 const CONTROLLER: Controller = Controller("daemonjob");
@@ -185,19 +185,24 @@ fn creation(writes: &Tally, began_at: Timestamp, nodes: usize) -> Result<(f64, f
     Ok((creating_seconds, last.duration_since(began_at).as_secs_f64()))
 }
 
-/// Runs a DaemonJob as a warm-up, and returns the bodies of requests that create the same pods.
+/// Runs a DaemonJob as a warm-up, and returns the bodies of requests that create such pods on all nodes.
 pub fn warm_up(rig: &Rig) -> Result<Vec<Vec<u8>>> {
     rig.step("warming up with a DaemonJob", || {
         let namespace = rig.namespace()?;
         let manager = rig.manager()?;
         let entry = Entry::new(Contender::DaemonJob, &namespace, rig.nodes())?;
         entry.create_and_wait(rig)?;
-        let made = rig.list(&pods(&namespace))?.into_iter();
-        let bodies = made.map(|pod| serde_json::to_vec(&bare_body(pod)).context("cannot encode a pod"));
-        let bodies = bodies.collect::<Result<Vec<_>>>()?;
-        if bodies.len() != rig.nodes() {
-            bail!("the DaemonJob is done with {} pods on {} nodes", bodies.len(), rig.nodes());
-        }
+        let made = rig.list(&pods(&namespace))?.into_iter().next().context("the DaemonJob has no pod")?;
+        let name = made["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let pinned = made["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
+        let body = bare_body(made).to_string();
+        // The manager keeps at most 1,000 succeeded pods, so the others are copies for the other nodes.
+        let copy = |number| {
+            let (stem, node) = (name.trim_end_matches("-1"), node_name(number));
+            let other = format!("{}{number:010}", stem.get(..stem.len() - 10).unwrap_or_default());
+            body.replace(&pinned, &node).replace(stem, &other).into_bytes()
+        };
+        let bodies = (1..=rig.nodes()).map(copy).collect();
         remove(rig, &namespace, &entry.path())?;
         stop(manager)?;
         Ok(bodies)
