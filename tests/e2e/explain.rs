@@ -215,7 +215,7 @@ fn explain_follows_a_run() {
     // The same file changes nothing. A changed template would run on every node again, with pod number 2.
     let same = explain_file(&arena, &job);
     assert_eq!(
-        (same.code, same.stdout.contains("has the spec of the file already")),
+        (same.code, same.stdout.contains("already has the spec of the file")),
         (Some(0), true),
         "{same:?}"
     );

@@ -83,8 +83,8 @@ fn names_an_unusable_kubeconfig_without_quoting_it() {
     let cluster = "current-context: c\ncontexts:\n- {name: c, context: {cluster: c}}\nclusters:\n\
         - {name: c, cluster: {server: 'https://one', proxy-url: 'http://u:s3cret@two:1'}}\n";
     for (text, expected) in [
-        (format!("{user}    tokenFile: [s3cret, {{\n"), "no kubeconfig in YAML"),
-        (format!("{user}    username: [s3cret]\n"), "no kubeconfig in YAML"),
+        (format!("{user}    tokenFile: [s3cret, {{\n"), "not a kubeconfig in YAML"),
+        (format!("{user}    username: [s3cret]\n"), "not a kubeconfig in YAML"),
         (format!("{user}current-context: c\n"), "context: c"),
         (format!("{user}{cluster}"), "has a proxy-url"),
     ] {

@@ -135,8 +135,8 @@ fn releases_the_lease_after_the_last_write() {
     let log = arena.kube().log(&format!("{}-leader.log", arena.namespace()));
     let log = std::fs::read_to_string(log).unwrap();
     let at = |what: &str| log.find(what).unwrap_or_else(|| panic!("{what:?} is not in the log: {log}"));
-    assert!(at("shutting down") < at("carried out"), "the shutdown began before the end: {log}");
-    assert!(at("carried out") < at("released the lease"), "{log}");
+    assert!(at("shutting down") < at("reconciled"), "the shutdown began before the end: {log}");
+    assert!(at("reconciled") < at("released the lease"), "{log}");
     assert_eq!(holder(&arena), "");
     arena.wait("all pods are created", || arena.created_pods().len() == 600);
     arena.kubectl(&["delete", "podset", "many", "--wait=false"]).unwrap();

@@ -196,7 +196,7 @@ fn debug_pages_show_state_and_change_the_log_level() {
         // The last line may be incomplete.
         let whole = &log[..log.rfind('\n').unwrap_or_default()];
         let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).expect(line));
-        lines.into_iter().find(|line| line["controller"] == "book" && line["message"] == "carried out")
+        lines.into_iter().find(|line| line["controller"] == "book" && line["message"] == "reconciled")
     };
     arena.wait("the reconcile has a log line", || log_line().is_some());
     let line = log_line().unwrap();
