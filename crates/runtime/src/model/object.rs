@@ -296,7 +296,21 @@ impl Pairs {
         if self.shape.keys.iter().all(|key| keep(key)) {
             return self;
         }
-        self.iter().filter(|(key, _)| keep(key)).collect()
+        let kept = self.shape.keys.iter().enumerate().filter(|(_, key)| keep(key));
+        Self::of_sorted(kept.filter_map(|(at, key)| Some((key.clone(), self.value(at)?))))
+    }
+
+    fn of_sorted(pairs: impl Iterator<Item = (Arc<str>, impl AsRef<str>)>) -> Self {
+        let mut text = String::new();
+        let (keys, ends): (Vec<_>, Vec<_>) = pairs
+            .map(|(key, value)| {
+                text += value.as_ref();
+                // The API server accepts objects of a few MiB at most.
+                (key, u32::try_from(text.len()).unwrap_or(u32::MAX))
+            })
+            .unzip();
+        let shape = Shape { keys: keys.into(), ends: ends.into() };
+        Self { text: text.into(), shape: Arc::new(shape) }
     }
 
     fn value(&self, at: usize) -> Option<&str> {
@@ -329,17 +343,7 @@ impl Pairs {
 
 impl From<BTreeMap<Arc<str>, String>> for Pairs {
     fn from(map: BTreeMap<Arc<str>, String>) -> Self {
-        let mut text = String::new();
-        let (keys, ends): (Vec<_>, Vec<_>) = map
-            .into_iter()
-            .map(|(key, value)| {
-                text += &value;
-                // The API server accepts objects of a few MiB at most.
-                (key, u32::try_from(text.len()).unwrap_or(u32::MAX))
-            })
-            .unzip();
-        let shape = Shape { keys: keys.into(), ends: ends.into() };
-        Self { text: text.into(), shape: Arc::new(shape) }
+        Self::of_sorted(map.into_iter())
     }
 }
 
