@@ -277,13 +277,15 @@ impl Entry {
         self.attempt.as_ref().filter(|attempt| !attempt.clear)
     }
 
-    /// The end of the last failed pod, for messages: `exit 1 (Error)`, or only the reason without a
-    /// container's end.
-    pub fn told_exit(&self) -> Option<impl fmt::Display> {
-        let (code, reason) = self.exit.as_deref()?.split_once('/')?;
-        Some(fmt::from_fn(move |f| {
-            if code.is_empty() { f.write_str(reason) } else { write!(f, "exit {code} ({reason})") }
-        }))
+    /// The end of the last failed pod after these words, for messages: `exit 1 (Error)`, or only the reason
+    /// without a container's end. Nothing if there is no such end.
+    pub fn told_exit(&self, before: &str) -> impl fmt::Display {
+        let exit = self.exit.as_deref().and_then(|exit| exit.split_once('/'));
+        fmt::from_fn(move |f| match exit {
+            Some(("", reason)) => write!(f, "{before}{reason}"),
+            Some((code, reason)) => write!(f, "{before}exit {code} ({reason})"),
+            None => Ok(()),
+        })
     }
 
     /// The number of attempts since the node's last success, which determines the backoff.

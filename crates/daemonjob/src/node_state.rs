@@ -164,12 +164,6 @@ impl Failure {
             Self::Recorded(reason) | Self::Provisional(reason) => reason,
         }
     }
-
-    fn into_reason(self) -> Reason {
-        match self {
-            Self::Recorded(reason) | Self::Provisional(reason) => reason,
-        }
-    }
 }
 
 /// A selected node.
@@ -314,10 +308,7 @@ impl Judge<'_> {
     /// A failure that no later change of the node ends.
     fn recorded_failure(&self, history: &History<'_>) -> Option<Failure> {
         let latest = history.latest.as_ref()?;
-        let exit = fmt::from_fn(|f| match latest.told_exit() {
-            Some(exit) => write!(f, ", with {exit}"),
-            None => Ok(()),
-        });
+        let exit = latest.told_exit(", with ");
         let (cause, message) = match self.rules.exceeded(latest, self.key.rollout)? {
             Exceeded::Rule => (
                 Cause::PodFailurePolicy,
@@ -359,8 +350,7 @@ impl Judge<'_> {
             }
             _ => return None,
         };
-        let exit = history.latest.as_deref().and_then(Entry::told_exit);
-        let exit = exit.map(|exit| format!(" with {exit}")).unwrap_or_default();
+        let exit = history.latest.as_deref()?.told_exit(" with ");
         let message = format!("a pod failed here{exit}, and the node cannot be retried: {why}");
         Some(Failure::Provisional(because(Cause::FailedAndGone, message)))
     }
@@ -383,7 +373,8 @@ impl Judge<'_> {
             None => false,
         };
         if let Some(failure) = standing.failure.take_if(|_| shows) {
-            return state(State::Failed(failure.into_reason()));
+            let (Failure::Recorded(reason) | Failure::Provisional(reason)) = failure;
+            return state(State::Failed(reason));
         }
         if standing.is_suspect() {
             let counts =
@@ -579,7 +570,7 @@ impl Judge<'_> {
             return None;
         }
         let at = whole_seconds(until);
-        let exit = latest.told_exit().map(|exit| format!("; the last failure: {exit}")).unwrap_or_default();
+        let exit = latest.told_exit("; the last failure: ");
         let reason = match (latest.outcome, &history.rejection) {
             (Outcome::Rejected, Some(words)) => {
                 let message =
