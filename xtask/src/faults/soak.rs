@@ -38,11 +38,11 @@ enum Victim {
     Standby,
     Server,
     Store,
-    Nobody,
+    NoProcess,
 }
 
 impl Victim {
-    const ALL: [Self; 5] = [Self::Leader, Self::Standby, Self::Server, Self::Store, Self::Nobody];
+    const ALL: [Self; 5] = [Self::Leader, Self::Standby, Self::Server, Self::Store, Self::NoProcess];
 
     fn name(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl Victim {
             Self::Standby => "the standby",
             Self::Server => "kube-apiserver",
             Self::Store => "etcd",
-            Self::Nobody => "no process",
+            Self::NoProcess => "no process",
         }
     }
 }
@@ -208,7 +208,7 @@ impl Soak {
 
     fn kill(&mut self, victim: Victim) -> Result<()> {
         let component = match victim {
-            Victim::Nobody => return Ok(()),
+            Victim::NoProcess => return Ok(()),
             Victim::Leader | Victim::Standby => {
                 let leads = victim == Victim::Leader;
                 let Some(at) = self.managers.iter().position(|(_, manager)| manager.leads() == leads) else {
