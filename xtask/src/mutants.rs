@@ -190,7 +190,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "waiting node frees its slot under Pause",
-        file: "crates/daemonjob/src/turns.rs",
+        file: "crates/daemonjob/src/parallelism.rs",
         edits: &[(
             "let holders = survey.nodes.iter().filter(|one| one.holds_place.is_some());",
             "let is_unready = |one: &&crate::node_state::Surveyed<'_>| one.holds_place.is_some() && !one.node.ready;\n    \

@@ -8,6 +8,7 @@ use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::conditions;
 
 use crate::api::DaemonJob;
+use crate::deadline::deadline;
 use crate::eligibility::Verdict;
 use crate::failure_policy::{Failures, failures};
 use crate::fleet::{Fleet, unhealthy_from_start};
@@ -16,10 +17,10 @@ use crate::labels::pinned_to;
 use crate::node_state::{Cause, Failure, Judge, Reason, Standing, State, Surveyed, because, occupants};
 use crate::observe::World;
 use crate::outcome::Rules;
+use crate::parallelism::take_turns;
 use crate::rollout::{Key, current_key, ended_before, rollout_before};
 use crate::run;
 use crate::survey::Survey;
-use crate::turns::take_turns;
 
 /// A status that lacks its rollout for this long means that the definition is outdated.
 const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
@@ -63,7 +64,7 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     survey.hold = hold(job, world, &mut survey, fleet, now);
     take_turns(&mut survey, job);
     if survey.ending.is_none() && survey.works() {
-        let deadline = run::deadline(job, &survey, now);
+        let deadline = deadline(job, &survey, now);
         survey.look_again(deadline);
     }
     survey

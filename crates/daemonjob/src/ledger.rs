@@ -277,21 +277,21 @@ impl Entry {
         self.attempt.as_ref().filter(|attempt| !attempt.clear)
     }
 
-    /// The end of the last failed pod after these words, for messages: `exit 1 (Error)`, or only the reason
-    /// without a container's end. Nothing if there is no such end.
-    pub fn told_exit(&self, before: &str) -> impl fmt::Display {
-        let exit = self.exit.as_deref().and_then(|exit| exit.split_once('/'));
-        fmt::from_fn(move |f| match exit {
-            Some(("", reason)) => write!(f, "{before}{reason}"),
-            Some((code, reason)) => write!(f, "{before}exit {code} ({reason})"),
-            None => Ok(()),
-        })
-    }
-
     /// The number of attempts since the node's last success, which determines the backoff.
     pub fn tries(&self) -> u32 {
         self.failures.saturating_add(self.disruptions).saturating_add(self.ignored)
     }
+}
+
+/// The end of the last failed pod in a record, after these words, for messages: `exit 1 (Error)`, or only the
+/// reason without a container's end. Nothing if there is no such end.
+pub fn told_exit(exit: Option<&str>, before: &str) -> impl fmt::Display {
+    let exit = exit.and_then(|exit| exit.split_once('/'));
+    fmt::from_fn(move |f| match exit {
+        Some(("", reason)) => write!(f, "{before}{reason}"),
+        Some((code, reason)) => write!(f, "{before}exit {code} ({reason})"),
+        None => Ok(()),
+    })
 }
 
 /// The greatest valid pod number. It leaves room for a next one.

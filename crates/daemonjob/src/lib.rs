@@ -7,8 +7,10 @@
 
 pub mod api;
 pub mod assess;
+pub mod backoff;
 pub mod clocks;
 pub mod controller;
+pub mod deadline;
 pub mod eligibility;
 pub mod explain;
 pub mod failure_policy;
@@ -20,15 +22,17 @@ pub mod metrics;
 pub mod node_state;
 pub mod observe;
 pub mod outcome;
+pub mod parallelism;
 pub mod plan;
 mod record;
+pub mod release;
 pub mod removal;
 pub mod rollout;
 pub mod run;
 pub mod status;
 pub mod survey;
 pub mod sweep;
-pub mod turns;
+pub mod ttl;
 
 use quintet_runtime::model::rule::Rule;
 

@@ -1,11 +1,11 @@
 //! The state of one node: done, failed, running, skipped, or the reason why it waits.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Resource as _;
-use quintet_runtime::model::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled, whole_seconds};
 use quintet_runtime::model::conditions;
 use quintet_runtime::model::core_types::{Node, Phase, Taint};
 use quintet_runtime::model::digest;
@@ -13,9 +13,10 @@ use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use quintet_runtime::model::resource::PODS;
 
 use crate::api::{DaemonJob, LateNodes, RerunOn, UnhealthyPolicy};
+use crate::backoff::backs_off;
 use crate::eligibility::Verdict;
 use crate::history::{Histories, History, Judged};
-use crate::ledger::{Entry, Outcome, id_digest};
+use crate::ledger::{Outcome, id_digest, told_exit};
 use crate::observe::World;
 use crate::outcome::{Exceeded, Rules};
 use crate::rollout::{Ending, Key, was_finished};
@@ -132,7 +133,65 @@ pub struct Reason {
     /// The cause.
     pub cause: Cause,
     /// The message.
-    pub message: String,
+    pub message: Message,
+}
+
+/// A message for users. The status lists few nodes, so a frequent message is formatted only when it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The text.
+    Text(Cow<'static, str>),
+    /// The limit that the node exceeds, and its last pod.
+    Exceeded {
+        /// The limit.
+        limit: Exceeded,
+        /// The failures or disruptions that exceed it.
+        times: u32,
+        /// The number of the last pod.
+        pod: u64,
+        /// How the last failed pod ended, as in the ledger.
+        exit: Option<Arc<str>>,
+    },
+}
+
+impl Message {
+    /// Whether the message has no text.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Text(text) if text.is_empty())
+    }
+}
+
+impl<T: Into<Cow<'static, str>>> From<T> for Message {
+    fn from(text: T) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (limit, times, pod, exit) = match self {
+            Self::Text(text) => return f.write_str(text),
+            Self::Exceeded { limit, times, pod, exit } => (limit, u64::from(*times), pod, exit.as_deref()),
+        };
+        match limit {
+            Exceeded::Rule => {
+                write!(
+                    f,
+                    "a rule of podFailurePolicy failed the node at pod {pod}{}",
+                    told_exit(exit, ", with ")
+                )
+            }
+            Exceeded::BackoffLimit(limit) => {
+                let failures = counted(times, "failure");
+                let exit = told_exit(exit, ", with ");
+                write!(f, "{failures}, backoffLimit allows {limit}; the last pod was {pod}{exit}")
+            }
+            Exceeded::DisruptionLimit(limit) => {
+                let disruptions = counted(times, "disruption");
+                write!(f, "{disruptions} in a row, disruptionLimit allows {limit}")
+            }
+        }
+    }
 }
 
 /// A number with its noun, in the singular or the plural.
@@ -144,7 +203,7 @@ pub(crate) fn counted(count: u64, noun: &str) -> impl fmt::Display {
     })
 }
 
-pub(crate) fn because(cause: Cause, message: impl Into<String>) -> Reason {
+pub(crate) fn because(cause: Cause, message: impl Into<Message>) -> Reason {
     Reason { cause, message: message.into() }
 }
 
@@ -308,28 +367,13 @@ impl Judge<'_> {
     /// A failure that no later change of the node ends.
     fn recorded_failure(&self, history: &History<'_>) -> Option<Failure> {
         let latest = history.latest.as_ref()?;
-        let exit = latest.told_exit(", with ");
-        let (cause, message) = match self.rules.exceeded(latest, self.key.rollout)? {
-            Exceeded::Rule => (
-                Cause::PodFailurePolicy,
-                format!("a rule of podFailurePolicy failed the node at pod {}{exit}", latest.pod),
-            ),
-            Exceeded::BackoffLimit(limit) => (
-                Cause::BackoffLimitExceeded,
-                format!(
-                    "{}, backoffLimit allows {limit}; the last pod was {}{exit}",
-                    counted(u64::from(latest.failures), "failure"),
-                    latest.pod
-                ),
-            ),
-            Exceeded::DisruptionLimit(limit) => (
-                Cause::DisruptionLimitExceeded,
-                format!(
-                    "{} in a row, disruptionLimit allows {limit}",
-                    counted(u64::from(latest.disruptions), "disruption")
-                ),
-            ),
+        let limit = self.rules.exceeded(latest, self.key.rollout)?;
+        let (cause, times) = match limit {
+            Exceeded::Rule => (Cause::PodFailurePolicy, latest.failures),
+            Exceeded::BackoffLimit(_) => (Cause::BackoffLimitExceeded, latest.failures),
+            Exceeded::DisruptionLimit(_) => (Cause::DisruptionLimitExceeded, latest.disruptions),
         };
+        let message = Message::Exceeded { limit, times, pod: latest.pod, exit: latest.exit.clone() };
         Some(Failure::Recorded(because(cause, message)))
     }
 
@@ -343,14 +387,14 @@ impl Judge<'_> {
     ) -> Option<Failure> {
         let why = match standing.verdict {
             _ if node.meta.deleted.is_some() => "its Node is being deleted".to_owned(),
-            Verdict::Run => self.given_up(history)?.message,
+            Verdict::Run => self.given_up(history)?.message.to_string(),
             verdict if !verdict.is_selected() => "the template no longer selects the node".to_owned(),
             _ if self.rules.placement().is_tainted(node) || is_long_unhealthy => {
                 not_tolerated(standing.verdict.taint()?)
             }
             _ => return None,
         };
-        let exit = history.latest.as_deref()?.told_exit(" with ");
+        let exit = told_exit(history.latest.as_deref()?.exit.as_deref(), " with ");
         let message = format!("a pod failed here{exit}, and the node cannot be retried: {why}");
         Some(Failure::Provisional(because(Cause::FailedAndGone, message)))
     }
@@ -542,7 +586,7 @@ impl Judge<'_> {
             return (State::Waiting(because(Cause::Cordoned, message)), skipped_at);
         }
         let sooner = |until: Timestamp| Some(skipped_at.map_or(until, |at| at.min(until)));
-        if let Some((reason, until)) = current.and_then(|latest| self.backs_off(latest, history)) {
+        if let Some((reason, until)) = current.and_then(|latest| backs_off(latest, history, self.now)) {
             return (State::Waiting(reason), sooner(until));
         }
         let number = history.number + 1;
@@ -556,37 +600,6 @@ impl Judge<'_> {
             return (State::Waiting(because(cause, message)), sooner(refusal.until));
         }
         (State::Due(number), skipped_at)
-    }
-
-    /// The reason why a node waits for its next attempt, and until when.
-    fn backs_off(&self, latest: &Entry, history: &History<'_>) -> Option<(Reason, Timestamp)> {
-        let tries = latest.tries();
-        if tries == 0 || latest.outcome == Outcome::Succeeded {
-            return None;
-        }
-        let wait = doubled(FIRST_BACKOFF, tries - 1, LONGEST_BACKOFF);
-        let until = latest.ended.checked_add(wait).unwrap_or(self.now);
-        if until <= self.now {
-            return None;
-        }
-        let at = whole_seconds(until);
-        let exit = latest.told_exit("; the last failure: ");
-        let reason = match (latest.outcome, &history.rejection) {
-            (Outcome::Rejected, Some(words)) => {
-                let message =
-                    format!("the kubelet rejected pod {}: {words}; the manager retries at {at}", latest.pod);
-                because(Cause::Rejected, conditions::shorten(message, 256))
-            }
-            (Outcome::Rejected, None) => because(
-                Cause::Rejected,
-                format!("the kubelet rejected pod {}; the manager retries at {at}", latest.pod),
-            ),
-            _ => because(
-                Cause::BackingOff,
-                format!("the manager retries at {at}, after {}{exit}", counted(u64::from(tries), "attempt")),
-            ),
-        };
-        Some((reason, until))
     }
 
     /// The refusal for which the manager does not create the pod now.

@@ -31,7 +31,8 @@ use crate::ledger::{FORMAT, LEDGER_LABEL};
 use crate::node_state::{State, pod_name};
 use crate::observe::World;
 use crate::outcome::Rules;
-use crate::record::{Record, Release};
+use crate::record::Record;
+use crate::release::{Release, release};
 use crate::removal::{Removal, removal, unneeded};
 use crate::rollout::{Key, current_key};
 use crate::status;
@@ -99,17 +100,6 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     plan.events = status::news(job, world, &status);
     plan.status = Some(status);
     plan
-}
-
-/// Removes the finalizer, if it is still at its observed index.
-pub fn release<S>(meta: &Meta) -> Option<Action<S>> {
-    let operations = meta.without_finalizer(FINALIZER)?;
-    Some(Action::Patch {
-        resource: PODS,
-        namespace: meta.namespace.clone(),
-        name: meta.name.clone(),
-        operations,
-    })
 }
 
 /// Restores the labels by which the watches select pods and shards.

@@ -1,4 +1,4 @@
-//! Decides when the manager writes the ledger, and which pods wait for that.
+//! Decides when the manager writes the ledger.
 //!
 //! The ledger must have a line before a pod is released, before a run counts as finished, and before a
 //! failure could be lost. Other lines wait for such a write, or five minutes, by the manager's clock.
@@ -6,7 +6,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::object::{Object as _, controller_reference};
@@ -15,18 +14,15 @@ use quintet_runtime::model::refusals::Verb;
 use quintet_runtime::model::resource::{CONFIG_MAPS, Resource};
 use serde_json::{Map, Value, json};
 
-use crate::FINALIZER;
 use crate::api::{DaemonJob, DaemonJobStatus};
-use crate::history::{Judged, Latest};
-use crate::labels::NODE_UID_LABEL;
+use crate::history::Latest;
 use crate::labels::{NAME_LABEL, UID_LABEL};
 use crate::ledger::{
     Entry, FORMAT, GONE, Gone, LEDGER_LABEL, Outcome, SHARDS, Shard, Unusable, shard_name, shard_of,
 };
 use crate::observe::World;
 use crate::outcome::Fate;
-use crate::plan::{Actions, release};
-use crate::removal::delete;
+use crate::plan::Actions;
 use crate::rollout::rollout_before;
 use crate::survey::Survey;
 
@@ -35,25 +31,10 @@ const PACE: SignedDuration = SignedDuration::from_secs(1);
 /// The longest time for which only the pod has an outcome that nothing waits for.
 const LONGEST_SILENCE: SignedDuration = SignedDuration::from_mins(5);
 
-/// During a run, recorded pods are released after no pod was created or ended for this long.
-const QUIET: SignedDuration = SignedDuration::from_mins(1);
-/// The most pods that are deleted or released together without urgency, and the time until the next ones.
-const MOST_TIDIED: usize = 200;
-const TIDY_PACE: SignedDuration = SignedDuration::from_secs(1);
-
 type Flags = [bool; SHARDS as usize];
 
 fn at(uid: &str) -> usize {
     usize::from(shard_of(uid))
-}
-
-/// When the manager removes the finalizer of a terminating pod.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Release {
-    /// The pod does not need a record.
-    Now,
-    /// After this plan's ledger step.
-    Recorded,
 }
 
 /// The ledger step of a plan.
@@ -230,74 +211,14 @@ impl<'a> Record<'a> {
         self.again = Some(self.again.map_or(at, |already| already.min(at)));
     }
 
-    /// Whether the finalizer of a terminating pod may be removed.
-    pub(crate) fn release(&self, world: &World, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Release> {
-        match (&judged.fate, survey.histories.home_uid(judged)) {
-            (Fate::Ended { .. }, _) if survey.is_line_frozen(judged) => {
-                world.refusals.namespace_terminating.then_some(Release::Now)
-            }
-            (Fate::Open, _) => None,
-            (Fate::NeverRan, _) => Some(Release::Now),
-            (Fate::Ended { .. }, Some(home)) => self.when_recorded(home, !judged.recorded, world),
-            // The outcome depends on the rollout, so the status must have the new rollout first.
-            (Fate::Ended { .. }, None) if survey.changes => None,
-            (Fate::Ended { .. }, None) => {
-                let uid = judged.pod.label(NODE_UID_LABEL).unwrap_or_default();
-                let owed = survey.histories.gone.get(uid).is_some_and(|gone| gone.owed.is_some());
-                self.when_recorded(uid, owed && !judged.recorded, world)
-            }
-        }
+    /// Whether this plan writes the shard of this node.
+    pub(crate) fn writes_shard_of(&self, uid: &str) -> bool {
+        self.flushed[at(uid)]
     }
 
-    fn when_recorded(&self, uid: &str, is_owed: bool, world: &World) -> Option<Release> {
-        if !is_owed || world.refusals.namespace_terminating {
-            return Some(Release::Now);
-        }
-        self.flushed[at(uid)].then_some(Release::Recorded)
-    }
-
-    /// Deletes recorded pods that are not needed. After the end of the run, or after a quiet time, also
-    /// releases the other recorded pods, so that a drain or the deletion of a namespace needs no manager. The
-    /// number of pods is bounded. The second value is when the next ones follow.
-    pub(crate) fn tidied(
-        &self,
-        world: &World,
-        survey: &Survey<'_>,
-        unneeded: &[&Judged<'_>],
-        now: Timestamp,
-    ) -> (Actions, Option<Timestamp>) {
-        // A shard that is written now may have been lost.
-        let rests = |judged: &Judged<'_>| {
-            let uid = survey.histories.home_uid(judged).or_else(|| judged.pod.label(NODE_UID_LABEL));
-            judged.recorded
-                && !survey.is_line_frozen(judged)
-                && uid.is_some_and(|uid| !self.flushed[at(uid)] && !self.unwritable[at(uid)])
-        };
-        let has_ended = survey.ending.is_some() || survey.is_finished();
-        let quiet = world.clocks.busy().and_then(|busy| busy.checked_add(QUIET).ok());
-        let quiet = quiet.filter(|until| !has_ended && *until > now);
-        let is_held = |judged: &&Judged<'_>| {
-            let has_ended = matches!(judged.fate, Fate::Ended { .. }) && !judged.is_deleted;
-            has_ended && rests(judged) && judged.pod.meta.has_finalizer(FINALIZER)
-        };
-        let gone: HashSet<&str> = unneeded.iter().map(|judged| &*judged.pod.meta.uid).collect();
-        let deleted =
-            unneeded.iter().copied().filter(|judged| rests(judged)).map(|judged| delete(judged.pod, false));
-        let held = survey.pods().iter().filter(is_held);
-        let held = held.filter(|judged| !gone.contains(&*judged.pod.meta.uid));
-        let mut released = held.filter_map(|judged| release(&judged.pod.meta)).peekable();
-        let quiet = quiet.filter(|_| released.peek().is_some());
-        let mut open = deleted.chain(released.filter(|_| quiet.is_none())).peekable();
-        if open.peek().is_none() {
-            return (Vec::new(), quiet);
-        }
-        let paced = world.clocks.tidied().and_then(|last| last.checked_add(TIDY_PACE).ok());
-        if let Some(until) = paced.filter(|until| *until > now) {
-            return (Vec::new(), Some(until));
-        }
-        let tidied = open.by_ref().take(MOST_TIDIED).collect();
-        let next = open.peek().and_then(|_| now.checked_add(TIDY_PACE).ok());
-        (tidied, next.or(quiet))
+    /// Whether the shard of this node stays as it is. A shard that is written now may have been lost.
+    pub(crate) fn keeps_shard_of(&self, uid: &str) -> bool {
+        !self.flushed[at(uid)] && !self.unwritable[at(uid)]
     }
 
     /// The writes of the ledger step, one for each shard.

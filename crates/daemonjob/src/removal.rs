@@ -2,8 +2,7 @@
 
 use std::cmp::Reverse;
 
-use jiff::{SignedDuration, Timestamp};
-use quintet_runtime::model::conditions;
+use jiff::Timestamp;
 use quintet_runtime::model::core_types::{Phase, Pod};
 use quintet_runtime::model::plan::Action;
 use quintet_runtime::model::resource::PODS;
@@ -12,11 +11,11 @@ use serde_json::json;
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::eligibility::{Verdict, Why};
 use crate::history::Judged;
-use crate::node_state::is_done;
 use crate::observe::World;
 use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor, Fate, Rules};
 use crate::rollout::Ending;
 use crate::survey::Survey;
+use crate::ttl::{ended_at, expiry, pod_expiry};
 
 /// The number of succeeded pods to keep. Many more would make Kubernetes' pod garbage collector delete the
 /// ended pods of other owners (`--terminated-pod-gc-threshold` of kube-controller-manager, 12,500).
@@ -208,32 +207,4 @@ pub(crate) fn unneeded<'s>(
         }
     }
     (unneeded, again)
-}
-
-/// When a pod ended, by the manager's clock if the ledger has the time.
-fn ended_at(survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Timestamp> {
-    let Fate::Ended { at, .. } = judged.fate else { return None };
-    let line = survey.histories.of_home(judged).and_then(|history| history.recorded);
-    Some(line.filter(|line| line.pod == judged.number).map_or(at, |line| line.ended))
-}
-
-/// When a pod of a done node is deleted.
-fn pod_expiry(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Timestamp> {
-    let ttl = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
-    let history = survey.histories.of_home(judged)?;
-    let is_done = is_done(history, &survey.key.hash, job, history.node?);
-    ended_at(survey, judged)?.checked_add(ttl).ok().filter(|_| is_done)
-}
-
-/// When all pods of a finished run are deleted. The status must have its end first.
-fn expiry(job: &DaemonJob, survey: &Survey<'_>) -> Option<Timestamp> {
-    let ttl = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
-    let before = job.status.as_ref()?;
-    let is_over =
-        !survey.begins && job.spec.suspend != Some(true) && (survey.is_finished() || survey.ending.is_some());
-    let is_true = |type_| conditions::find_true(&before.conditions, type_);
-    let complete = is_true("Complete").and(before.completion_time.as_ref());
-    let failed = is_true("Failed").map(|failed| &failed.last_transition_time);
-    let at = complete.or(failed).filter(|_| is_over)?;
-    at.0.checked_add(ttl).ok()
 }

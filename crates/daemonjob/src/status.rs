@@ -10,12 +10,12 @@ use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 
 use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout};
+use crate::deadline::worked;
 use crate::failure_policy::{braked_since, max_failed, tolerates};
 use crate::ledger::{SHARDS, shard_name};
-use crate::node_state::{Cause, State, Surveyed, counted, pod_name};
+use crate::node_state::{Cause, Message, State, Surveyed, counted, pod_name};
 use crate::observe::World;
 use crate::rollout::{Ending, rollout_before};
-use crate::run::worked;
 use crate::survey::Survey;
 
 /// The length of a list of nodes. A further field has the number of the other nodes.
@@ -32,20 +32,20 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
     ledger_shards.sort_unstable();
     ledger_shards.dedup();
     let failed = nodes(survey, |surveyed| match &surveyed.state {
-        State::Failed(reason) => Some((reason.cause, &reason.message)),
+        State::Failed(reason) => Some((reason.cause, Some(&reason.message))),
         _ => None,
     });
     let pending = nodes(survey, |surveyed| match &surveyed.state {
-        State::Starting(reason) | State::Waiting(reason) => Some((reason.cause, &reason.message)),
-        State::Due(_) => Some((Cause::Creating, "")),
+        State::Starting(reason) | State::Waiting(reason) => Some((reason.cause, Some(&reason.message))),
+        State::Due(_) => Some((Cause::Creating, None)),
         // The node has failed, and keeps its slot until it is Ready or lost.
         State::Failed(reason) if surveyed.holds_place.is_some() => {
-            Some((Cause::NotReadySinceAttempt, &reason.message))
+            Some((Cause::NotReadySinceAttempt, Some(&reason.message)))
         }
         _ => None,
     });
     let skipped = nodes(survey, |surveyed| match &surveyed.state {
-        State::Skipped(reason) => Some((reason.cause, &reason.message)),
+        State::Skipped(reason) => Some((reason.cause, Some(&reason.message))),
         _ => None,
     });
     let terminating = survey.pods().iter().filter(|judged| judged.occupies() && judged.is_deleted).count();
@@ -130,7 +130,7 @@ impl NodeList {
 /// Lists the nodes that have a cause, with their messages.
 fn nodes<'s>(
     survey: &'s Survey<'_>,
-    reason: impl Fn(&'s Surveyed<'_>) -> Option<(Cause, &'s str)>,
+    reason: impl Fn(&'s Surveyed<'_>) -> Option<(Cause, Option<&'s Message>)>,
 ) -> NodeList {
     let mut list = NodeList::default();
     for surveyed in &survey.nodes {
@@ -140,7 +140,7 @@ fn nodes<'s>(
             list.nodes.push(NodeReason {
                 node: surveyed.node.meta.name.to_string(),
                 reason: cause.word().to_owned(),
-                message: message.to_owned(),
+                message: message.map(Message::to_string).unwrap_or_default(),
             });
         }
     }
@@ -189,7 +189,7 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
         // The run stays ended even if failed nodes are deleted or recover.
         let why = survey.failures.hold().map_or_else(
             || "more nodes failed than maxFailedNodes allows; set spec.retryToken to a new value".to_owned(),
-            |hold| hold.message,
+            |hold| hold.message.to_string(),
         );
         (Ending::FailFast.reason(), format!("{so_far}; {why}."))
     } else if let Some(ending) = survey.ending {
@@ -270,12 +270,14 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
         wanted.push(Wanted { type_, status: Some(true), reason, message });
     };
     match survey.hold.as_ref() {
-        Some(hold) if hold.cause == Cause::Suspended => add("Suspended", "Suspended", hold.message.clone()),
+        Some(hold) if hold.cause == Cause::Suspended => {
+            add("Suspended", "Suspended", hold.message.to_string());
+        }
         Some(hold) if hold.cause == Cause::TemplateInvalid => {
-            add("PodsRefused", "TemplateInvalid", hold.message.clone());
+            add("PodsRefused", "TemplateInvalid", hold.message.to_string());
         }
         Some(hold) if survey.ending.is_none() && hold.cause != Cause::NamespaceTerminating => {
-            add("Paused", hold.cause.word(), hold.message.clone());
+            add("Paused", hold.cause.word(), hold.message.to_string());
         }
         _ => {}
     }

@@ -21,7 +21,7 @@ use quintet_runtime::write::executor::{Error, Executor};
 
 use crate::FINALIZER;
 use crate::api::DaemonJob;
-use crate::plan::release;
+use crate::release::release;
 
 /// The sweeper's name, in metrics and logs.
 pub const NAME: &str = "daemonjob-sweeper";

@@ -126,7 +126,7 @@ fn as_json(report: &Report) -> Value {
         },
         "templateHash": report.template_hash,
         "newRun": report.begins,
-        "hold": report.hold.as_ref().map(|hold| json!({ "reason": hold.cause.word(), "message": hold.message })),
+        "hold": report.hold.as_ref().map(|hold| json!({ "reason": hold.cause.word(), "message": hold.message.to_string() })),
         "allRun": report.all_run(),
         "counts": counts,
         "nodes": report.rows.iter().map(row_as_json).collect::<Vec<_>>(),

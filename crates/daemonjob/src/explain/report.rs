@@ -197,7 +197,7 @@ impl Row {
     }
 
     fn set_from(&mut self, state: Word, reason: &Reason) {
-        self.set(state, reason.cause.word(), reason.message.clone());
+        self.set(state, reason.cause.word(), reason.message.to_string());
     }
 }
 

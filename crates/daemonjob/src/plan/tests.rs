@@ -489,7 +489,7 @@ fn written(plan: &Plan<DaemonJobStatus>) -> BTreeMap<String, String> {
 #[case::at_least_one_of_none(json!("50%"), 0, Some(1))]
 #[case::all(json!("100%"), 7, Some(7))]
 fn parallelism_is_rounded_up(#[case] value: Value, #[case] desired: usize, #[case] limit: Option<usize>) {
-    assert_eq!(crate::turns::parallelism(&with(&json!({"parallelism": value})), desired), limit);
+    assert_eq!(crate::parallelism::parallelism(&with(&json!({"parallelism": value})), desired), limit);
 }
 
 #[rstest::rstest]

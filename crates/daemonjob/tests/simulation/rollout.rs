@@ -9,8 +9,8 @@ use quintet_daemonjob::eligibility::{Placement, Verdict};
 use quintet_daemonjob::failure_policy::max_failed;
 use quintet_daemonjob::labels::{NODE_NAME_ANNOTATION, NODE_UID_LABEL};
 use quintet_daemonjob::node_state::node_lost_after;
+use quintet_daemonjob::parallelism::parallelism;
 use quintet_daemonjob::rollout::was_finished;
-use quintet_daemonjob::turns::parallelism;
 use quintet_runtime::model::conditions::is_true;
 use quintet_runtime::model::core_types::{Node, Pod};
 

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use quintet_daemonjob::api::{DaemonJobStatus, NodeReason};
 use quintet_daemonjob::eligibility::{Placement, Verdict};
 use quintet_daemonjob::labels::NODE_NAME_ANNOTATION;
-use quintet_daemonjob::turns::parallelism;
+use quintet_daemonjob::parallelism::parallelism;
 use quintet_runtime::model::conditions::is_true;
 use quintet_runtime::model::core_types::Node;
 

@@ -3,8 +3,6 @@
 //! A pod that has not ended holds a slot, and so does a node that has been not Ready since an attempt. Unless
 //! the failure policy is Continue, a node that waits for its retry does too. The longest holder goes first.
 
-use std::fmt::Write as _;
-
 use foldhash::{HashSet, HashSetExt as _};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use quintet_runtime::model::int_or_percent::{Round, of_whole};
@@ -142,11 +140,8 @@ fn mention_slots(survey: &mut Survey<'_>, limit: Option<usize>) {
             (&mut surveyed.state, holds)
             && !matches!(reason.cause, Cause::Starting | Cause::Scheduling | Cause::OutdatedTemplate)
         {
-            let _ = write!(
-                reason.message,
-                "{}holds 1 of {limit} slots",
-                if reason.message.is_empty() { "" } else { "; " }
-            );
+            let before = if reason.message.is_empty() { "" } else { "; " };
+            reason.message = format!("{}{before}holds 1 of {limit} slots", reason.message).into();
         }
     }
 }
