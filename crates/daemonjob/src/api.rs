@@ -55,16 +55,18 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonJobSpec {
-    /// The pod that runs on every node. Its nodeSelector, node affinity and tolerations determine the
-    /// eligible nodes, as for a DaemonSet. restartPolicy Always, or no restartPolicy, becomes OnFailure.
+    /// The template of the pod that runs on every eligible node. As for a DaemonSet, the pod's nodeSelector,
+    /// node affinity and tolerations determine the eligible nodes. If restartPolicy is Always or absent, the
+    /// manager sets OnFailure.
     #[x_kube(
         validation = Rule::new("has(self.spec) && has(self.spec.containers) && self.spec.containers.size() > 0")
             .message("template.spec.containers must list at least one container")
     )]
     pub template: RawTemplate,
 
-    /// The number of pods that may run at the same time, or a percentage of the desired nodes, rounded up and
-    /// at least 1. By default every eligible node gets its pod immediately. To create no pods, set paused.
+    /// The number of pods that may run at the same time, or a percentage of status.desired. A percentage is
+    /// rounded up to at least 1 pod. By default, every eligible node gets its pod immediately. To create no
+    /// pods, set paused instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new(
@@ -77,111 +79,122 @@ pub struct DaemonJobSpec {
     )]
     pub parallelism: Option<IntOrString>,
 
-    /// Deletes running pods and creates none, as for a Job. Done nodes stay done. Resuming begins a new run.
+    /// If suspend is true, the manager deletes running pods and creates no pods, as for a Job. Nodes that are
+    /// done do not run again. When suspend becomes false, a new run begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
-    /// Creates no further pods. Running pods continue. The clock of activeDeadlineSeconds stops.
+    /// If paused is true, the manager creates no further pods, but running pods continue. The paused time
+    /// does not count for activeDeadlineSeconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 
-    /// The reaction to failed nodes. Without it the other nodes continue.
+    /// How the DaemonJob reacts to failed nodes. Without a failurePolicy, the other nodes continue when a
+    /// node fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<FailurePolicy>,
 
-    /// Which failures of a pod count, as for a Job. A node is like an index of a Job. Needs restartPolicy
-    /// Never.
+    /// Rules that decide how the failure of a pod counts. They work as the podFailurePolicy of a Job, with
+    /// nodes instead of indexes. podFailurePolicy needs restartPolicy Never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_failure_policy: Option<PodFailurePolicy>,
 
-    /// The number of failures that each node may have before it counts as failed. With restartPolicy
-    /// OnFailure, restarts of containers count too, as for a Job. Default 6.
+    /// The number of failures that each node may have. A node with more failures counts as failed. With
+    /// restartPolicy OnFailure, restarts of containers count as failures too, as for a Job. Default 6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000))]
     pub backoff_limit: Option<i32>,
 
-    /// The number of consecutive disruptions that a node may have before it counts as failed. Disruptions are
-    /// evictions, preemptions and rejections by the kubelet. Disruptions on cordoned or tainted nodes do not
-    /// count. Without this field there is no limit.
+    /// The number of consecutive disruptions that each node may have. A node with more disruptions counts as
+    /// failed. Disruptions are deletions by other clients, evictions, preemptions, and rejections by the
+    /// kubelet. Deletions, evictions and preemptions on a cordoned or tainted node do not count. By default,
+    /// disruptions are not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000))]
     pub disruption_limit: Option<i32>,
 
-    /// The seconds that a run may work, as status.workedSeconds counts them, without the time in which the
-    /// run is held. After that the manager deletes the running pods, and the run is Failed with reason
-    /// DeadlineExceeded.
+    /// The limit of status.workedSeconds, in seconds. Time does not count while the DaemonJob is paused, or
+    /// while every remaining node waits for a retry or is unhealthy. When a run exceeds this limit, the
+    /// manager deletes its running pods, and the run is Failed with the reason DeadlineExceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub active_deadline_seconds: Option<i64>,
 
-    /// The seconds that a pod may be Pending, or that the kubelet may reject a node's pods. After that the
-    /// manager deletes the pod and skips its node for this run, with reason PendingDeadlineExceeded.
+    /// The number of seconds that a pod may be Pending, and that the kubelet may reject the pods of a node.
+    /// When this time has passed, the manager deletes the pod, and skips its node in this run with the reason
+    /// PendingDeadlineExceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub pending_deadline_seconds: Option<i64>,
 
-    /// Whether nodes that are created after the run started run too. Default Run.
+    /// Whether a node that is created after a run started gets a pod in this run (Run) or waits for the next
+    /// run (Ignore). Default Run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "LateNodes")]
     pub late_nodes: Option<LateNodes>,
 
-    /// The changes that make a done node run again. Default TemplateChange. With an empty list none does.
+    /// The changes that make a node run again after its pod succeeded. The default is TemplateChange. If the
+    /// list is empty, a node never runs again after a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub rerun_on: Option<Vec<RerunOn>>,
 
-    /// A new value retries failed nodes, and nodes that were skipped because of pendingDeadlineSeconds or a
-    /// lost record. Nodes that are done stay done. Removing the value has no effect.
+    /// A new value of retryToken retries failed nodes, and nodes that were skipped because of
+    /// pendingDeadlineSeconds or a lost record. Nodes that are done do not run again. Removing retryToken has
+    /// no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub retry_token: Option<String>,
 
-    /// The treatment of nodes that have not run and that Kubernetes has tainted as unhealthy. By default they
-    /// are pending, and skipped after 300 seconds.
+    /// How a run treats nodes that have not run yet and that Kubernetes has tainted as unhealthy. By default,
+    /// the run waits 300 seconds for an unhealthy node, and then skips the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unhealthy_nodes: Option<UnhealthyNodes>,
 
-    /// Whether running pods of an older template finish or are replaced. Default Finish.
+    /// Whether running pods of an older template finish (Finish) or are replaced (Replace). Default Finish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "OutdatedPods")]
     pub outdated_pods: Option<OutdatedPods>,
 
-    /// The manager deletes a pod of a done node this number of seconds after the pod's end. Other ended pods
-    /// follow this number of seconds after the end of the run. The ledger keeps the outcomes, so no node runs
-    /// again.
+    /// The number of seconds after which the manager deletes ended pods. For pods of done nodes, the time
+    /// begins when the pod ends. For other pods, the time begins when the run ends. The deletion of an ended
+    /// pod does not make its node run again. By default, ended pods stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<i32>,
 
-    /// Accepted for compatibility, without effect: pods belong to their DaemonJob by owner reference.
+    /// The manager ignores selector, which exists for compatibility with the tutorial. Pods belong to their
+    /// DaemonJob by owner reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
 
-    /// Accepted for compatibility, without effect.
+    /// The manager ignores manualSelector, which exists for compatibility with the tutorial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manual_selector: Option<bool>,
 }
 
-/// The limit of failed nodes, and the reaction when more nodes have failed.
+/// The number of failed nodes that are tolerated, and the reaction when more nodes have failed.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailurePolicy {
-    /// Continue: the other nodes continue. FailFast: the run ends and the manager deletes its running pods.
-    /// Pause: the manager creates no further pods until maxFailedNodes is raised, or the type, the template
-    /// or retryToken changes. Default Continue.
+    /// The reaction when more nodes have failed than maxFailedNodes allows. Continue: the other nodes
+    /// continue. FailFast: the run ends, and the manager deletes its running pods. Pause: the manager creates
+    /// no further pods until maxFailedNodes is raised, or the type, the template or retryToken changes.
+    /// Default Continue.
     #[serde(default, rename = "type")]
     pub type_: FailurePolicyType,
 
     /// The number of failed nodes that are tolerated, or a percentage of status.rollout.base, rounded down.
-    /// With Continue, a DaemonJob with at most this number of failed nodes is Complete. Default 0.
+    /// If maxFailedNodes is set and the type is Continue, a DaemonJob with at most this number of failed
+    /// nodes can be Complete. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("maxFailedNodes", 1_000_000))]
     pub max_failed_nodes: Option<IntOrString>,
 
-    /// The seconds that a node may be not Ready after a pod ran there, before it counts as failed. Default
-    /// 600.
+    /// The number of seconds that a node may be not Ready after its pod started. A node that is not Ready for
+    /// longer counts as failed, even if its pod succeeded. Default 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub node_lost_after_seconds: Option<i64>,
@@ -191,25 +204,26 @@ pub struct FailurePolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum FailurePolicyType {
     #[default]
-    /// The other nodes continue.
+    /// When more nodes have failed than maxFailedNodes allows, the other nodes continue.
     Continue,
-    /// The run ends.
+    /// When more nodes have failed than maxFailedNodes allows, the run ends.
     FailFast,
-    /// The manager creates no further pods.
+    /// When more nodes have failed than maxFailedNodes allows, the manager creates no further pods.
     Pause,
 }
 
-/// Rules about failed pods, as for a Job. The first rule that matches decides. Without a match the failure
-/// counts.
+/// Rules that decide how the failure of a pod counts, as for a Job. The first rule that matches the pod
+/// decides. If no rule matches, a failure counts against backoffLimit, and a disruption against
+/// disruptionLimit.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodFailurePolicy {
-    /// The rules, at most 20.
+    /// The rules for failed pods. The list may have at most 20 rules.
     #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "atomic"))]
     pub rules: Vec<PodFailureRule>,
 }
 
-/// One rule.
+/// One rule for failed pods.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -217,32 +231,33 @@ pub struct PodFailurePolicy {
         .message("a rule of podFailurePolicy needs one of onExitCodes and onPodConditions, and not both")
 )]
 pub struct PodFailureRule {
-    /// FailJob: the whole run fails. FailIndex: the node fails, without further attempts. Ignore: the failure
-    /// does not count, and the manager retries the node. Count: the failure counts against backoffLimit.
+    /// The effect when the rule matches a pod. FailJob: the whole run fails. FailIndex: the node of the pod
+    /// fails, and the manager does not retry the node. Ignore: the failure does not count, and the manager
+    /// retries the node. Count: the failure counts against backoffLimit.
     pub action: PodFailureAction,
-    /// Matches by the exit codes of containers.
+    /// The rule matches a pod if the exit codes of its failed containers meet this requirement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exit_codes: Option<OnExitCodes>,
-    /// Matches a pod that has one of these conditions.
+    /// The rule matches a pod that has at least one of these conditions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "atomic"))]
     pub on_pod_conditions: Option<Vec<OnPodCondition>>,
 }
 
-/// The effect of a rule.
+/// The effect when a rule matches a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PodFailureAction {
     /// The whole run fails.
     FailJob,
-    /// The node fails, without further attempts.
+    /// The node of the pod fails, and the manager does not retry the node.
     FailIndex,
-    /// The failure does not count.
+    /// The failure does not count, and the manager retries the node.
     Ignore,
-    /// The failure counts.
+    /// The failure counts against backoffLimit.
     Count,
 }
 
-/// Matches by the exit codes of failed containers and init containers.
+/// A requirement for the exit codes of failed containers and init containers.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -250,13 +265,15 @@ pub enum PodFailureAction {
         .message("onExitCodes with operator In cannot list 0: a container that exits with 0 has not failed")
 )]
 pub struct OnExitCodes {
-    /// Only this container counts. Without this field every container counts.
+    /// The name of the container or init container whose exit code counts. Without containerName, the exit
+    /// codes of all containers count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub container_name: Option<String>,
-    /// In: one of the values. NotIn: none of them.
+    /// In: the rule matches if an exit code is in values. NotIn: the rule matches if an exit code is not in
+    /// values.
     pub operator: ExitCodeOperator,
-    /// Exit codes.
+    /// The exit codes with which the operator compares the exit codes of containers.
     #[schemars(length(min = 1, max = 255), extend("x-kubernetes-list-type" = "set"))]
     pub values: Vec<i32>,
 }
@@ -264,27 +281,27 @@ pub struct OnExitCodes {
 /// See [`OnExitCodes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ExitCodeOperator {
-    /// One of the values.
+    /// The rule matches if an exit code is in values.
     In,
-    /// None of the values.
+    /// The rule matches if an exit code is not in values.
     NotIn,
 }
 
-/// Matches a condition of a pod.
+/// A condition of a pod that a rule matches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OnPodCondition {
-    /// The type of the condition, for example DisruptionTarget.
+    /// The type of the pod condition, for example DisruptionTarget.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 316))]
     pub type_: String,
-    /// The status of the condition. Default True.
+    /// The status of the pod condition. Default True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 7))]
     pub status: Option<String>,
 }
 
-/// The treatment of nodes that have not run and that Kubernetes has tainted as unhealthy.
+/// How a run treats nodes that have not run yet and that Kubernetes has tainted as unhealthy.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -292,13 +309,14 @@ pub struct OnPodCondition {
         .message("skipAfterSeconds needs policy SkipAfter: with policy Wait, no node is skipped because it is unhealthy")
 )]
 pub struct UnhealthyNodes {
-    /// SkipAfter: the manager skips them after skipAfterSeconds. Wait: the run waits. Default SkipAfter.
+    /// SkipAfter: the manager skips an unhealthy node after skipAfterSeconds. Wait: the run waits until the
+    /// node is healthy. Default SkipAfter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "UnhealthyPolicy")]
     pub policy: Option<UnhealthyPolicy>,
 
-    /// The seconds that the run waits for an unhealthy node. Default 300.
+    /// The number of seconds that the run waits for an unhealthy node before it skips the node. Default 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub skip_after_seconds: Option<i64>,
@@ -307,127 +325,138 @@ pub struct UnhealthyNodes {
 /// See [`UnhealthyNodes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UnhealthyPolicy {
-    /// The manager skips them after a while.
+    /// The manager skips an unhealthy node after skipAfterSeconds.
     #[default]
     SkipAfter,
-    /// The run waits for them.
+    /// The run waits until an unhealthy node is healthy.
     Wait,
 }
 
 /// Whether running pods of an older template finish or are replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OutdatedPods {
-    /// They finish, except pods that only wait for a restart after a failure.
+    /// Running pods of an older template finish. Pods that only wait for a restart after a failure are
+    /// replaced.
     #[default]
     Finish,
-    /// The manager deletes them when their node may run the new template.
+    /// The manager deletes a running pod of an older template when its node may run the new template.
     Replace,
 }
 
-/// Whether nodes that are created after the run started run too.
+/// Whether nodes that are created after the start of a run get a pod in this run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LateNodes {
-    /// They run too.
+    /// Nodes that are created after the start of a run get a pod in this run.
     #[default]
     Run,
-    /// They are skipped until the next run.
+    /// Nodes that are created after the start of a run wait for the next run.
     Ignore,
 }
 
-/// A change that makes a node run again after it is done.
+/// A change that makes a node run again after its pod succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RerunOn {
-    /// The template has changed since its last attempt.
+    /// The template has changed since the last attempt on the node.
     TemplateChange,
     /// The node has booted since its last successful pod was created.
     NodeReboot,
-    /// The machine ID has changed since the last successful pod was created: the node was reinstalled.
+    /// The machine ID of the node has changed since its last successful pod was created, for example by a
+    /// reinstallation.
     MachineChange,
 }
 
-/// The observed state of a DaemonJob. Numbers count nodes, but `active` and `terminating` count pods.
+/// The observed state of a DaemonJob. Most numbers count nodes, but `active` and `terminating` count pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 // kstatus treats an object without a status as ready. The default generation prevents that.
 #[schemars(extend("default" = {"observedGeneration": -1}))]
 pub struct DaemonJobStatus {
-    /// The generation that this status describes. -1 until a manager writes the status.
+    /// The generation of the spec that this status describes. The value is -1 until a manager writes the
+    /// status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = -1))]
     pub observed_generation: Option<i64>,
-    /// Nodes that are done, have failed, run or are pending, and other nodes where a pod still runs.
+    /// The number of selected nodes that no taint keeps away, plus the number of other nodes where a pod
+    /// still runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<i32>,
-    /// Pods that are neither finished nor terminating.
+    /// The number of pods that have not ended and are not terminating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<i32>,
-    /// Selected nodes that are done.
+    /// The number of selected nodes that are done: the last attempt on the node succeeded, and no change
+    /// makes the node run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub succeeded: Option<i32>,
-    /// Selected nodes that have failed.
+    /// The number of selected nodes that have failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<i32>,
-    /// Selected nodes whose pod is not created yet, has not started or waits for a restart. Nodes that hold a
-    /// slot without a running pod count too.
+    /// The number of selected nodes whose pod is not created yet, has not started or waits for a restart.
+    /// Nodes that hold a slot of parallelism without a healthy running pod count too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<i32>,
-    /// Selected nodes that get no pod in this run. Nodes with an untolerated taint are not desired either.
+    /// The number of selected nodes that get no pod in this run. Nodes that are skipped because of a taint do
+    /// not count as desired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<i32>,
-    /// Pods that are terminating and not finished.
+    /// The number of pods that are terminating and have not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating: Option<i32>,
-    /// When the current run started. The manager sets it before it creates the first pod.
+    /// The time when the current run started. The manager sets startTime before it creates the first pod of
+    /// the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// When the current run became complete.
+    /// The time when the current run became Complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
     /// The hash of the template of the current run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_hash: Option<String>,
-    /// The current rollout, to which failures and limits belong.
+    /// The current rollout. Failures count, and are compared with the limits, within one rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
     /// The number of the current run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<i64>,
-    /// The seconds that the current run worked before workingSince, or before its clock stopped.
-    /// activeDeadlineSeconds limits them.
+    /// The number of seconds that the current run worked before workingSince. If workingSince is absent,
+    /// workedSeconds is the complete working time of the run. activeDeadlineSeconds limits the working time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worked_seconds: Option<i64>,
-    /// When the clock of the current run began to advance. Absent while the clock is stopped.
+    /// The time up to which workedSeconds counts the current run. The field is absent while the run does not
+    /// work, for example while the DaemonJob is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_since: Option<Time>,
-    /// The numbers of the ledger shards that the manager has created. Their ConfigMaps' names end with them.
+    /// The numbers of the ConfigMaps in which the manager has recorded the outcomes of pods. The name of each
+    /// ConfigMap ends with its number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<i32>")]
     pub ledger_shards: Vec<u8>,
-    /// The first failed nodes, by name.
+    /// The first 20 failed nodes, sorted by name, with Ready nodes first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed_nodes: Vec<NodeReason>,
-    /// The number of failed nodes that are not listed.
+    /// The number of failed nodes that are not in failedNodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_failed_nodes: Option<i32>,
-    /// The first pending nodes, in the order in which they get their pods.
+    /// The first 20 pending nodes, sorted by name, with Ready nodes first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending_nodes: Vec<NodeReason>,
-    /// The number of pending nodes that are not listed.
+    /// The number of pending nodes that are not in pendingNodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_pending_nodes: Option<i32>,
-    /// The first skipped nodes, by name.
+    /// The first 20 skipped nodes, sorted by name, with Ready nodes first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped_nodes: Vec<NodeReason>,
-    /// The number of skipped nodes that are not listed.
+    /// The number of skipped nodes that are not in skippedNodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_skipped_nodes: Option<i32>,
-    /// Ready: the DaemonJob is complete or suspended, or was complete before nodes joined. Complete: every
-    /// selected node is done, skipped, or failed within maxFailedNodes. Failed: the run ended otherwise.
-    /// Finished: Complete or Failed. Stalled: the manager creates no pods until a user acts. Suspended:
-    /// spec.suspend is set. Paused: the manager creates no further pods (DefinitionOutdated, Paused,
-    /// MaxFailedNodesExceeded or FleetUnhealthy). PodsRefused: the API server rejects pods (TemplateInvalid:
-    /// all pods of this template). LedgerLost: the record of some nodes is lost or in an unknown format.
-    /// LedgerRefused: the API server rejects the ledger. SelectorIgnored: selector or manualSelector is set.
+    /// Ready: the DaemonJob is complete or suspended, or was complete before new, recovered or changed nodes
+    /// began to run. Complete: every selected node is done, skipped, or failed within maxFailedNodes. Failed:
+    /// the run ended, and is not Complete. Finished: Complete or Failed is True. Stalled: the manager creates
+    /// no pods until a user acts. Suspended: spec.suspend is true. Paused: the manager creates no further
+    /// pods, for the reason DefinitionOutdated, Paused, MaxFailedNodesExceeded or FleetUnhealthy.
+    /// PodsRefused: the API server rejects a pod, or with the reason TemplateInvalid every pod of the
+    /// template. LedgerLost: the records of some nodes are lost, or have an unknown format. LedgerRefused:
+    /// the API server rejects a write of the outcomes. SelectorIgnored: selector or manualSelector is set,
+    /// but has no effect.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
@@ -440,26 +469,30 @@ pub struct DaemonJobStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
-    /// The number of the rollout. It rises with each change, even if an earlier template returns.
+    /// The number of the rollout. The number rises with each change of the template or of retryToken, even if
+    /// the change restores an earlier template.
     #[serde(default)]
     pub number: i64,
     /// The retryToken of this rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_token: Option<String>,
-    /// The largest number of selected nodes in this rollout, of which maxFailedNodes takes its percentage. It
-    /// never falls. Nodes that join raise it, except while the failure policy stops the rollout.
+    /// The largest number of selected nodes in this rollout. A percentage in maxFailedNodes is a percentage
+    /// of base. Nodes that join raise base, except while the failure policy stops the rollout. Nodes that
+    /// leave do not lower base.
     #[serde(default)]
     pub base: i32,
-    /// The smallest number of nodes that were unhealthy at the same time since the run began.
+    /// The smallest number of selected nodes that were unhealthy at the same time since the run began.
     #[serde(default)]
     pub unhealthy_from_start: i32,
-    /// When the failure policy stopped the rollout. Absent while it does not stop the rollout.
+    /// The time when the failure policy stopped the rollout. The field is absent while the failure policy
+    /// does not stop the rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub braked_since: Option<Time>,
-    /// The reason for the end of the rollout: the reason of the condition Failed.
+    /// The reason why the run ended early, as in the condition Failed: DeadlineExceeded,
+    /// MaxFailedNodesExceeded or PodFailurePolicy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// A digest of the limits that ended the rollout. The rollout continues when the limits change.
+    /// A digest of the limits that ended the run early. When one of these limits changes, the run continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,
 }
@@ -470,9 +503,10 @@ pub struct Rollout {
 pub struct NodeReason {
     /// The name of the node.
     pub node: String,
-    /// The reason, as one CamelCase word.
+    /// The reason for the state of the node, as one CamelCase word.
     pub reason: String,
-    /// The details: the taint, the message of the scheduler, or the time until which the node waits.
+    /// The details of the reason, for example the taint, the message of the scheduler, or the time of the
+    /// next retry.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
