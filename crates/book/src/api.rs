@@ -14,7 +14,7 @@ use serde_json::Value;
 /// The most characters that an author or a title may have.
 pub const LONGEST: usize = 1024;
 
-/// The desired Book. The API server keeps additional fields.
+/// The desired Book. The API server also keeps unknown fields of the spec.
 #[derive(CustomResource, JsonSchema, Clone, Debug, Default, PartialEq, Serialize)]
 #[kube(
     group = "christianb93.github.com",
@@ -41,12 +41,12 @@ pub const LONGEST: usize = 1024;
 )]
 #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true, "required" = ["author", "title"]))]
 pub struct BookSpec {
-    /// The author. Not blank, at most 1,024 characters.
+    /// The author of the book. The text must not be blank, and has at most 1,024 characters.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "text")]
     pub author: Value,
 
-    /// The title. Not blank, at most 1,024 characters.
+    /// The title of the book. The text must not be blank, and has at most 1,024 characters.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "text")]
     pub title: Value,
@@ -70,10 +70,10 @@ fn text(_: &mut SchemaGenerator) -> Schema {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BookStatus {
-    /// The generation that the controller has observed.
+    /// The generation that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The condition Ready: the Book has an author and a title.
+    /// The condition Ready is True if the Book has a valid author and a valid title.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

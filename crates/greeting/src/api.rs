@@ -15,7 +15,7 @@ use serde_json::Value;
 /// The longest interval between two ticks, in seconds: ten years.
 pub const LONGEST_INTERVAL: i64 = 315_360_000;
 
-/// The message to print, and how often.
+/// The message that the manager prints, and the interval of the `Timer:` lines.
 #[derive(CustomResource, JsonSchema, Clone, Debug, Default, PartialEq, Serialize)]
 #[kube(
     group = "example.com",
@@ -37,7 +37,8 @@ pub const LONGEST_INTERVAL: i64 = 315_360_000;
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("required" = ["message"]))]
 pub struct GreetingSpec {
-    /// The message to print. The manager escapes control characters, so that the message is one line.
+    /// The message that the manager prints. The manager escapes control characters, so that each printed
+    /// message is one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "message")]
     pub message: Option<String>,
@@ -68,28 +69,30 @@ fn interval(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "integer", "format": "int64", "minimum": 1, "maximum": LONGEST_INTERVAL, "default": 60 })
 }
 
-/// The state of the lines.
+/// The observed state of a Greeting.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GreetingStatus {
     /// The generation that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The time of the first greeting. Tick k of the timer is at this time plus k intervals, from tick 0.
+    /// The time of the first line. `Timer:` line k is due at this time plus k intervals, where k begins
+    /// at 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub greeted_at: Option<Time>,
     /// The first 256 bytes of the message that was last printed on creation or change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_greeting: Option<String>,
-    /// How often a changed message was printed.
+    /// How often the manager printed a changed message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updates: Option<i64>,
-    /// The process that prints the line. Written before the line is printed, so that no other process prints
-    /// it.
+    /// The manager process that prints the last line. A process writes its claim before it prints the line,
+    /// so that no other process prints the same line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
-    /// Ready: the message was printed. False with the reason NoMessage if there is none, and TimedOut if
-    /// standard output accepted no line for too long.
+    /// Ready is True if the manager has printed the message. Ready is False with the reason NoMessage if
+    /// there is no valid message, and with the reason TimedOut if the manager could not print the message for
+    /// an hour.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
@@ -116,13 +119,13 @@ impl<'de> Deserialize<'de> for GreetingStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
-    /// Hash of the message. The mark before the dash names the algorithm.
+    /// Hash of the message. The text before the dash names the hash algorithm.
     #[serde(default)]
     pub message_hash: String,
-    /// Create, Update or Delete.
+    /// The cause of the line: Create, Update or Delete.
     #[serde(default)]
     pub kind: String,
-    /// The process and its attempt.
+    /// A unique token of the process and the claim.
     #[serde(default)]
     pub token: String,
     /// Time of the claim.

@@ -8,8 +8,8 @@ use quintet_runtime::model::schema::{number_or_percentage, short_name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The number of pods, and their template. Every field has a default, because the tutorial's manifest has an
-/// empty spec.
+/// The desired number of pods and their template. Every field has a default, because the tutorial's manifest
+/// has an empty spec.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "batch.tutorial.kubebuilder.io",
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
     status = "PodSetStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "PodSet keeps a number of pods of one template.",
+    doc = "PodSet keeps a fixed number of pods of one template running.",
     scale(
         spec_replicas_path = ".spec.replicas",
         status_replicas_path = ".status.replicas",
@@ -45,9 +45,10 @@ pub struct PodSetSpec {
     #[schemars(range(min = 0, max = 100_000))]
     pub replicas: i32,
 
-    /// The pod. Its restartPolicy is Always. Default: one container that runs `sleep 3600` in busybox. The
-    /// manager adds the labels app and quintet.dev/kind, and a label with the PodSet's UID. It adds the label
-    /// version: v0.1 unless the template has this label.
+    /// The template of the pods. Its restartPolicy must be Always or unset. Default: one busybox container
+    /// that runs `sleep 3600`. The manager adds the labels app and quintet.dev/kind, and labels with the
+    /// PodSet's UID and the hash of the template. The manager also adds the label version: v0.1 unless the
+    /// template sets the label version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new("has(self.spec) && has(self.spec.containers) && self.spec.containers.size() > 0")
@@ -57,12 +58,12 @@ pub struct PodSetSpec {
     )]
     pub template: Option<RawTemplate>,
 
-    /// Seconds for which a pod must be ready until it counts as available. Default 0.
+    /// Seconds for which a pod must be ready before it counts as available. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub min_ready_seconds: Option<i32>,
 
-    /// How to replace pods of an older template. Default: a few at a time.
+    /// How the manager replaces pods of an older template. Default: RollingUpdate with maxUnavailable 25%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
 
@@ -71,8 +72,8 @@ pub struct PodSetSpec {
     #[schemars(range(min = 1, max = 315_360_000))]
     pub progress_deadline_seconds: Option<i32>,
 
-    /// Names of pods to delete first when replicas falls or the template changes. Other names have no effect.
-    /// Quintet never changes this field.
+    /// Names of pods that the manager deletes first when replicas falls or the template changes. The manager
+    /// ignores names that no pod of the PodSet has. Quintet never changes this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1_000), inner(length(max = 253)))]
     pub pods_to_delete: Vec<String>,
@@ -82,13 +83,13 @@ pub struct PodSetSpec {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// RollingUpdate replaces them a few at a time. OnDelete replaces them after a user or another client
-    /// deleted them. Default RollingUpdate.
+    /// RollingUpdate replaces pods of an older template a few at a time. OnDelete replaces such a pod after a
+    /// user or another client has deleted the pod. Default RollingUpdate.
     #[serde(rename = "type", default)]
     pub type_: UpdateStrategyType,
 
-    /// How many pods may be unavailable during a rollout: a number, or a percentage of replicas, rounded
-    /// down. Default 25%. If this and maxSurge are both 0, it is 1.
+    /// How many desired pods may be unavailable during a rollout: a number, or a percentage of replicas,
+    /// rounded down. Default 25%. If maxUnavailable and maxSurge are both 0, maxUnavailable counts as 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("maxUnavailable", 100_000))]
     pub max_unavailable: Option<IntOrString>,
@@ -99,13 +100,13 @@ pub struct UpdateStrategy {
     #[x_kube(validation = number_or_percentage("maxSurge", 100_000))]
     pub max_surge: Option<IntOrString>,
 
-    /// How many pods of older templates to keep: a number, or a percentage of replicas, rounded up. If a kept
-    /// pod disappears, a pod of the current template replaces it. Default 0.
+    /// How many pods of older templates a rollout keeps: a number, or a percentage of replicas, rounded up.
+    /// If a kept pod ends or is deleted, its replacement has the current template. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("partition", 100_000))]
     pub partition: Option<IntOrString>,
 
-    /// Stops the rollout. Pods that disappear otherwise are still replaced.
+    /// True stops the rollout. The manager still replaces pods that end or are deleted. Default false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 }
@@ -113,10 +114,10 @@ pub struct UpdateStrategy {
 /// See [`UpdateStrategy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UpdateStrategyType {
-    /// Replace pods a few at a time.
+    /// Replace pods of an older template a few at a time.
     #[default]
     RollingUpdate,
-    /// Leave pods until a user or another client deletes them.
+    /// Replace a pod of an older template after a user or another client has deleted the pod.
     OnDelete,
 }
 
@@ -145,42 +146,44 @@ pub struct PodSetStatus {
     /// The generation that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Pods that have not ended and are not being deleted.
+    /// The number of pods that have not ended and are not being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// Ready pods among the replicas.
+    /// The number of pods among the replicas that are ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
-    /// Replicas that have been ready for minReadySeconds.
+    /// The number of pods among the replicas that have been ready for minReadySeconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_replicas: Option<i32>,
-    /// Replicas of the current template.
+    /// The number of pods among the replicas that have the current template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_replicas: Option<i32>,
-    /// Pods that are being deleted and have not ended. Replacements do not wait for them.
+    /// The number of pods that are being deleted and have not ended. The manager creates replacements without
+    /// waiting for the end of these pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating_replicas: Option<i32>,
     /// The first 100 names of ready pods, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pod_names: Vec<String>,
-    /// The first 20 pods that are not ready, by name, with the reasons.
+    /// The first 20 pods that are not ready, sorted by name, each with a reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_ready: Vec<NotReady>,
-    /// The number of further pods that are not ready.
+    /// The number of pods that are not ready and that notReady does not list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_not_ready: Option<i32>,
-    /// The hash of the current template, which its pods have as a label.
+    /// The hash of the current template. The pods of this template have the hash as a label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_hash: Option<String>,
-    /// The last time when more pods became available, fewer were outdated, or work began.
+    /// The last time when more pods became available, when fewer pods had an older template, or when a change
+    /// of the pods began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_progress_time: Option<Time>,
-    /// Selects exactly the pods of this PodSet, for autoscalers.
+    /// The label selector of exactly this PodSet's pods, for autoscalers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// Available: all desired pods are available. Progressing: the pods match the spec, or a change is in
-    /// progress; False after progressDeadlineSeconds without progress. ReplicaFailure: the API server rejects
-    /// a write; see the message.
+    /// Available is True if all desired pods are available. Progressing is True if the pods match the spec or
+    /// a change is in progress, and False after progressDeadlineSeconds without progress. ReplicaFailure is
+    /// True if the API server rejects a write, or if the namespace is being deleted.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
@@ -193,11 +196,11 @@ pub struct PodSetStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NotReady {
-    /// Its name.
+    /// The pod's name.
     pub pod: String,
-    /// The reason, as one word in CamelCase.
+    /// Why the pod is not ready, as one word in CamelCase.
     pub reason: String,
-    /// The reason, as text.
+    /// Why the pod is not ready, as text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The subscription to consume, and the number of pods.
+/// The topic and subscription to consume, and the settings of the pods.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "pulsar.pulsarconsumer.krvarma.com",
@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
     status = "PulsarConsumerStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "PulsarConsumer runs consumers of a Pulsar topic, as the pods of a Deployment.",
+    doc = "PulsarConsumer runs consumers of a Pulsar topic as the pods of a Deployment.",
     scale(
         spec_replicas_path = ".spec.replicas",
         status_replicas_path = ".status.replicas",
@@ -74,8 +74,8 @@ use std::collections::BTreeMap;
     .message("deadLetterPolicy needs a deadLetterTopic here: one is named after the subscription, and a topic's name has no blanks")
 )]
 pub struct PulsarConsumerSpec {
-    /// The Pulsar service, such as pulsar://broker:6650 or pulsar+ssl://broker:6651. Separate several hosts
-    /// by commas. The pod of the consumer resolves the name, so localhost is the pod itself.
+    /// The address of the Pulsar service, such as pulsar://broker:6650 or pulsar+ssl://broker:6651. Separate
+    /// several hosts by commas. The pods resolve the host name, so localhost is the pod itself.
     #[schemars(length(min = 1, max = 2048))]
     #[x_kube(
         validation = Rule::new(is_address(r"pulsar(\+ssl)?", &format!("(,{HOST})*/?")))
@@ -92,7 +92,7 @@ pub struct PulsarConsumerSpec {
     )]
     pub topic: String,
 
-    /// The subscription that all pods share. The first pod that connects creates it.
+    /// The subscription that all pods share. The first pod that connects creates the subscription.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
         validation = Rule::new(r"self.matches(r'^[^\s/]([^\n\r/]*[^\s/])?$')")
@@ -100,13 +100,13 @@ pub struct PulsarConsumerSpec {
     )]
     pub subscription_name: String,
 
-    /// The number of pods. 0 stops consuming and keeps the subscription. Leave it out if an autoscaler scales
-    /// this object.
+    /// The desired number of pods. The value 0 stops all pods and keeps the subscription. Leave replicas out
+    /// if an autoscaler scales the PulsarConsumer.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 10_000))]
     pub replicas: i32,
 
-    /// How pods share the messages. Default Shared, as in the tutorial.
+    /// How the pods share the messages. Default Shared, as in the tutorial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subscription_type: Option<SubscriptionType>,
 
@@ -114,21 +114,23 @@ pub struct PulsarConsumerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_position: Option<InitialPosition>,
 
-    /// The authentication of the consumers and of the backlog's reader. Default: none.
+    /// How the pods authenticate to the broker, and how the manager authenticates when it reads the backlog.
+    /// Default: without authentication.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<Auth>,
 
-    /// How to verify the broker's certificate. Default: with the CAs that the image trusts.
+    /// How the pods verify the broker's certificate. Default: with the CAs that the image trusts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
 
-    /// Where messages go that were redelivered too often. Default: the broker redelivers them without end.
-    /// Only for Shared and Key_Shared, because the broker counts no deliveries of the others.
+    /// The topic for messages that were redelivered too often. Default: the broker redelivers such messages
+    /// without end. The subscriptionType must be Shared or Key_Shared, because the broker counts redeliveries
+    /// only for these types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letter_policy: Option<DeadLetterPolicy>,
 
-    /// The delay before a rejected message is delivered again, such as 30s or 1m30s. Default: the consumer's,
-    /// one minute.
+    /// The delay before a message that a consumer rejected is delivered again, such as 30s or 1m30s. Default:
+    /// the image's default, which is one minute for Quintet's image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(
@@ -139,28 +141,32 @@ pub struct PulsarConsumerSpec {
     )]
     pub negative_ack_redelivery_delay: Option<String>,
 
-    /// How many messages of each partition a consumer prefetches. Default: the consumer's, 1000.
+    /// How many messages of each partition a consumer prefetches. Default: the image's default, which is 1000
+    /// for Quintet's image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub receiver_queue_size: Option<i32>,
 
-    /// The image of the pods. Default: the manager's --pulsar-consumer-image. It gets the variables
-    /// PULSAR_SERVER, PULSAR_TOPIC and PULSAR_SUBSCRIPTION_NAME, and more for the fields that are set.
+    /// The image of the pods. Default: the manager's --pulsar-consumer-image. The container gets the
+    /// environment variables PULSAR_SERVER, PULSAR_TOPIC and PULSAR_SUBSCRIPTION_NAME, and more variables for
+    /// optional fields that are set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
 
-    /// When to pull the image. Default: as for every pod.
+    /// When the kubelet pulls the image. Default: Always for the tag latest or without a tag, else
+    /// IfNotPresent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
 
-    /// The port of /healthz and /readyz, which the image gets in PULSAR_HTTP_BIND_ADDRESS. 0 disables probes.
-    /// Default: the manager's --pulsar-consumer-health-port without `image`, else 0.
+    /// The port on which the kubelet probes /healthz and /readyz. The container gets the port in
+    /// PULSAR_HTTP_BIND_ADDRESS. The value 0 disables the probes. Default: the manager's
+    /// --pulsar-consumer-health-port if image is not set, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 65_535))]
     pub health_port: Option<i32>,
 
-    /// More environment variables of the consumer.
+    /// More environment variables of the container. Names that begin with PULSAR_ are reserved.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "without_descriptions::<Vec<EnvVar>>")]
     #[schemars(length(max = 200), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -170,16 +176,17 @@ pub struct PulsarConsumerSpec {
     )]
     pub env: Vec<Value>,
 
-    /// The consumer's requests and limits.
+    /// The container's resource requests and limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "without_descriptions::<Option<ResourceRequirements>>")]
     pub resources: Option<Value>,
 
-    /// Fields of the pods.
+    /// Further fields of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodSettings>,
 
-    /// The broker's admin API, such as http://broker:8080, for the backlog. Default: the backlog is not read.
+    /// The address of the broker's admin API, such as http://broker:8080. The manager reads the backlog
+    /// there. Default: the manager does not read the backlog.
     #[serde(default, rename = "adminURL", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(
@@ -193,7 +200,7 @@ pub struct PulsarConsumerSpec {
     #[schemars(range(min = 10, max = 86_400))]
     pub backlog_poll_seconds: Option<i32>,
 
-    /// Scale with the backlog, with KEDA. Default: no autoscaling.
+    /// How KEDA scales the pods with the backlog. Default: no autoscaling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
 }
@@ -240,11 +247,11 @@ pub enum SubscriptionType {
     /// Each message goes to one consumer.
     #[default]
     Shared,
-    /// At most one consumer.
+    /// The subscription accepts only one consumer.
     Exclusive,
-    /// One consumer gets all messages until it is gone.
+    /// One consumer gets all messages. Another consumer takes over when that consumer is gone.
     Failover,
-    /// Each message goes to one consumer; messages of one key go to the same.
+    /// Each message goes to one consumer. All messages with the same key go to the same consumer.
     #[serde(rename = "Key_Shared")]
     KeyShared,
 }
@@ -252,9 +259,9 @@ pub enum SubscriptionType {
 /// Where a new subscription begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum InitialPosition {
-    /// With the oldest stored message.
+    /// Begin with the oldest stored message.
     Earliest,
-    /// With messages that are sent later.
+    /// Begin with messages that are sent later.
     Latest,
 }
 
@@ -263,7 +270,7 @@ pub enum InitialPosition {
 pub enum ImagePullPolicy {
     /// At each start of a container.
     Always,
-    /// If the node does not have it.
+    /// If the node does not have the image.
     IfNotPresent,
     /// Never.
     Never,
@@ -273,8 +280,8 @@ pub enum ImagePullPolicy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Auth {
-    /// The Secret with the token. It is mounted into the pods, and never in their environment. Default key:
-    /// token.
+    /// The Secret with the token. The pods mount the token as a file; it is never in an environment variable.
+    /// Default key: token.
     pub token_secret: SecretKey,
 }
 
@@ -296,7 +303,7 @@ pub struct SecretKey {
             .message("a Secret's name has lower-case letters, digits, dots and dashes")
     )]
     pub name: String,
-    /// The key in it.
+    /// The key in the Secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(
@@ -306,11 +313,11 @@ pub struct SecretKey {
     pub key: Option<String>,
 }
 
-/// Where messages go that were redelivered too often.
+/// The topic for messages that were redelivered too often.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetterPolicy {
-    /// The number of redeliveries before a message goes there.
+    /// The number of redeliveries before a message goes to the dead-letter topic.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_redeliver_count: i32,
     /// The dead-letter topic. Default: `<topic>-<subscription>-DLQ`, as for Pulsar's clients.
@@ -323,7 +330,7 @@ pub struct DeadLetterPolicy {
     pub dead_letter_topic: Option<String>,
 }
 
-/// Fields of the pods.
+/// Further fields of the pods.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSettings {
@@ -333,7 +340,7 @@ pub struct PodSettings {
     /// More annotations. Quintet's annotations override them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Required labels of the node.
+    /// Labels that a node must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
     /// Tolerated taints.
@@ -348,7 +355,7 @@ pub struct PodSettings {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "without_descriptions::<Vec<TopologySpreadConstraint>>")]
     pub topology_spread_constraints: Vec<Value>,
-    /// The ServiceAccount. Default: the default ServiceAccount of the namespace, without its token.
+    /// The ServiceAccount of the pods. Default: the namespace's ServiceAccount default, without its token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub service_account_name: Option<String>,
@@ -356,11 +363,11 @@ pub struct PodSettings {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "without_descriptions::<Vec<LocalObjectReference>>")]
     pub image_pull_secrets: Vec<Value>,
-    /// The priority class.
+    /// The PriorityClass of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
-    /// Seconds for a stopping consumer to acknowledge its messages. Default 30.
+    /// Seconds that a stopping pod has to acknowledge its messages. Default 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400))]
     pub termination_grace_period_seconds: Option<i64>,
@@ -379,30 +386,32 @@ pub struct PodSettings {
         .message("minReplicas must not be above maxReplicas")
 )]
 pub struct Autoscaling {
-    /// The minimum number of consumers. Default 0: none without a backlog.
+    /// The minimum number of pods. Default 0, so that no pod runs without a backlog.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000))]
     pub min_replicas: Option<i32>,
-    /// The maximum number of consumers.
+    /// The maximum number of pods.
     #[schemars(range(min = 1, max = 10_000))]
     pub max_replicas: i32,
-    /// The backlog for one consumer, in entries, as Pulsar counts it. Default 10.
+    /// KEDA runs one pod for this number of unacknowledged entries. An entry is a message or a batch of
+    /// messages. Default 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub target_backlog: Option<i64>,
-    /// The backlog above which KEDA starts the first consumer if minReplicas is 0. Default 0.
+    /// The number of unacknowledged entries above which KEDA starts the first pod if minReplicas is 0.
+    /// Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub activation_backlog: Option<i64>,
-    /// Whether the topic has partitions, which KEDA must know. Default: detected through adminURL. Set it if
-    /// the manager may not read the token.
+    /// Whether the topic has partitions, which KEDA must know. Default: the manager detects partitions at
+    /// adminURL. Set partitioned if the manager may not read the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitioned: Option<bool>,
-    /// Seconds between two reads by KEDA. Default: KEDA's, 30.
+    /// Seconds between two reads of the backlog by KEDA. Default: KEDA's default, which is 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub polling_interval_seconds: Option<i32>,
-    /// Seconds without a backlog until KEDA stops the last consumer. Default: KEDA's, 300.
+    /// Seconds without a backlog until KEDA stops the last pod. Default: KEDA's default, which is 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400))]
     pub cooldown_seconds: Option<i32>,
@@ -411,11 +420,11 @@ pub struct Autoscaling {
 /// An object as the last apply returned it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AppliedObject {
-    /// Its kind.
+    /// The object's kind.
     pub kind: String,
-    /// Its UID.
+    /// The object's UID.
     pub uid: String,
-    /// Its generation.
+    /// The object's generation after the apply.
     pub generation: i64,
 }
 
@@ -433,44 +442,48 @@ pub struct PulsarConsumerStatus {
     /// The generation that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The Pulsar service of the spec.
+    /// The serverAddress of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// The topic of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
-    /// The subscription of the spec.
+    /// The subscriptionName of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subscription: Option<String>,
-    /// Existing pods of the current and of older templates.
+    /// The number of existing pods, of the current and of older templates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// Ready pods.
+    /// The number of ready pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
-    /// Selects the pods, for the scale subresource.
+    /// The label selector of the pods, for the scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// Unacknowledged entries of the subscription. Pulsar counts a batch of messages as one. Small changes
-    /// are not written; the metric quintet_pulsarconsumer_backlog is exact.
+    /// The number of unacknowledged entries of the subscription. An entry is a message or a batch of
+    /// messages. The manager does not write small changes to the status; the metric
+    /// quintet_pulsarconsumer_backlog is exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backlog: Option<i64>,
-    /// Delivered and unacknowledged messages, which Pulsar counts only for Shared and Key_Shared.
+    /// The number of delivered but unacknowledged messages. Pulsar counts such messages only for Shared and
+    /// Key_Shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unacked: Option<i64>,
     /// The number of consumers that the broker reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumers: Option<i32>,
-    /// When backlog, unacked and consumers were read.
+    /// The time when the manager read backlog, unacked and consumers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backlog_time: Option<Time>,
-    /// The applied objects. The manager applies an object again if its generation differs.
+    /// The objects that the manager has applied. If the generation of such an object changes, the manager
+    /// applies the object again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind"]))]
     pub applied: Vec<AppliedObject>,
-    /// Available: all desired consumers are ready. Applied: the Deployment matches the spec; if False, the
-    /// reason and message name the obstacle. BacklogObserved, with adminURL: the backlog is known.
-    /// AutoscalingReady, with autoscaling: KEDA scales this object.
+    /// Available is True if all desired pods are ready. Applied is True if the Deployment matches the spec.
+    /// BacklogObserved, which needs adminURL, is True if the backlog is known. AutoscalingReady, which needs
+    /// autoscaling, is True if KEDA scales the PulsarConsumer. The reason and message of a condition that is
+    /// False name the obstacle.
     // Conditions of another operator may lack fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient")]
     pub conditions: Vec<Condition>,
