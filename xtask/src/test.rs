@@ -27,10 +27,10 @@ use crate::chart;
     long_about = "Run every check and test, and print how long each part took.\n\n\
     The first parts need no cluster: formatting, lints, generated files, the texts (see `cargo xtask prose --help`), the \
     workspace's tests, and a search of all states of a small DaemonJob. Then the command tests the Pulsar programs with real \
-    brokers, which need Java and Maven (see `cargo xtask pulsar --help`). It builds the release programs (see `cargo xtask \
-    build --help`). It builds the images twice and compares them (see `cargo xtask image --help`). It tests the chart, and \
-    builds the files of a release. The last parts use temporary clusters: two runs of the demo, short benches, and the \
-    end-to-end tests on simulated and on real nodes (see `cargo xtask cluster up --help`).\n\n\
+    brokers, which need Java and Maven (see `cargo xtask pulsar --help`). The command builds the release programs (see \
+    `cargo xtask build --help`). The command builds the images twice and compares them (see `cargo xtask image --help`). The \
+    command tests the chart, and builds the files of a release. The last parts use temporary clusters: two runs of the demo, \
+    short benches, and the end-to-end tests on simulated and on real nodes (see `cargo xtask cluster up --help`).\n\n\
     The command skips parts that this machine does not support, and continues after a failed part. The last line is \"N \
     passed, N failed, N skipped\". The exit code is 1 if a part failed."
 )]

@@ -68,7 +68,7 @@ const HEEDED: Duration = Duration::from_mins(1);
     about = "Run the containers of PulsarConsumers on a local cluster, as processes of this machine",
     long_about = "Run the containers of PulsarConsumers on a local cluster, as processes of this machine.\n\n\
     The simulated nodes of a local cluster run no containers. For the pods of PulsarConsumers, this command \
-    does the work of the kubelets. It runs each container as a pulsar-consumer process with the pod's \
+    does the work of the kubelets. The command runs each container as a pulsar-consumer process with the pod's \
     environment and Secrets, and probes the process. The command runs until you interrupt it."
 )]
 pub struct Args {

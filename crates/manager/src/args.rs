@@ -210,8 +210,8 @@ pub struct Args {
     )]
     pub pulsar_consumer_image: String,
 
-    /// Port on which the image of --pulsar-consumer-image serves /healthz and /readyz. Set 0 if the image serves
-    /// neither of them; its pods then get no probes.
+    /// Port on which the image of --pulsar-consumer-image serves /healthz and /readyz. For an image that does not serve
+    /// /healthz and /readyz, set the port to 0, so that its pods get no probes.
     #[arg(
         long,
         env = "QUINTET_PULSAR_CONSUMER_HEALTH_PORT",

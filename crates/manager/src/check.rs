@@ -33,7 +33,7 @@ pub struct Args {
     #[command(flatten)]
     lease: LeaseArgs,
 
-    /// Whether the managers elect a leader. If this is false, the command does not check the Lease.
+    /// Whether the managers elect a leader. With --leader-elect=false, the command does not check the Lease.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
     leader_elect: bool,
 

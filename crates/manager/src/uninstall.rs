@@ -40,13 +40,13 @@ const MANUALLY: &str = "To do it manually, with sufficient permissions, run:";
 /// objects of users.
 ///
 /// Stop the manager before you run the command, and do not start the manager again. A running manager adds the
-/// finalizers again. It also loses the outcome of each pod that is deleted without a finalizer. With --manager, the
-/// command stops the manager for you. Otherwise, stop the manager yourself: kubectl scale deployment NAME --replicas=0
+/// finalizers again, and loses the outcome of each pod that is deleted without a finalizer. With --manager, the command
+/// stops the manager for you. Without --manager, stop the manager yourself: kubectl scale deployment NAME --replicas=0
 /// -n NAMESPACE.
 ///
 /// You can interrupt the command at any time, and run it again to continue. You need permission to list and patch pods
 /// and Greetings. With --manager, you also need permission to get the manager's Deployment, to patch the Deployment's
-/// scale, to list the pods in its namespace, and to get, watch, create, update and delete the Lease.
+/// scale, to list the pods in its namespace, and to get, watch, create, update and delete the manager's Lease.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Remove finalizers only in these namespaces, separated by commas (default: all namespaces). Repeat the flag to
