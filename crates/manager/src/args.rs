@@ -89,7 +89,7 @@ pub struct Args {
     )]
     pub leader_election_namespace: Option<String>,
 
-    /// Name of the Lease. All managers that use this Lease elect one leader.
+    /// Name of the Lease. All managers that use the same Lease elect one leader.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECTION_ID",
@@ -168,8 +168,8 @@ pub struct Args {
     )]
     pub metrics_secure: bool,
 
-    /// Directory with tls.crt and tls.key for --metrics-secure. The manager reloads these files when they change.
-    /// Without this flag, the manager creates a self-signed certificate at each start.
+    /// Directory with tls.crt and tls.key for --metrics-secure. The manager reloads tls.crt and tls.key when they
+    /// change. Without --metrics-cert-dir, the manager creates a self-signed certificate at each start.
     #[arg(
         long,
         env = "QUINTET_METRICS_CERT_DIR",

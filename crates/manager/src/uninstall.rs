@@ -54,9 +54,9 @@ pub struct Args {
     #[arg(short, long, value_name = "NAMESPACE,...", value_delimiter = ',', value_parser = parse_name)]
     namespace: Vec<String>,
 
-    /// Stop this manager first: scale its Deployment to 0, hold its Lease, and delete the Lease at the end. A pod of
-    /// the Deployment that does not use the Lease could still write, so the command waits up to two minutes until all
-    /// such pods have exited.
+    /// Stop this manager first: scale its Deployment to 0, hold its Lease, and delete the Lease at the end. If a pod of
+    /// the Deployment does not use the Lease, the command waits up to two minutes until the pod has exited, because the
+    /// pod could still write.
     #[arg(long, value_name = "NAMESPACE/DEPLOYMENT", value_parser = parse_manager)]
     manager: Option<Manager>,
 

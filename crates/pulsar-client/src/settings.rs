@@ -83,8 +83,8 @@ pub struct ConsumerArgs {
     /// The message at which a new subscription begins: Latest or Earliest [default: Latest]
     #[arg(long, env = "PULSAR_INITIAL_POSITION", value_name = "POSITION", hide_env_values = true)]
     initial_position: Option<String>,
-    /// The topic to which the program moves messages that were redelivered too often. Needs
-    /// --max-redeliver-count, and the subscription type Shared or Key_Shared, because the broker counts
+    /// The topic to which the program moves messages that were redelivered too often. --dead-letter-topic
+    /// needs --max-redeliver-count, and the subscription type Shared or Key_Shared, because the broker counts
     /// redeliveries only for these types
     #[arg(long, env = "PULSAR_DEAD_LETTER_TOPIC", value_name = "NAME", hide_env_values = true)]
     dead_letter_topic: Option<String>,
