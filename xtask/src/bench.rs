@@ -12,7 +12,7 @@ use quintet_localcluster::{paths, run};
 #[derive(Debug, clap::Args)]
 #[command(about = "Measure a kind and its peers, on a temporary cluster", disable_help_flag = true)]
 pub struct Args {
-    /// The arguments of the bench program; use --help to list them
+    /// The arguments of the bench program. Use --help to list the arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }

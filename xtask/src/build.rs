@@ -11,15 +11,15 @@ use quintet_localcluster::run::print;
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[command(
     about = "Build the release programs",
-    long_about = "Build the release programs, and print their paths and sizes: quintet, the manager; pulsar-consumer, which \
-    PulsarConsumers run; and pulsar-producer, which sends messages.\n\n\
-    On Linux with glibc, on x86_64 and aarch64, the programs are static and position independent. They need no loader and no \
-    library, and run in an empty image (see cargo xtask image --help). They contain no paths of the checkout, of cargo's home \
-    and of the build. On other systems, cargo builds them with its defaults. The command adds its flags to RUSTFLAGS, and does \
-    not rebuild debug programs.\n\n\
+    long_about = "Build the release programs, and print their paths and sizes. The programs are quintet (the manager), \
+    pulsar-consumer (which the pods of PulsarConsumers run) and pulsar-producer (which sends messages).\n\n\
+    On Linux with glibc, on x86_64 and aarch64, the programs are static and position independent. Static programs need no \
+    loader and no library, and run in an empty image (see cargo xtask image --help). The programs contain no paths of the \
+    checkout, of cargo's home or of the build. On other systems, cargo builds the programs with cargo's default settings. The \
+    command adds compiler flags to RUSTFLAGS, and does not rebuild debug programs.\n\n\
     Without a protoc for this system, the command skips the Pulsar programs (see cargo xtask protoc --help). If rustup has \
-    the musl target for this processor, the command also builds quintet for musl. That needs musl-gcc, from Debian's package \
-    musl-tools."
+    the musl target for this processor, the command also builds quintet for musl. The build for musl needs musl-gcc, which is \
+    in Debian's package musl-tools."
 )]
 pub struct Args {}
 

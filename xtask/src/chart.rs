@@ -40,12 +40,14 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum ChartCommand {
-    /// Test the chart: unit tests, manifests on a real API server, alerting rules, and parity with kustomize
+    /// Test the chart: its unit tests, its manifests on a real API server, its alerting rules, and its parity with
+    /// kustomize
     ///
     /// The last line is "N passed, N failed". The exit code is 1 if a test failed.
     Test {
-        /// Use this running cluster (see `cargo xtask cluster --help`) instead of a temporary one. The tests create only
-        /// definitions, namespaces and accounts without permissions
+        /// Use the running cluster of this name (see `cargo xtask cluster --help`) instead of a temporary cluster. In
+        /// this cluster, the tests create only CustomResourceDefinitions, namespaces, and ServiceAccounts without
+        /// permissions
         #[arg(long)]
         name: Option<String>,
     },

@@ -17,11 +17,12 @@ pub struct Cli {
 /// The commands of `cargo xtask`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a Kubernetes control plane with simulated nodes on this machine, without container engine and root
+    /// Run a local Kubernetes cluster without a container engine and, with simulated nodes, without root
     Cluster(cluster::cli::Args),
-    /// Run an Apache Pulsar broker on this machine, without container engine and root
+    /// Run a local Apache Pulsar broker without a container engine and without root
     Pulsar(pulsar::cli::Args),
-    /// Generate the files that derive from the kinds' types and rules, such as definitions and RBAC
+    /// Generate the files that follow from the kinds' Rust types and RBAC rules, such as CustomResourceDefinitions and
+    /// roles
     Generate(generate::GenerateArgs),
     /// Test the Helm chart
     Chart(chart::Args),

@@ -41,9 +41,9 @@ const LIMIT: Duration = Duration::from_mins(3);
     The command starts a local cluster (see `cargo xtask cluster up --help`), installs the chart, applies a sample of each \
     kind, and waits until each sample works. If this machine supports real nodes, managers and samples run in pods. Otherwise, \
     the command simulates nodes, prints the reason, and runs the manager as a process with the permissions of the chart's \
-    ServiceAccount. With Java and Maven, the demo includes an Apache Pulsar broker (see `cargo xtask pulsar --help`) and \
-    running consumers.\n\n\
-    The cluster and the manager keep running. You can run the command again at any time."
+    ServiceAccount. If Java and Maven are installed, the demo includes an Apache Pulsar broker (see `cargo xtask pulsar \
+    --help`) and running consumers.\n\n\
+    After the command, the cluster and the manager continue to run. You can run the command again at any time."
 )]
 pub struct Args {
     /// Name of the local cluster
@@ -55,7 +55,7 @@ pub struct Args {
     /// Use the cluster of this kubeconfig context instead of a local one
     #[arg(long, conflicts_with_all = ["name", "nodes"])]
     context: Option<String>,
-    /// Stop an earlier demo: remove the local cluster, or stop the manager of --context
+    /// Stop an earlier demo: remove the local cluster, or with --context stop the manager in that cluster
     #[arg(long)]
     stop: bool,
     /// Write a picture of the output to docs/pictures/demo.svg

@@ -12,49 +12,52 @@ use crate::test;
 /// `cargo xtask faults`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Run every scenario of a controller with every fault at every request and watch event",
-    long_about = "Run every scenario of a controller with every fault at every request and watch event.\n\n\
-    The controllers, their caches and the election are those of the manager. The API server is a fake \
-    (crates/fake-apiserver), and the simulated clock advances only while they wait. The command prints the name of each plan \
-    with violations; `--plan NAME` runs only this plan and prints every step. The last line is \"N plans, N violations\". The \
-    exit code is 1 if there are violations. docs/reliability.md explains the names."
+    about = "Run every test scenario of the controllers with every fault at every request and watch event",
+    long_about = "Run every test scenario of the controllers with every fault at every request and watch event.\n\n\
+    The command runs the manager's controllers, caches and leader election against a fake API server \
+    (crates/fake-apiserver). The clock is simulated, and advances only while the controllers wait. A plan is a scenario with \
+    one fault. The command prints the name of each plan that violates a rule. `--plan NAME` runs only the named plan and \
+    prints every step of the plan. The last line is \"N plans, N violations\". The exit code is 1 if there are violations. \
+    docs/reliability.md explains the names of the plans."
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Args {
-    /// Run only scenarios (sequences, decoders, mutants) whose names contain FILTER
+    /// Run only scenarios whose names contain FILTER. With --transitions, --bytes or --mutants, FILTER selects
+    /// sequences, decoders or mutants instead
     filter: Option<String>,
-    /// Run only this plan, and print every step
+    /// Run only the plan with this name, and print every step of the plan
     #[arg(long, value_name = "NAME", conflicts_with = "filter")]
     plan: Option<String>,
-    /// Run one of every N plans, spread evenly
+    /// Run only one of every N plans, spread evenly over all plans
     #[arg(long, value_name = "N", conflicts_with = "plan")]
     every: Option<usize>,
     /// Run only plans whose names contain TEXT, for example `/crash-after` or `request:create-pods`
     #[arg(long, value_name = "TEXT", conflicts_with = "plan")]
     fault: Option<String>,
-    /// The seed for the order of the server's events
+    /// The seed for the random order of the fake API server's events
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Instead of plans, run sequences of changes generated from the kinds' schemas
+    /// Instead of plans, run random sequences of spec changes, which the command generates from the kinds' schemas
     #[arg(long, conflicts_with_all = ["fault", "plan", "list"])]
     transitions: bool,
-    /// Instead of plans, run more than a million hostile inputs for every decoder
+    /// Instead of plans, feed the decoders with more than a million malformed inputs, which cover every decoder
     #[arg(long, conflicts_with_all = ["fault", "plan", "list", "transitions"])]
     bytes: bool,
     /// Instead of plans with one fault, run random plans with several faults for this number of seconds
     #[arg(long, value_name = "SECONDS", conflicts_with_all = ["fault", "plan", "list", "transitions", "bytes"])]
     soak: Option<u64>,
-    /// Run the soak on a temporary cluster, and kill kube-apiserver, etcd and managers under load
+    /// With --soak, run on a temporary cluster, and kill kube-apiserver, etcd and managers under load
     #[arg(long, requires = "soak", conflicts_with = "filter")]
     real: bool,
-    /// Instead of plans, search every state of a small DaemonJob, with more disturbances than in `cargo xtask test`. Adds a
-    /// line to tests/model/log.txt
+    /// Instead of plans, search every state that a small DaemonJob can reach, with more disturbances than in `cargo
+    /// xtask test`. The command adds a line to tests/model/log.txt
     #[arg(long, conflicts_with_all = ["filter", "fault", "plan", "list", "transitions", "bytes", "soak"])]
     exhaustive: bool,
-    /// Print the names of the plans, and run none
+    /// Print the names of the plans instead of running the plans
     #[arg(long)]
     list: bool,
-    /// Break the program in each way of xtask/src/mutants.rs, and check that a plan or a test detects it
+    /// Insert each bug of xtask/src/mutants.rs into the program, one at a time, and check that a plan or a test detects
+    /// the bug
     #[arg(long, conflicts_with_all = ["plan", "every", "fault", "list", "transitions", "bytes", "soak", "exhaustive"])]
     mutants: bool,
 }

@@ -53,7 +53,7 @@ const COMMENT_WIDTH: usize = 110;
 /// Arguments of `cargo xtask generate`.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct GenerateArgs {
-    /// Write nothing. Print every file that differs, and fail if there is one.
+    /// Write no file. Print every file that is not up to date, and fail if there is such a file.
     #[arg(long)]
     pub check: bool,
 }

@@ -16,14 +16,15 @@ use quintet_localcluster::run::print;
     container engine.\n\n\
     Each image is one archive in the OCI image layout, for `ctr images import`, `docker load`, `podman load` and `skopeo copy \
     oci-archive:`. An image contains only the static release program (see cargo xtask build --help), which runs as user and \
-    group 65532. The same commit, Rust and C library produce the same bytes. The command also writes a bill of materials for \
-    each archive and processor, in CycloneDX 1.6.\n\n\
-    The timestamps in an image are those of the commit, or SOURCE_DATE_EPOCH. An image for another processor needs its Rust \
-    target and a linker; the command names the missing ones.\n\n\
-    The command verifies each archive: it checks digests and sizes, and runs the program if this machine can."
+    group 65532. Builds of one commit with the same versions of Rust and the C library produce the same bytes. The command \
+    also writes a bill of materials for each archive and processor, in CycloneDX 1.6.\n\n\
+    The timestamps in an image are the time of the commit, or SOURCE_DATE_EPOCH if this variable is set. An image for another \
+    processor needs the Rust target and a linker for that processor. If the target or the linker is missing, the command \
+    names it.\n\n\
+    The command verifies each archive: it checks digests and sizes, and runs the program if this machine can run it."
 )]
 pub struct Args {
-    /// Build images for this processor. Repeat the flag for more. Default: this machine's processor
+    /// Build images for this processor (default: this machine's processor). Repeat the flag to add more processors
     #[arg(long, value_name = "ARCH")]
     arch: Vec<Arch>,
     /// The folder for the archives

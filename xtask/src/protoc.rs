@@ -9,7 +9,8 @@ use quintet_localcluster::run::print;
 #[command(
     about = "Print the path of protoc, which the build of the Pulsar programs needs",
     long_about = "Print the path of protoc, which the build of the Pulsar programs needs.\n\n\
-    The commands of xtask find protoc themselves. For cargo, run: export PROTOC=\"$(cargo xtask protoc)\""
+    The commands of xtask find protoc without configuration. Before you run cargo itself, run: \
+    export PROTOC=\"$(cargo xtask protoc)\""
 )]
 pub struct Args {}
 

@@ -22,19 +22,20 @@ use crate::dependencies;
     about = "Build the files of a release",
     long_about = "Build the files of a release in one folder: the images with their bills of materials (see cargo xtask image \
     --help), the chart's package, manifests of the definitions and of the whole installation, and SHA256SUMS.\n\n\
-    The version is that of the workspace in Cargo.toml; other files must state the same version. deny.toml must allow the \
-    licences of all crates in the programs, and crates in two versions.\n\n\
-    A release needs a commit with the tag vVERSION, without changed files, and with a section in CHANGELOG.md. --dry-run \
-    accepts any commit. The command publishes nothing."
+    The version of the release is the version of the workspace in Cargo.toml. Other files must state the same version. \
+    deny.toml must allow the licences of all crates in the programs, and each crate that a program contains in two \
+    versions.\n\n\
+    The commit of a release must have the tag vVERSION, no changed files, and a section for the version in CHANGELOG.md. With \
+    --dry-run, the command accepts any commit. The command publishes nothing."
 )]
 pub struct Args {
-    /// Accept a commit that is not a release
+    /// Accept a commit that is not ready for a release
     #[arg(long)]
     dry_run: bool,
-    /// Build images for this processor. Repeat the flag for more. Default: this machine's processor
+    /// Build images for this processor (default: this machine's processor). Repeat the flag to add more processors
     #[arg(long, value_name = "ARCH")]
     arch: Vec<Arch>,
-    /// The folder for the files. The command replaces an earlier release in it
+    /// The folder for the files. The command replaces an earlier release in this folder
     #[arg(long, value_name = "DIR", default_value_os_t = paths::target().join("release-files"))]
     output: PathBuf,
 }

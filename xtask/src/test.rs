@@ -25,16 +25,18 @@ use crate::chart;
 #[command(
     about = "Run every check and test",
     long_about = "Run every check and test, and print how long each part took.\n\n\
-    The parts without a cluster are formatting, lints, generated files, the texts (see `cargo xtask prose --help`), the \
-    workspace's tests, and the exhaustive search. The Pulsar programs run against real brokers, which need Java and Maven \
-    (see `cargo xtask pulsar --help`). Then come the release build (see `cargo xtask build --help`), the images, built twice \
-    and compared (see `cargo xtask image --help`), the chart, and the files of a release. The last parts use temporary \
-    clusters: the demo, twice; short benches; the end-to-end tests, also on real nodes (see `cargo xtask cluster up --help`).\n\n\
+    The first parts need no cluster: formatting, lints, generated files, the texts (see `cargo xtask prose --help`), the \
+    workspace's tests, and a search of all states of a small DaemonJob. Then the command tests the Pulsar programs with real \
+    brokers, which need Java and Maven (see `cargo xtask pulsar --help`). The command builds the release programs (see \
+    `cargo xtask build --help`). The command builds the images twice and compares them (see `cargo xtask image --help`). The \
+    command tests the chart, and builds the files of a release. The last parts use temporary clusters: two runs of the demo, \
+    short benches, and the end-to-end tests on simulated and on real nodes (see `cargo xtask cluster up --help`).\n\n\
     The command skips parts that this machine does not support, and continues after a failed part. The last line is \"N \
     passed, N failed, N skipped\". The exit code is 1 if a part failed."
 )]
 pub struct Args {
-    /// Skip the parts that take long or need Go or Java: brokers, release build, chart, demo and end-to-end tests
+    /// Skip the parts that take long or need Go or Java, such as brokers, the release build, the chart, the demo and
+    /// the end-to-end tests
     #[arg(long)]
     fast: bool,
     /// Run only end-to-end tests whose names contain FILTER, on a temporary cluster
@@ -46,7 +48,8 @@ pub struct Args {
     /// Run only tests of the Pulsar programs whose names contain FILTER, on temporary brokers
     #[arg(long, value_name = "FILTER", conflicts_with_all = ["fast", "e2e", "nodes"])]
     pulsar: Option<String>,
-    /// Instead, apply tests/lamp.patch, which adds a sixth kind, to a copy of the checkout, and test the copy
+    /// Run only the test that a sixth kind can be added: apply tests/lamp.patch to a copy of the checkout, and test the
+    /// copy
     #[arg(long, conflicts_with_all = ["fast", "e2e", "nodes", "pulsar"])]
     sixth_kind: bool,
 }
@@ -62,7 +65,7 @@ pub enum Nodes {
 
 /// `cargo xtask e2e`.
 #[derive(Debug, clap::Args)]
-#[command(about = "Run only the end-to-end tests, like cargo xtask test --nodes KIND")]
+#[command(about = "Run only the end-to-end tests, as `cargo xtask test --nodes KIND` does")]
 pub struct EndToEndArgs {
     /// The kind of nodes
     #[arg(long, value_enum, default_value_t = Nodes::Simulated)]

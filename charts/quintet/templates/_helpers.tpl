@@ -84,7 +84,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 {{- if not $enabled }}
-{{- fail (printf "No controller is enabled. Set at least one of controllers.%s to true." (join ", " $all)) }}
+{{- fail (printf "No controller is enabled. Set at least one of controllers.%s to true." (join ", controllers." $all)) }}
 {{- end }}
 {{- join "," $enabled }}
 {{- end }}
@@ -146,7 +146,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and $root.Values.metrics.enabled $values.enabled }}
 {{- if or (eq $values.renderMode "alwaysRender") ($root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" $kind)) }}true
 {{- else if eq $values.renderMode "failIfMissing" }}
-{{- fail (printf "The cluster has no CustomResourceDefinition for %s (monitoring.coreos.com/v1). Install those of prometheus-operator first, or set %s.renderMode to skipIfMissing." $kind (index . 3)) }}
+{{- fail (printf "The cluster has no CustomResourceDefinition for %s (monitoring.coreos.com/v1). Install the CustomResourceDefinitions of prometheus-operator first, or set %s.renderMode to skipIfMissing." $kind (index . 3)) }}
 {{- end }}
 {{- end }}
 {{- end }}

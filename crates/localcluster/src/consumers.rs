@@ -67,15 +67,15 @@ const HEEDED: Duration = Duration::from_mins(1);
 #[command(
     about = "Run the containers of PulsarConsumers on a local cluster, as processes of this machine",
     long_about = "Run the containers of PulsarConsumers on a local cluster, as processes of this machine.\n\n\
-    The simulated nodes of a local cluster run no containers. This command plays their kubelets for the pods \
-    of PulsarConsumers. Each container is a pulsar-consumer process with the pod's environment and Secrets, \
-    probed as by a kubelet. It runs until it is interrupted."
+    The simulated nodes of a local cluster run no containers. For the pods of PulsarConsumers, this command \
+    does the work of the kubelets. The command runs each container as a pulsar-consumer process with the pod's \
+    environment and Secrets, and probes the process. The command runs until you interrupt it."
 )]
 pub struct Args {
     /// Name of the local cluster
     #[arg(long, default_value = DEFAULT_NAME)]
     name: String,
-    /// The pulsar-consumer program; built by default
+    /// The pulsar-consumer program to run (default: the command builds the program)
     #[arg(long)]
     program: Option<PathBuf>,
 }

@@ -38,7 +38,8 @@ pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Controllers to run, separated by commas. Prefix every name with a dash to run all controllers except these.
+    /// Names of the controllers to run, separated by commas. If every name begins with a dash, as in -book,-podset, the
+    /// manager runs all controllers except the named ones.
     #[arg(
         long,
         env = "QUINTET_CONTROLLERS",
@@ -51,7 +52,8 @@ pub struct Args {
     )]
     controllers: Vec<Pick>,
 
-    /// Watch only these namespaces, separated by commas. Repeat the flag to add more. Default: all namespaces.
+    /// Watch only these namespaces, separated by commas (default: all namespaces). Repeat the flag to add more
+    /// namespaces.
     #[arg(
         long,
         env = "QUINTET_WATCH_NAMESPACE",
@@ -62,7 +64,7 @@ pub struct Args {
     )]
     watch_namespace: Vec<String>,
 
-    /// Write only while holding the Lease, so that several managers can run.
+    /// Write only while this manager holds the Lease, so that several managers can run.
     #[arg(
         long,
         alias = "enable-leader-election",
@@ -76,7 +78,8 @@ pub struct Args {
     )]
     pub leader_elect: bool,
 
-    /// Namespace of the Lease. Default: the pod's namespace ($POD_NAMESPACE), else that of the kubeconfig's context.
+    /// Namespace of the Lease (default: the pod's namespace in $POD_NAMESPACE, or else the namespace of the
+    /// kubeconfig's context).
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECTION_NAMESPACE",
@@ -86,7 +89,7 @@ pub struct Args {
     )]
     pub leader_election_namespace: Option<String>,
 
-    /// Name of the Lease. Managers with the same Lease elect one leader.
+    /// Name of the Lease. All managers that use the same Lease elect one leader.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECTION_ID",
@@ -97,7 +100,7 @@ pub struct Args {
     )]
     pub leader_election_id: String,
 
-    /// A standby waits this long for a silent holder before it takes the Lease.
+    /// A standby manager waits this long for the leader to renew the Lease before the standby acquires the Lease.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_LEASE_DURATION",
@@ -108,7 +111,7 @@ pub struct Args {
     )]
     pub leader_elect_lease_duration: Duration,
 
-    /// The leader stops writing this long after its last successful renewal.
+    /// The leader stops writing this long after its last successful renewal of the Lease.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_RENEW_DEADLINE",
@@ -130,7 +133,7 @@ pub struct Args {
     )]
     pub leader_elect_retry_period: Duration,
 
-    /// Wait this long between successful renewals.
+    /// Wait this long between successful renewals of the Lease.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_RENEW_PERIOD",
@@ -141,7 +144,7 @@ pub struct Args {
     )]
     pub leader_elect_renew_period: Duration,
 
-    /// Address of /metrics. 0 disables it.
+    /// Address of /metrics, or 0 to serve no metrics.
     #[arg(
         long,
         alias = "metrics-addr",
@@ -165,8 +168,8 @@ pub struct Args {
     )]
     pub metrics_secure: bool,
 
-    /// Directory with tls.crt and tls.key for --metrics-secure. The manager reloads them when they change. Default: a new
-    /// self-signed certificate at each start.
+    /// Directory with tls.crt and tls.key for --metrics-secure. The manager reloads tls.crt and tls.key when they
+    /// change. Without --metrics-cert-dir, the manager creates a self-signed certificate at each start.
     #[arg(
         long,
         env = "QUINTET_METRICS_CERT_DIR",
@@ -175,8 +178,8 @@ pub struct Args {
     )]
     pub metrics_cert_dir: Option<PathBuf>,
 
-    /// Loopback address of the debug pages. 0 disables them. With --metrics-secure, the metrics address also serves them, to
-    /// clients that are authorized for their paths.
+    /// Loopback address at which the manager serves the debug pages, or 0 for none. With --metrics-secure, the manager
+    /// also serves each debug page at --metrics-bind-address, to clients that are authorized for the page's path.
     #[arg(
         long,
         env = "QUINTET_DEBUG_BIND_ADDRESS",
@@ -187,7 +190,7 @@ pub struct Args {
     )]
     pub debug_bind_address: String,
 
-    /// Address of /healthz and /readyz. 0 disables them.
+    /// Address of /healthz and /readyz, or 0 to serve neither of them.
     #[arg(
         long,
         env = "QUINTET_HEALTH_PROBE_BIND_ADDRESS",
@@ -207,7 +210,8 @@ pub struct Args {
     )]
     pub pulsar_consumer_image: String,
 
-    /// Port on which that image serves /healthz and /readyz. 0: the image serves neither, and the pods get no probes.
+    /// Port on which the image of --pulsar-consumer-image serves /healthz and /readyz. For an image that does not serve
+    /// /healthz and /readyz, set the port to 0, so that its pods get no probes.
     #[arg(
         long,
         env = "QUINTET_PULSAR_CONSUMER_HEALTH_PORT",
@@ -217,8 +221,9 @@ pub struct Args {
     )]
     pub pulsar_consumer_health_port: u16,
 
-    /// Keys of taints that announce the deletion of a node, in addition to those of cluster-autoscaler and Karpenter. If a
-    /// Ready node has such a taint, DaemonJobs do not count its loss or deletion as a failure.
+    /// Keys of taints that announce the deletion of a node, separated by commas. The manager always knows the taints of
+    /// cluster-autoscaler and Karpenter. If a Ready node has a taint that announces its deletion, DaemonJobs do not
+    /// count the loss or deletion of the node as a failure.
     #[arg(
         long,
         env = "QUINTET_DAEMON_JOB_DELETION_TAINTS",
@@ -367,7 +372,7 @@ pub enum Command {
     Explain(explain::Args),
     Check(check::Args),
     Uninstall(uninstall::Args),
-    /// Print the version.
+    /// Print the version of the program.
     Version,
 }
 

@@ -19,23 +19,25 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The shortest default of `--within`.
 const LEAST: Duration = Duration::from_mins(1);
 
-/// Wait until all pods of the manager are ready and one of them renews the Lease. Writes nothing.
+/// Wait until all pods of the manager are ready and the leader renews the Lease. The command writes nothing.
 ///
-/// The exit code is 1 if this does not happen in time. You need permission to get the Deployment and the Lease.
+/// The exit code is 1 if a pod is not ready or the leader does not renew the Lease within the time of --within. You
+/// need permission to get the manager's Deployment and Lease.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The manager's Deployment. If its replicas are 0, the manager runs elsewhere, and only the Lease is checked.
+    /// The manager's Deployment. If the Deployment has 0 replicas, the manager runs elsewhere, and the command checks
+    /// only the Lease.
     #[arg(long, value_name = "NAMESPACE/DEPLOYMENT", value_parser = parse_manager)]
     manager: Manager,
 
     #[command(flatten)]
     lease: LeaseArgs,
 
-    /// Whether the managers elect a leader. If false, the Lease is not checked.
+    /// Whether the managers elect a leader. With --leader-elect=false, the command does not check the Lease.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
     leader_elect: bool,
 
-    /// Wait at most this long. Default: 1m, or the lease duration if that is longer.
+    /// Wait at most this long (default: 1m, or the duration of the Lease if it is longer).
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     within: Option<Duration>,
 

@@ -32,11 +32,11 @@ const WHOLE: &str = "application/json";
 /// The cluster to use.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClusterArgs {
-    /// The kubeconfig. Default: $KUBECONFIG, else ~/.kube/config, else the pod's ServiceAccount.
+    /// The kubeconfig file (default: $KUBECONFIG, else ~/.kube/config, else the ServiceAccount of the pod).
     #[arg(long, env = "QUINTET_KUBECONFIG", value_name = "FILE", help_heading = "Cluster")]
     pub kubeconfig: Option<std::path::PathBuf>,
 
-    /// The context of the kubeconfig.
+    /// The context of the kubeconfig (default: its current context).
     #[arg(long, env = "QUINTET_CONTEXT", value_name = "NAME", help_heading = "Cluster")]
     pub context: Option<String>,
 }

@@ -24,31 +24,35 @@ use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS, Resource};
 
 use crate::cluster::{Cluster, ClusterArgs, is_name, is_type_absent, parse_name};
 
-/// Show what a DaemonJob would do on each node now, and why. Writes nothing.
+/// Show what a DaemonJob would do on each node now, and why. The command writes nothing.
 ///
-/// A node is Done, Failed (without another retry), Running, Starting (the pod has not started) or Waiting. WouldRun means
-/// that the node would get a pod now. Skipped means that the node gets no pod in this run. NotSelected means that the
-/// template does not select the node. The output lists nodes in the order in which they get their pods.
+/// The command prints the state of each node. A node is Done if the DaemonJob's last attempt on it succeeded. A Failed
+/// node gets no retry. The pod of a Running node runs, and the pod of a Starting node has not started. A Waiting node
+/// gets a pod later, or when something changes. A WouldRun node would get a pod now. A Skipped node gets no pod in this
+/// run. The template does not select a NotSelected node. The command lists nodes in the order in which they get their
+/// pods.
 ///
-/// With -f, the command applies nothing. It shows the effect of applying the file to the DaemonJob of that name, with its
-/// status, pods and ledger.
+/// With -f, the command shows what would happen if you applied the file, but it does not apply the file. If the
+/// DaemonJob in the file exists in the cluster, the command uses its status, its pods and its ledger (the ConfigMaps
+/// with the outcomes of nodes).
 ///
 /// You need permission to get the DaemonJob and ConfigMaps, and to list pods and nodes.
 ///
-/// The exit code is 0 if every selected node is done, runs, would run or waits for its turn. It is 1 if a selected node
-/// would not run, and 2 on an error.
+/// The exit code is 0 if every selected node is done, runs, would run or waits for its turn. The exit code is 1 if a
+/// selected node would not run, and 2 on an error.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub struct Args {
-    /// The DaemonJob.
+    /// The DaemonJob to explain.
     #[arg(value_name = "daemonjob/NAME", num_args = 1..=2, group = "what")]
     target: Vec<String>,
 
-    /// A YAML or JSON file of DaemonJobs. - reads standard input.
+    /// A YAML or JSON file with DaemonJobs, or - for standard input.
     #[arg(short, long, value_name = "FILE", group = "what")]
     filename: Option<PathBuf>,
 
-    /// The namespace. Default: that of the file, else that of the kubeconfig's context.
+    /// The DaemonJob's namespace (default: the namespace in the file, or else the namespace of the kubeconfig's
+    /// context).
     #[arg(short, long, value_name = "NAMESPACE", value_parser = parse_name)]
     namespace: Option<String>,
 
@@ -68,7 +72,7 @@ enum Output {
     Table,
     /// One JSON document for each DaemonJob, with all nodes.
     Json,
-    /// All nodes, with run number, last outcome and pod.
+    /// All nodes, with the pod number, the last outcome and the pod of each node.
     Wide,
 }
 

@@ -10,10 +10,10 @@ use tracing_subscriber::{Registry, fmt, reload};
 
 use self::lines::Lines;
 
-/// How to log. Logs go to standard error: Greetings use standard output.
+/// How to log. Logs go to standard error, because Greetings use standard output.
 #[derive(Debug, ClapArgs)]
 pub struct Log {
-    /// Form of the log lines.
+    /// Format of the log lines.
     #[arg(
         long = "log-format",
         env = "QUINTET_LOG_FORMAT",
@@ -23,8 +23,7 @@ pub struct Log {
     )]
     pub format: Format,
 
-    /// Log level: error, warn, info, debug or trace, or a filter such as
-    /// `info,quintet_runtime=debug`.
+    /// Log level: error, warn, info, debug or trace, or a filter such as `info,quintet_runtime=debug`.
     #[arg(
         long = "log-level",
         env = "QUINTET_LOG_LEVEL",
@@ -36,12 +35,12 @@ pub struct Log {
     pub level: String,
 }
 
-/// Form of the log lines.
+/// Format of the log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Plain text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 

@@ -36,24 +36,27 @@ const MANUALLY: &str = "To do it manually, with sufficient permissions, run:";
 
 /// Remove Quintet's finalizers from pods and Greetings, so that they can be deleted while no manager runs.
 ///
-/// The finalizers are dj.dysproz.io/ledger on pods and example.com/farewell on Greetings. The command deletes no objects of
-/// users.
+/// The finalizers are dj.dysproz.io/ledger on pods and example.com/farewell on Greetings. The command deletes no
+/// objects of users.
 ///
-/// The manager must be stopped and stay stopped. A running manager adds the finalizers again, and loses the outcomes of
-/// pods that are deleted without one. With --manager, the command stops it first. Otherwise, stop it yourself: kubectl
-/// scale deployment NAME --replicas=0 -n NAMESPACE.
+/// Stop the manager before you run the command, and do not start the manager again. A running manager adds the
+/// finalizers again, and loses the outcome of each pod that is deleted without a finalizer. With --manager, the command
+/// stops the manager for you. Without --manager, stop the manager yourself: kubectl scale deployment NAME --replicas=0
+/// -n NAMESPACE.
 ///
-/// You can interrupt the command at any time, and run it again to continue. You need permission to list and patch pods and
-/// greetings. With --manager, you also need permission to get its Deployment, patch its scale, list the pods in its
-/// namespace, and use its Lease.
+/// You can interrupt the command at any time, and run it again to continue. You need permission to list and patch pods
+/// and Greetings. With --manager, you also need permission to get the manager's Deployment, to patch the Deployment's
+/// scale, to list the pods in its namespace, and to get, watch, create, update and delete the manager's Lease.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Process only these namespaces, separated by commas. Repeat the flag to add more. Default: all namespaces.
+    /// Remove finalizers only in these namespaces, separated by commas (default: all namespaces). Repeat the flag to
+    /// add more namespaces.
     #[arg(short, long, value_name = "NAMESPACE,...", value_delimiter = ',', value_parser = parse_name)]
     namespace: Vec<String>,
 
-    /// Stop this manager first: scale its Deployment to 0 and hold its Lease, which is deleted at the end. Pods that do not use
-    /// the Lease could still write: the command waits up to two minutes until they have exited.
+    /// Stop this manager first: scale its Deployment to 0, hold its Lease, and delete the Lease at the end. If a pod of
+    /// the Deployment does not use the Lease, the command waits up to two minutes until the pod has exited, because the
+    /// pod could still write.
     #[arg(long, value_name = "NAMESPACE/DEPLOYMENT", value_parser = parse_manager)]
     manager: Option<Manager>,
 

@@ -16,18 +16,19 @@ use crate::topic::TopicName;
 /// The location of a topic, for both programs.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Where {
-    /// The Pulsar service: pulsar://host:6650 or pulsar+ssl://host:6651. Separate hosts by commas
-    /// [default: pulsar://localhost:6650]
+    /// The URL of the Pulsar service: pulsar://host:6650, or pulsar+ssl://host:6651 with TLS. Separate
+    /// several hosts by commas [default: pulsar://localhost:6650]
     #[arg(long, env = "PULSAR_SERVER", value_name = "URL", hide_env_values = true)]
     server: Option<String>,
-    /// The topic: name or tenant/namespace/name, also with persistent:// or non-persistent:// [default:
-    /// my-topic]
+    /// The topic, as NAME or TENANT/NAMESPACE/NAME. The topic may begin with persistent:// or
+    /// non-persistent:// [default: my-topic]
     #[arg(long, env = "PULSAR_TOPIC", value_name = "NAME", hide_env_values = true)]
     topic: Option<String>,
-    /// A file with the token, read for each connection
+    /// A file with the token. The program reads the file for each connection
     #[arg(long, env = "PULSAR_TOKEN_FILE", value_name = "FILE", hide_env_values = true)]
     token_file: Option<OsString>,
-    /// A file with the CA certificates to trust, in PEM, read for each connection [default: the public CAs]
+    /// A file with the CA certificates to trust, in PEM. The program reads the file for each connection
+    /// [default: the public CAs]
     #[arg(long, env = "PULSAR_TLS_CA_FILE", value_name = "FILE", hide_env_values = true)]
     tls_ca_file: Option<OsString>,
 }
@@ -59,36 +60,39 @@ impl Where {
     }
 }
 
-/// Receives the messages of a topic of Apache Pulsar and prints each on a line
+/// Receives the messages of an Apache Pulsar topic and prints each message on a line
 ///
 /// The program prints every message as a line "Message Received: PAYLOAD" on stdout, and then acknowledges
-/// it. Control characters are escaped, so that a message is one line. Other output goes to stderr. The
-/// program runs until SIGTERM or SIGINT, and then exits with 0. It retries an unreachable broker without end.
+/// the message. The program escapes control characters, so that each message is one line. Other output goes
+/// to stderr. The program runs until SIGTERM or SIGINT, and then exits with code 0. If the broker is
+/// unreachable, the program retries until the broker answers.
 ///
-/// Other exit codes: 2 for a malformed setting, 3 for a rejected token, 4 for an unreadable file, 5 for a
-/// closed stdout, 1 for any other error.
+/// The exit code is 2 for a malformed setting, 3 for a rejected token, 4 for an unreadable file, 5 for a
+/// closed stdout, and 1 for any other error.
 #[derive(Clone, Debug, Default, clap::Parser)]
 #[command(name = "pulsar-consumer", version)]
 pub struct ConsumerArgs {
     #[command(flatten)]
     location: Where,
-    /// The subscription [default: first-subscription]
+    /// The name of the subscription [default: first-subscription]
     #[arg(long, env = "PULSAR_SUBSCRIPTION_NAME", value_name = "NAME", hide_env_values = true)]
     subscription_name: Option<String>,
     /// How consumers share the subscription: Shared, Exclusive, Failover or Key_Shared [default: Shared]
     #[arg(long, env = "PULSAR_SUBSCRIPTION_TYPE", value_name = "TYPE", hide_env_values = true)]
     subscription_type: Option<String>,
-    /// Where a new subscription begins: Latest or Earliest [default: Latest]
+    /// The message at which a new subscription begins: Latest or Earliest [default: Latest]
     #[arg(long, env = "PULSAR_INITIAL_POSITION", value_name = "POSITION", hide_env_values = true)]
     initial_position: Option<String>,
-    /// The topic for messages that were redelivered too often. Needs --max-redeliver-count, and Shared or
-    /// Key_Shared, because the broker counts no deliveries of the others
+    /// The topic to which the program moves messages that were redelivered too often. --dead-letter-topic
+    /// needs --max-redeliver-count, and the subscription type Shared or Key_Shared, because the broker counts
+    /// redeliveries only for these types
     #[arg(long, env = "PULSAR_DEAD_LETTER_TOPIC", value_name = "NAME", hide_env_values = true)]
     dead_letter_topic: Option<String>,
     /// The number of redeliveries before a message goes to the dead-letter topic
     #[arg(long, env = "PULSAR_MAX_REDELIVER_COUNT", value_name = "NUMBER", hide_env_values = true)]
     max_redeliver_count: Option<String>,
-    /// The delay before an unreadable message is requested again, such as 60s, 1m30s or 500ms [default: 60s]
+    /// The delay before the program requests an unreadable message again, such as 60s, 1m30s or 500ms
+    /// [default: 60s]
     #[arg(
         long,
         env = "PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY",
@@ -96,14 +100,14 @@ pub struct ConsumerArgs {
         hide_env_values = true
     )]
     negative_ack_redelivery_delay: Option<String>,
-    /// How many messages of each partition the broker may send ahead [default: 1000]
+    /// How many messages of each partition the broker may send before the program prints them [default: 1000]
     #[arg(long, env = "PULSAR_RECEIVER_QUEUE_SIZE", value_name = "NUMBER", hide_env_values = true)]
     receiver_queue_size: Option<String>,
-    /// The consumer's name at the broker [default: the host's name]
+    /// The name that the broker shows for this consumer [default: the host's name]
     #[arg(long, env = "PULSAR_CONSUMER_NAME", value_name = "NAME", hide_env_values = true)]
     consumer_name: Option<String>,
-    /// The address of /healthz, /readyz and /metrics; 0 for none [default: [::]:8080, or 0.0.0.0:8080 without
-    /// IPv6]
+    /// The address of /healthz, /readyz and /metrics, or 0 to serve none of them [default: [::]:8080, or
+    /// 0.0.0.0:8080 on a host without IPv6]
     #[arg(long, env = "PULSAR_HTTP_BIND_ADDRESS", value_name = "ADDRESS", hide_env_values = true)]
     http_bind_address: Option<String>,
 }
@@ -179,13 +183,14 @@ impl ConsumerArgs {
     }
 }
 
-/// Sends messages to a topic of Apache Pulsar
+/// Sends messages to an Apache Pulsar topic
 ///
-/// The program sends one message, or more with --count. When the broker has confirmed all, it prints
-/// "Published message", or the number of messages, and exits with 0.
+/// The program sends one message, or several messages with --count. When the broker has confirmed all
+/// messages, the program prints "Published message" or the number of messages, and exits with code 0.
 ///
-/// Other exit codes: 1 if not all messages were confirmed in time, with their number; 2 for a malformed
-/// setting; 3 for a rejected token; 4 for an unreadable file.
+/// The exit code is 1 if the broker did not confirm all messages in time, and the error has the number of
+/// confirmed messages. The exit code is 2 for a malformed setting, 3 for a rejected token, 4 for an
+/// unreadable file, and 1 for any other error.
 #[derive(Clone, Debug, Default, clap::Parser)]
 #[command(name = "pulsar-producer", version)]
 pub struct ProducerArgs {
@@ -195,16 +200,17 @@ pub struct ProducerArgs {
     /// The message [default: Sample Message]
     #[arg(long, env = "PULSAR_MESSAGE", value_name = "TEXT", hide_env_values = true)]
     message: Option<String>,
-    /// How many messages to send. With more than one, each ends with its number, from 1
+    /// How many messages to send. If the program sends several messages, each message ends with its number,
+    /// from 1
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
     /// The maximum number of messages per second
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
-    /// Send each message separately. By default, several messages are sent in batches
+    /// Send each message separately. By default, the program sends several messages in one batch
     #[arg(long)]
     pub no_batching: bool,
-    /// The time limit to reach the broker, and to confirm a message
+    /// The time limit for the connection to the broker, and for the confirmation of each message
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
     pub timeout: Duration,
 }

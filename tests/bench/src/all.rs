@@ -25,13 +25,14 @@ const QUICK: [&[&str]; 5] = [
     &["manager", "--quick"],
 ];
 
-/// Run every bench one after another, then the goals.
+/// Run every bench one after another, then compare the results with the goals.
 ///
-/// This takes about seven hours on two cores. If a bench fails, the others still run and the exit code is 1.
-/// With --write, each result is stored when its bench ends. The printed commands continue an interrupted run.
+/// The command takes about seven hours on two cores. If a bench fails, the command still runs the other
+/// benches, and exits with code 1. With --write, the command stores each result when its bench ends. To
+/// continue an interrupted run, run the commands that it has printed for the remaining benches.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Smoke test: small sizes, and no result is stored
+    /// Smoke test: measure small sizes, and store no result
     #[arg(long, conflicts_with = "write")]
     quick: bool,
     /// Store the results in docs/bench and tests/bench/results

@@ -18,7 +18,7 @@ const NO: &str = "no";
 /// Compare the results in tests/bench/results with the goals.
 ///
 /// This command measures nothing: it reads the results that `cargo xtask bench KIND --write` has stored. A
-/// goal is reached if the worse end of the 95 % interval reaches it.
+/// result reaches a goal if the worse end of the result's 95 % interval reaches the goal.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Write docs/bench/README.md and the plots of growth

@@ -43,13 +43,13 @@ use quintet_localcluster::interrupt;
     disable_help_subcommand = true,
     about = "Measure a kind beside its peers, on a separate cluster",
     long_about = "Measure a kind beside its peers, on a separate cluster.\n\n\
-    Each bench starts a local cluster (see `cargo xtask cluster up --help`) with simulated nodes and the chart. It \
-    builds the release program and runs it as the manager, with the rights of the chart's ServiceAccount. Peers run \
-    one after another, in alternating order, and ratios are taken within a round. Writes are counted in the API \
-    server's audit log, by client. The cluster is removed at the end, even after Ctrl-C. `pulsar` also starts a \
-    broker.\n\n\
-    Tables go to stdout, progress to stderr. The exit code is 1 if a count is too high; times are printed only. Run \
-    the bench on an idle machine."
+    Each bench starts a local cluster (see `cargo xtask cluster up --help`) with simulated nodes and the chart. The \
+    bench builds the release program and runs it as the manager, with the permissions of the chart's ServiceAccount. \
+    The bench runs Quintet and its peers one after another, in alternating order, and computes ratios within a round. \
+    It counts the writes of each client in the API server's audit log. It removes the cluster at the end, even after \
+    Ctrl-C. The bench `pulsar` also starts a broker.\n\n\
+    The bench prints tables to stdout and progress to stderr. The exit code is 1 if a count is too high. The bench \
+    prints times, but does not check them. Run the bench on an idle machine."
 )]
 struct Cli {
     #[command(subcommand)]

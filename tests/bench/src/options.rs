@@ -18,7 +18,7 @@ pub struct Options {
     /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = value_parser!(u8).range(1..=99))]
     rounds: u8,
-    /// Smoke test: one round of a small size, and no result is stored
+    /// Smoke test: measure one round of a small size, and store no result
     #[arg(long, conflicts_with_all = ["rounds", "write"])]
     pub quick: bool,
     /// Measure Quintet without its peers
@@ -27,7 +27,7 @@ pub struct Options {
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Store the result in docs/bench and tests/bench/results; runs of other sizes stay
+    /// Store the result in docs/bench and tests/bench/results, and keep the stored results of other sizes
     #[arg(long)]
     write: bool,
 }

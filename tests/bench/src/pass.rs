@@ -25,16 +25,16 @@ use super::optimised;
 use super::stats::{self, float};
 use super::table::{Table, spread};
 
-/// Measure one reconcile of a DaemonJob, observe and plan, without a cluster.
+/// Measure one reconcile of a DaemonJob (observe and plan), without a cluster.
 ///
-/// Prints milliseconds and their growth with the number of nodes, and the sizes of the largest ConfigMap of
-/// the ledger and the largest status.
+/// The bench prints the milliseconds of a reconcile and their growth with the number of nodes. It also prints
+/// the sizes of the largest ConfigMap of the ledger and of the largest status.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Numbers of nodes
     #[arg(long, default_values_t = [1_000, 5_000, 15_000])]
     nodes: Vec<usize>,
-    /// Measured reconciles of each state
+    /// Number of measured reconciles in each state of the DaemonJob
     #[arg(long, default_value_t = 31)]
     passes: usize,
 }

@@ -44,28 +44,30 @@ const LIMIT: Duration = Duration::from_mins(10);
 
 /// Count PulsarConsumer's writes, and compare pulsar-consumer with pulsar-perf: rate, memory, processor time.
 ///
-/// The first part counts the manager's writes from the creation of an object to its settled status, on a
-/// separate cluster. It fails above three writes per object and one per second, or if a restart writes.
+/// The first part uses a separate cluster, and counts the manager's writes from the creation of a
+/// PulsarConsumer to its settled status. This part fails above three writes per PulsarConsumer and one write
+/// per second, or if a restart of the manager writes.
 ///
 /// The second part starts a broker (see `cargo xtask pulsar --help`: it needs Java and Maven) and fills a
-/// topic. Both programs consume all of it in alternating order, each time with a new Exclusive or Shared
-/// subscription. The output of pulsar-consumer goes to /dev/null; pulsar-perf does not print messages. It
-/// fails if a message is not acknowledged.
+/// topic. Both programs consume all messages of the topic in alternating order, each time with a new
+/// Exclusive or Shared subscription. The output of pulsar-consumer goes to /dev/null; pulsar-perf does not
+/// print messages. This part fails if a message is not acknowledged.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Number of messages; can be repeated
+    /// Number of messages. Repeat the flag to measure several numbers
     #[arg(long, value_name = "N", default_values_t = [1_000_000], value_parser = clap::value_parser!(u32).range(10_000..=20_000_000))]
     messages: Vec<u32>,
     /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=99))]
     rounds: u8,
-    /// Smoke test: 100,000 messages, one round
+    /// Smoke test: measure one round with 100,000 messages
     #[arg(long, conflicts_with_all = ["messages", "rounds", "write"])]
     quick: bool,
-    /// Measure only this part
+    /// Measure only this part of the bench
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
-    /// Store the result in docs/bench and tests/bench/results; other parts and sizes stay
+    /// Store the result in docs/bench and tests/bench/results, and keep the stored results of other parts and
+    /// sizes
     #[arg(long)]
     write: bool,
 }

@@ -32,15 +32,15 @@ const LONGEST_NAME: usize = 60;
 #[command(
     about = "Check that the project's texts are plain English",
     long_about = "Check that the project's texts are plain English.\n\n\
-    The rules are in tests/prose/styles/Quintet, the exceptions in tests/prose/exceptions.toml. Each finding is printed as \
-    FILE:LINE: SENTENCE — MESSAGE. The exit code is 1 if there is an error. Without PATH, an exception that matches nothing \
-    is an error."
+    The rules are in tests/prose/styles/Quintet, and the exceptions are in tests/prose/exceptions.toml. The command prints \
+    each finding as FILE:LINE: SENTENCE — MESSAGE. The exit code is 1 if a finding is an error. If you give no PATH, an \
+    exception that matches no finding is also an error."
 )]
 pub struct Args {
     /// Check only these files and folders
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Print the warnings too, not only their number
+    /// Print every warning, not only the number of warnings
     #[arg(long)]
     warnings: bool,
 }

@@ -19,7 +19,7 @@ use crate::run::{print, shell_quote};
 /// `cargo xtask cluster`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The cluster's name; several may run at once
+    /// The cluster's name. Clusters with different names can run at the same time
     #[arg(long, global = true, default_value = DEFAULT_NAME)]
     name: String,
     #[command(subcommand)]
@@ -28,33 +28,37 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a cluster, or the stopped parts of a running one
+    /// Start a cluster, or the stopped parts of a running cluster
     ///
-    /// The first start builds Kubernetes, etcd, kwok and helm from source with Go, which takes minutes; the
-    /// user's cache keeps them. Later starts take seconds. If KUBEBUILDER_ASSETS names a directory with etcd,
-    /// kube-apiserver and kubectl, these programs are used. Everything listens on 127.0.0.1 only.
+    /// The first start builds Kubernetes, etcd, kwok and helm from source with Go, which takes minutes. The
+    /// user's cache directory keeps these programs, so that later starts take seconds. If KUBEBUILDER_ASSETS
+    /// names a directory with etcd, kube-apiserver and kubectl, the cluster runs the programs in that
+    /// directory. On this machine, the cluster listens only on 127.0.0.1.
     ///
-    /// With `--nodes real`, which needs root on Linux, nodes run pods: each has containerd, runc and kubelet,
-    /// also built from source, in its own namespaces. Images come from archives that `cargo xtask image`
-    /// writes and `cargo xtask cluster load` loads. A stand-in for busybox with the commands of the samples
-    /// is always loaded.
+    /// With `--nodes real`, which needs root on Linux, the nodes run pods. Each real node runs containerd,
+    /// runc and kubelet in its own Linux namespaces. The first start of a real node also builds these
+    /// programs from source. `cargo xtask image` writes archives of images, and `cargo xtask cluster load`
+    /// loads the images into the nodes. Instead of busybox, every real node has a small image with the
+    /// commands that the samples use.
     Up {
-        /// The number of simulated nodes (3 by default), or `real` or `real:N` for real ones (2 by default)
+        /// The number of simulated nodes (3 by default), or `real` or `real:N` for N real nodes (2 by
+        /// default)
         #[arg(long)]
         nodes: Option<Nodes>,
     },
-    /// Load images from archives, for real nodes
+    /// Load images from archives into real nodes
     Load {
         /// Archives that `cargo xtask image` wrote
         #[arg(required = true)]
         archives: Vec<PathBuf>,
     },
-    /// Kill a real node like a power failure, boot it, or disconnect it
+    /// Kill, boot, disconnect or reconnect a real node
     Node {
         /// The action
         #[arg(value_enum)]
         what: Power,
-        /// The node's number; `boot` takes a killed node or the next number, which joins as a new node
+        /// The node's number. `boot` accepts the number of a killed node, or the next unused number for a new
+        /// node
         #[arg(value_parser = clap::value_parser!(u8).range(1..=i64::from(real::MAX_NODES)))]
         number: u8,
     },
@@ -71,14 +75,15 @@ enum Command {
     Down,
     /// Show the cluster's processes
     Status,
-    /// Print the lines that make a shell use the cluster: eval "$(cargo xtask cluster env)"
+    /// Print the commands that make a shell use the cluster: eval "$(cargo xtask cluster env)"
     Env,
-    /// Print a log
+    /// Print the log of a component or of a manager
     Logs {
-        /// A component, `audit`, or a manager: `manager` is its log, `manager.out` its stdout
+        /// The log to print: the name of a component, `audit` for the audit log, `manager` for a manager's
+        /// log, or `manager.out` for a manager's stdout
         #[arg(default_value = "manager")]
         component: String,
-        /// Continue to print new lines
+        /// Print new lines when they appear
         #[arg(short, long)]
         follow: bool,
     },
@@ -116,13 +121,13 @@ impl FromStr for Nodes {
 /// An action on a node.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Power {
-    /// Kill its kubelet, its container runtime and its pods at once
+    /// Kill the node's kubelet, container runtime and pods at once, as a power failure does
     Kill,
     /// Start the node
     Boot,
-    /// Pull its cable: everything on it continues to run, and packets are lost silently
+    /// Disconnect the node: its processes continue to run, and all its packets are lost without an error
     Unplug,
-    /// Plug its cable in again
+    /// Connect the node again
     Plug,
 }
 

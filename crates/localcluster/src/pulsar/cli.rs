@@ -18,19 +18,20 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a broker, if it is not running
+    /// Start a broker if the broker does not run yet
     ///
     /// The first start downloads Apache Pulsar with Maven (250 MB), prepares it, and keeps it in the user's
-    /// cache. Later starts take seconds. A broker needs Java 17 or newer, listens on 127.0.0.1 only, and
-    /// keeps its data until it is taken down.
+    /// cache directory. Later starts take seconds. A broker needs Java 17 or newer, and listens only on
+    /// 127.0.0.1. A broker keeps its data until `cargo xtask pulsar down`.
     Up {
-        /// The broker's name; several may run at once
+        /// The broker's name. Brokers with different names can run at the same time
         #[arg(long, default_value = DEFAULT_NAME)]
         name: String,
-        /// Require tokens; creates the administrator's and one of a role that may produce and consume
+        /// Require tokens. The command creates a token of the administrator, and a token of a role that may
+        /// produce and consume
         #[arg(long)]
         auth: bool,
-        /// Require TLS, with a certificate of a CA that is created for this broker
+        /// Require TLS. The command creates a CA for this broker, and a certificate of this CA
         #[arg(long)]
         tls: bool,
     },

@@ -79,7 +79,7 @@ pub fn parse_manager(text: &str) -> Result<Manager, String> {
 /// The flags that name the manager's Lease. They need a flag `--manager`.
 #[derive(Debug, clap::Args)]
 pub struct LeaseArgs {
-    /// Namespace of the manager's Lease. Default: the manager's namespace.
+    /// Namespace of the manager's Lease (default: the manager's namespace).
     #[arg(id = "lease-namespace", long, value_name = "NAMESPACE", value_parser = parse_name, requires = "manager")]
     namespace: Option<String>,
 

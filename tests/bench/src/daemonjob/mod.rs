@@ -22,24 +22,25 @@ use super::rig::{Rig, Setting};
 
 /// Compare DaemonJob with bare pods, BroadcastJob, Job and DaemonSet: time, writes, CPU time and memory.
 ///
-/// Each round has its own cluster with N simulated nodes. In alternating order, it creates the bare pods of a
-/// DaemonJob, a DaemonJob, OpenKruise's BroadcastJob, an Indexed Job of N completions, and a DaemonSet.
-/// kube-controller-manager and kube-scheduler run as shipped (with their default request limits) and tuned.
-/// With the last setting, each round also restarts the manager with N finished nodes, changes unread fields
-/// and labels of nodes, and deletes the DaemonJob. Then it runs another DaemonJob with
-/// ttlSecondsAfterFinished 0.
+/// Each round has its own cluster with N simulated nodes. In alternating order, each round creates the bare
+/// pods of a DaemonJob, a DaemonJob, OpenKruise's BroadcastJob, an Indexed Job of N completions, and a
+/// DaemonSet. The bench measures with two settings: kube-controller-manager and kube-scheduler run as shipped
+/// (with their default request limits), and tuned. With the last setting, each round also restarts the
+/// manager with N finished nodes, changes unread fields and labels of nodes, and deletes the DaemonJob. Then
+/// each round runs another DaemonJob with ttlSecondsAfterFinished 0.
 ///
 /// The bench fails if a DaemonJob writes more than 1.03 times per pod to completion. With fewer than 1,000
-/// nodes it may write once per pod, 19 times more, and once a second. It also fails if one of these writes is
-/// rejected, or if the restart writes or creates pods. A change of an unread node field must not cause a
-/// reconcile, and a label change one at most.
+/// nodes, a DaemonJob may write once per pod, 19 times more, and once a second. The bench also fails if the
+/// API server rejects one of these writes, or if the restart writes or creates pods. A change of an unread
+/// node field must not cause a reconcile, and a change of a label may cause one reconcile at most.
 ///
-/// Seven rounds with 1,000 nodes take about an hour on two cores, mostly for the peers as shipped.
+/// Seven rounds with 1,000 nodes take about an hour on two cores. Most of this time is for the peers as
+/// shipped.
 ///
-/// With `--quick` there are 100 nodes, as shipped only.
+/// With `--quick`, the bench measures 100 nodes, and only the components as shipped.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Number of simulated nodes; can be repeated
+    /// Number of simulated nodes. Repeat the flag to measure several numbers
     #[arg(long, value_name = "N", default_values_t = [1_000], value_parser = value_parser!(u16).range(1..=20_000),
         conflicts_with = "quick")]
     nodes: Vec<u16>,

@@ -23,25 +23,28 @@ use super::table::count;
 
 /// Compare Greeting with kopf: missing and duplicate lines after restarts, writes, time, memory, timers.
 ///
-/// Each round runs, in alternating order, Quintet's manager and kopf with the tutorial's handlers. N
-/// Greetings are created, changed and deleted: without a restart, with a SIGTERM in the middle of each phase,
-/// and with a SIGKILL. At the end both get many Greetings whose timers tick.
+/// Each round runs, in alternating order, Quintet's manager and kopf with the tutorial's handlers. The round
+/// creates, changes and deletes N Greetings three times: without a restart, with a SIGTERM in the middle of
+/// each phase, and with a SIGKILL in the middle of each phase. At the end, Quintet and kopf both get many
+/// Greetings whose timers tick.
 ///
-/// kopf is installed once from PyPI into a virtual environment in the cache, with python3 and venv.
+/// The first run installs kopf from PyPI into a virtual environment in the cache directory, with python3 and
+/// venv.
 ///
-/// The bench fails if a line of Quintet is a duplicate, or missing without a SIGKILL. A Greeting may take two
-/// writes for its creation, one for a change and two for its deletion. A tick writes nothing.
+/// The bench fails if Quintet prints a line twice, or omits a line without a SIGKILL. A Greeting may take two
+/// writes for its creation, one write for a change and two writes for its deletion. A tick of a timer may
+/// write nothing.
 ///
-/// A round takes about five minutes on two cores, and so do the timers.
+/// A round takes about five minutes on two cores, and the timers take another five minutes.
 ///
-/// With `--quick` there are 40 Greetings and 200 timers.
+/// With `--quick`, the bench measures 40 Greetings and 200 timers.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Number of Greetings that are created, changed and deleted
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = value_parser!(u16).range(10..=5_000),
         conflicts_with = "quick")]
     greetings: u16,
-    /// Number of Greetings whose timers tick; 0 skips the timers
+    /// Number of Greetings whose timers tick, or 0 to skip the timers
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u16).range(0..=50_000),
         conflicts_with = "quick")]
     timers: u16,

@@ -37,16 +37,18 @@ const KUBE_RUNTIME: &str = "quintet-bench-kube-runtime";
 /// The Go module whose version is that of the controller-runtime manager.
 pub const FRAMEWORK: &str = "sigs.k8s.io/controller-runtime";
 
-/// Compare the manager with a controller-runtime one: memory, start, hand-over, latency, requests, faults.
+/// Compare the manager with a controller-runtime manager: memory, start, hand-over, latency, requests,
+/// faults.
 ///
-/// The controller-runtime manager is tests/bench/twin; the first run builds it from source with Go. It runs
-/// DaemonJobs and PodSets by the same rules in their simplest form. It is measured twice: with the defaults
-/// of controller-runtime, and tuned. The latency and the faults also include a manager for PodSets that is
-/// written with kube-runtime's Controller (tests/bench/kube-runtime). Each pair measures all managers in
-/// alternating order; ratios are taken within a pair.
+/// The controller-runtime manager is tests/bench/twin, which the first run builds from source with Go. The
+/// controller-runtime manager runs DaemonJobs and PodSets by the same rules in their simplest form. The bench
+/// measures this manager twice: with the defaults of controller-runtime, and tuned. For latency and faults,
+/// the bench also measures a manager for PodSets that is written with kube-runtime's Controller
+/// (tests/bench/kube-runtime). Each pair measures all managers in alternating order, and the bench computes
+/// ratios within a pair.
 ///
-/// With --write each measure is stored when it is done. Continue an interrupted run with --only. Seven pairs
-/// of all measures take about four hours on two cores.
+/// With --write, the bench stores each measure when the measure is done. Continue an interrupted run with
+/// --only. Seven pairs of all measures take about four hours on two cores.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Number of pairs
@@ -55,13 +57,13 @@ pub struct Args {
     /// Smoke test: one pair, 100 pods instead of 10,000, and other small sizes
     #[arg(long, conflicts_with_all = ["pairs", "write"])]
     quick: bool,
-    /// Measure only this; can be repeated
+    /// Measure only this. Repeat the flag to add more measures
     #[arg(long, value_enum, value_name = "MEASURE")]
     only: Vec<Measure>,
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Store the result in docs/bench and tests/bench/results; other measures stay
+    /// Store the result in docs/bench and tests/bench/results, and keep the stored results of other measures
     #[arg(long)]
     write: bool,
 }

@@ -23,21 +23,23 @@ const SPARE_NODES: usize = 3;
 
 /// Compare PodSet with ReplicaSet: time, writes, processor time, memory, and surplus pods.
 ///
-/// Each round runs, in alternating order, a PodSet and a ReplicaSet of the same pod. Each is created with no
-/// replicas and scaled to N and to 0. Then it is scaled to N again and, when a third of the pods exist, to a
-/// tenth of N. The PodSet's manager is restarted while it has N pods. kube-controller-manager and
-/// kube-scheduler run as shipped (with their default request limits) and tuned.
+/// Each round runs, in alternating order, a PodSet and a ReplicaSet of the same pod. Each round creates both
+/// with no replicas, and scales both to N and to 0. Then the round scales both to N again and, when a third
+/// of the pods exist, to a tenth of N. The round restarts the PodSet's manager while the PodSet has N pods.
+/// The bench measures with two settings: kube-controller-manager and kube-scheduler run as shipped (with
+/// their default request limits), and tuned.
 ///
-/// The bench fails if a PodSet does not create exactly N pods and delete exactly N, or if one of its requests
-/// is rejected. Besides these writes, it may write one status a second (3 more are allowed), and a restart
-/// writes nothing. There may be no more than N pods at any moment of the scale-up.
+/// The bench fails if a PodSet does not create exactly N pods and delete exactly N pods, or if the API server
+/// rejects one of the requests. Besides these writes, the manager may write one status a second (3 more are
+/// allowed), and a restart writes nothing. There may be no more than N pods at any moment of the scale-up.
 ///
-/// A round with 1,000 pods takes about six minutes on two cores, mostly for the ReplicaSet as shipped.
+/// A round with 1,000 pods takes about six minutes on two cores. Most of this time is for the ReplicaSet as
+/// shipped.
 ///
-/// With `--quick` there are 100 pods, as shipped only.
+/// With `--quick`, the bench measures 100 pods, and only the components as shipped.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Number of pods; can be repeated, with a cluster for each
+    /// Number of pods. Repeat the flag to measure several numbers, each on a separate cluster
     #[arg(long, value_name = "N", default_values_t = [1_000], value_parser = value_parser!(u16).range(10..=20_000),
         conflicts_with = "quick")]
     pods: Vec<u16>,
