@@ -1,218 +1,118 @@
 use super::*;
+use crate::observe::{Memory, Recalled};
 use proptest::prelude::*;
+use rstest::rstest;
 use serde_json::Value;
 
-const START: &str = "2026-01-01T00:00:00Z";
 const FIRST: [&str; 3] = ["Greeting: Hi", "Create: Hi", "Timer: Hi"];
 
 fn at(seconds: i64) -> Timestamp {
-    START.parse::<Timestamp>().unwrap() + SignedDuration::from_secs(seconds)
+    "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + SignedDuration::from_secs(seconds)
 }
 
-fn greeting(message: Option<&str>, more: &Value) -> Greeting {
-    let mut value = json!({
-        "apiVersion": "example.com/v1", "kind": "Greeting",
-        "metadata": {"name": "g", "namespace": "ns", "uid": "u", "resourceVersion": "5", "generation": 1},
-        "spec": {"message": message},
-    });
-    for (key, part) in more.as_object().unwrap() {
-        for (name, member) in part.as_object().unwrap() {
-            value[key][name] = member.clone();
-        }
+/// A Greeting, and the process that leads since a second.
+struct Scene {
+    greeting: Greeting,
+    memory: Memory,
+    token: String,
+    since: i64,
+    room: Result<Room, Output>,
+}
+
+impl Scene {
+    /// A new Greeting without the finalizer.
+    fn new(message: Option<&str>) -> Self {
+        let greeting = json!({
+            "apiVersion": "example.com/v1", "kind": "Greeting",
+            "metadata": {"name": "g", "namespace": "ns", "uid": "u", "resourceVersion": "5", "generation": 1},
+            "spec": {"message": message},
+        });
+        let greeting = serde_json::from_value(greeting).unwrap();
+        let room = Ok(Room::unbounded());
+        Self { greeting, memory: Memory::default(), token: "me".into(), since: 0, room }
     }
-    serde_json::from_value(value).unwrap()
-}
 
-fn held(message: &str) -> Greeting {
-    greeting(Some(message), &json!({"metadata": {"finalizers": [FINALIZER]}}))
-}
-
-fn world(leading_since: Timestamp) -> World {
-    World {
-        token: "me-1".into(),
-        leading_since,
-        ticked: None,
-        owed: None,
-        attempt: None,
-        let_go: None,
-        room: Ok(Room::unbounded()),
+    /// A new Greeting with the finalizer.
+    fn held(message: &str) -> Self {
+        let mut scene = Self::new(Some(message));
+        scene.greeting.metadata.finalizers = Some(vec![FINALIZER.into()]);
+        scene
     }
-}
 
-/// The world of another process that leads since then.
-fn other(leading_since: Timestamp) -> World {
-    World { token: "other-1".into(), ..world(leading_since) }
-}
+    /// A Greeting that was printed in second 0.
+    fn greeted(message: &str) -> Self {
+        let mut scene = Self::held(message);
+        assert_eq!(scene.says(0).len(), 3);
+        scene
+    }
 
-/// Returns the claim of a plan, and the lines that it prints after it.
-fn claimed(plan: &Planned) -> (&GreetingStatus, &str, &Say) {
-    match &plan.steps[..] {
-        [owe, claim, say, ..] => match (&owe[..], &claim[..], &say[..]) {
-            (
-                [Action::Effect(Effect::Owe(owed))],
-                [Action::Claim { status, token }],
-                [Action::Effect(Effect::Say(say))],
-            ) => {
-                assert_eq!((&owed.say, &owed.token), (say, token), "the owed lines are the printed ones");
-                (status, token, say)
+    /// A Greeting whose claim is stored, while the answer to the claim was lost.
+    fn claimed() -> Self {
+        let mut scene = Self::held("Hi");
+        let first = scene.plan(0);
+        let Action::Effect(Effect::Owe(owed)) = &first.steps[0][0] else { panic!("{:?}", first.steps) };
+        assert!(owed.is_pending(&scene.greeting) && !owed.is_claimed(&scene.greeting));
+        scene.memory.take(Effect::Owe(owed.clone()));
+        scene.greeting.status = Some(claim(&first).0.clone());
+        scene.greeting.metadata.resource_version = Some("6".into());
+        assert!(!owed.is_pending(&scene.greeting) && owed.is_claimed(&scene.greeting));
+        scene
+    }
+
+    /// Another process leads from then on.
+    fn restart(&mut self, since: i64) {
+        let (greeting, token) = (self.greeting.clone(), format!("other-{since}"));
+        *self = Self { greeting, token, since, ..Self::new(None) };
+    }
+
+    fn status(&self) -> &GreetingStatus {
+        self.greeting.status.as_ref().unwrap()
+    }
+
+    fn plan(&self, second: i64) -> Planned {
+        self.plan_at(at(second))
+    }
+
+    fn plan_at(&self, now: Timestamp) -> Planned {
+        let Recalled { ticked, owed, attempt, let_go } = self.memory.clone().recall(&self.greeting);
+        let (token, room) = (self.token.clone(), self.room.clone());
+        let world = World { token, leading_since: at(self.since), ticked, owed, attempt, let_go, room };
+        plan(&self.greeting, &world, now)
+    }
+
+    /// Executes the plan and returns the printed lines.
+    fn says(&mut self, second: i64) -> Vec<String> {
+        let plan = self.plan(second);
+        let mut said = Vec::new();
+        for action in plan.steps.into_iter().flatten() {
+            match action {
+                Action::Claim { status, .. } => self.greeting.status = Some(status),
+                Action::Effect(effect) => said.extend(self.memory.take(effect)),
+                other => panic!("{other:?}"),
             }
-            _ => panic!("{:?}", plan.steps),
-        },
-        steps => panic!("{steps:?}"),
-    }
-}
-
-/// Executes the plan. Returns the new Greeting and the printed lines.
-fn carried(mut greeting: Greeting, world: &mut World, now: Timestamp) -> (Greeting, Vec<String>) {
-    let plan = plan(&greeting, world, now);
-    let mut said = Vec::new();
-    for action in plan.steps.into_iter().flatten() {
-        match action {
-            Action::Claim { status, .. } => greeting.status = Some(status),
-            Action::Effect(Effect::Owe(owed)) => world.owed = Some(owed),
-            Action::Effect(Effect::LetGo(at)) => world.let_go = Some(at),
-            Action::Effect(Effect::Retry(attempt)) => world.attempt = Some(attempt),
-            Action::Effect(Effect::Say(say)) => {
-                world.token.push('+');
-                (world.owed, world.attempt) = (None, None);
-                said.extend(say.lines);
-                world.ticked = say.tick.or(world.ticked);
-            }
-            other => panic!("{other:?}"),
         }
+        if plan.status.is_some() {
+            self.greeting.status = plan.status;
+        }
+        self.token.push('+');
+        said.into_iter().flat_map(|say| say.lines).collect()
     }
-    if let Some(status) = plan.status {
-        greeting.status = Some(status);
-    }
-    (greeting, said)
 }
 
-#[test]
-fn the_finalizer_comes_before_the_first_line() {
-    let plan = plan(&greeting(Some("Hi"), &json!({})), &world(at(0)), at(0));
-    let [Action::Patch { operations, .. }] = &plan.steps[0][..] else { panic!() };
-    assert_eq!(operations[2]["value"], json!([FINALIZER]));
-    assert_eq!(operations[1]["value"], "5", "guarded by resourceVersion");
-    assert!(plan.status.is_none() && plan.steps.len() == 1);
+/// The claim of a plan, and the lines that it prints after it.
+fn claim(plan: &Planned) -> (&GreetingStatus, &str, &Say) {
+    assert!(plan.steps.iter().all(|step| step.len() == 1), "{:?}", plan.steps);
+    let actions: Vec<_> = plan.steps.iter().flatten().collect();
+    let [owe, Action::Claim { status, token }, say, ..] = actions[..] else { panic!("{actions:?}") };
+    let (Action::Effect(Effect::Owe(owed)), Action::Effect(Effect::Say(say))) = (owe, say) else { panic!() };
+    assert_eq!((&owed.say, &owed.token), (say, token), "the owed lines are the printed ones");
+    (status, token, say)
 }
 
-#[test]
-fn adds_a_removed_finalizer_again() {
-    let (mut told, _) = carried(held("Hi"), &mut world(at(0)), at(0));
-    told.metadata.finalizers = Some(vec!["example.com/other".into()]);
-    let plan = plan(&told, &world(at(0)), at(1));
-    let [Action::Patch { operations, .. }] = &plan.steps[0][..] else { panic!() };
-    assert_eq!(operations[2]["path"], "/metadata/finalizers/-");
-    assert_eq!(plan.steps.len(), 1);
-}
-
-#[test]
-fn claims_a_new_greeting_and_then_prints_it() {
-    let plan = plan(&held("Hi"), &world(at(0)), at(0));
-    let (status, token, say) = claimed(&plan);
-    assert_eq!(token, "me-1");
-    assert_eq!(status.claim.as_ref().unwrap().kind, "Create");
-    assert_eq!(status.greeted_at, Some(Time(at(0))));
-    assert_eq!((&say.lines[..], say.tick), (&FIRST.map(str::to_owned)[..], Some(at(0))));
-    assert_eq!(plan.events[0].reason, "Greeted");
-}
-
-#[test]
-fn a_restart_prints_and_writes_nothing() {
-    let mut first = world(at(0));
-    let (told, said) = carried(held("Hi"), &mut first, at(0));
-    assert_eq!(said.len(), 3);
-    // Another process finds the claim later.
-    let again = plan(&told, &other(at(10)), at(10));
-    assert!(again.steps.is_empty());
-    assert_eq!(again.status, told.status, "an equal status is not written");
-    assert_eq!(again.again, Some(at(60)));
-}
-
-#[test]
-fn prints_a_claim_without_answer_when_the_cache_shows_it() {
-    let mut mine = world(at(0));
-    let first = plan(&held("Hi"), &mine, at(0));
-    let (status, _, _) = claimed(&first);
-    let Action::Effect(Effect::Owe(owed)) = &first.steps[0][0] else { panic!() };
-    mine.owed = Some(owed.clone());
-    let mut told = held("Hi");
-    assert!(owed.is_pending(&told) && !owed.is_claimed(&told));
-    told.status = Some(status.clone());
-    told.metadata.resource_version = Some("6".into());
-    assert!(!owed.is_pending(&told) && owed.is_claimed(&told));
-    let (_, said) = carried(told.clone(), &mut mine.clone(), at(1));
-    assert_eq!(said, FIRST);
-    assert_eq!(plan(&told, &mine, at(1)).again, Some(at(1)), "and then reconciles again");
-    // The claimed lines come first even if the message has changed or the Greeting is being deleted.
-    told.spec.message = Some("Changed".into());
-    let (told, said) = carried(told, &mut mine, at(1));
-    assert_eq!(said, FIRST);
-    assert_eq!(carried(told.clone(), &mut mine, at(1)).1, ["Update: Changed"]);
-    // Another process does not know the claim.
-    assert_eq!(carried(told, &mut other(at(2)), at(2)).1, ["Update: Changed"]);
-}
-
-#[test]
-fn prints_claimed_lines_before_the_farewell() {
-    let mut mine = world(at(0));
-    let first = plan(&held("Hi"), &mine, at(0));
-    let (status, _, _) = claimed(&first);
-    let Action::Effect(Effect::Owe(owed)) = &first.steps[0][0] else { panic!() };
-    mine.owed = Some(owed.clone());
-    let mut told = held("Hi");
-    told.status = Some(status.clone());
-    told.metadata.deletion_timestamp = Some(Time(at(1)));
-    let (told, said) = carried(told, &mut mine, at(1));
-    assert_eq!(said, FIRST);
-    assert_eq!(claimed(&plan(&told, &mine, at(1))).2.lines, ["Delete: Hi"]);
-}
-
-#[test]
-fn counts_updates_by_the_final_message() {
-    let mut world = world(at(0));
-    let (mut told, _) = carried(held("A"), &mut world, at(0));
-    told.spec.message = Some("B".into());
-    told.spec.message = Some("A".into());
-    assert_eq!(carried(told.clone(), &mut world, at(1)).1, Vec::<String>::new());
-    told.spec.message = Some("C".into());
-    let (told, said) = carried(told, &mut world, at(2));
-    assert_eq!(said, ["Update: C"]);
-    assert_eq!(told.status.unwrap().greeted_at, Some(Time(at(0))), "the timer keeps its phase");
-}
-
-#[test]
-fn ticks_keep_their_phase_and_come_once() {
-    let mut world = world(at(0));
-    let (mut told, _) = carried(held("Hi"), &mut world, at(0));
-    let mut said = Vec::new();
-    for second in 0..=200 {
-        let (next, lines) = carried(told, &mut world, at(second));
-        told = next;
-        said.extend(lines.into_iter().map(|line| (second, line)));
-    }
-    assert_eq!(said.iter().map(|(second, _)| *second).collect::<Vec<_>>(), [60, 120, 180]);
-    assert!(said.iter().all(|(_, line)| line == "Timer: Hi"));
-}
-
-#[test]
-fn skips_ticks_without_a_leader() {
-    let (told, _) = carried(held("Hi"), &mut world(at(0)), at(0));
-    let mut later = other(at(130));
-    assert!(carried(told.clone(), &mut later, at(131)).1.is_empty());
-    assert_eq!(plan(&told, &later, at(131)).again, Some(at(180)));
-    assert_eq!(carried(told, &mut later, at(180)).1, ["Timer: Hi"]);
-}
-
-#[test]
-fn a_changed_interval_keeps_the_origin() {
-    let mut world = world(at(0));
-    let (mut told, _) = carried(held("Hi"), &mut world, at(0));
-    told.spec.interval_seconds = Some(7);
-    assert_eq!(plan(&told, &world, at(3)).again, Some(at(7)));
-    assert_eq!(carried(told.clone(), &mut world, at(7)).1, ["Timer: Hi"]);
-    told.spec.interval_seconds = Some(100);
-    assert!(carried(told, &mut world, at(50)).1.is_empty());
+/// The operations of a plan that begins with a patch.
+fn patch(plan: &Planned) -> &Value {
+    let [Action::Patch { operations, .. }] = &plan.steps[0][..] else { panic!("{:?}", plan.steps) };
+    operations
 }
 
 /// Whether a plan removes the finalizer and does nothing else.
@@ -222,28 +122,162 @@ fn lets_go(plan: &Planned) -> bool {
         && matches!(plan.steps[1][..], [Action::Effect(Effect::LetGo(_))])
 }
 
-/// A greeted Greeting that is being deleted.
-fn going(finalizers: Value) -> Greeting {
-    let (mut going, said) = carried(held("Bye"), &mut world(at(0)), at(0));
-    assert_eq!(said.len(), 3);
-    going.metadata.deletion_timestamp = Some(Time(at(0)));
-    going.metadata.finalizers = serde_json::from_value(finalizers).unwrap();
-    going
+#[test]
+fn the_finalizer_comes_before_the_first_line() {
+    let plan = Scene::new(Some("Hi")).plan(0);
+    assert_eq!(patch(&plan)[2]["value"], json!([FINALIZER]));
+    assert_eq!(patch(&plan)[1]["value"], "5", "guarded by resourceVersion");
+    assert!(plan.status.is_none() && plan.steps.len() == 1);
+}
+
+#[test]
+fn adds_a_removed_finalizer_again() {
+    let mut scene = Scene::greeted("Hi");
+    scene.greeting.metadata.finalizers = Some(vec!["example.com/other".into()]);
+    let plan = scene.plan(1);
+    assert_eq!(patch(&plan)[2]["path"], "/metadata/finalizers/-");
+    assert_eq!(plan.steps.len(), 1);
+}
+
+#[test]
+fn claims_a_new_greeting_and_then_prints_it() {
+    let plan = Scene::held("Hi").plan(0);
+    let (status, token, say) = claim(&plan);
+    assert_eq!(token, "me");
+    assert_eq!(status.claim.as_ref().unwrap().kind, "Create");
+    assert_eq!(status.greeted_at, Some(Time(at(0))));
+    assert_eq!((&say.lines[..], say.tick), (&FIRST.map(str::to_owned)[..], Some(at(0))));
+    assert_eq!(plan.events[0].reason, "Greeted");
+}
+
+#[test]
+fn a_restart_prints_and_writes_nothing() {
+    let mut scene = Scene::greeted("Hi");
+    // Another process finds the claim later.
+    scene.restart(10);
+    let again = scene.plan(10);
+    assert!(again.steps.is_empty());
+    assert_eq!(again.status, scene.greeting.status, "an equal status is not written");
+    assert_eq!(again.again, Some(at(60)));
+}
+
+#[test]
+fn prints_a_claim_without_answer_when_the_cache_shows_it() {
+    let mut scene = Scene::claimed();
+    assert_eq!(scene.plan(1).again, Some(at(1)), "and then reconciles again");
+    assert_eq!(scene.says(1), FIRST);
+}
+
+/// The claimed lines come first even if the message has changed.
+#[test]
+fn prints_claimed_lines_before_an_update() {
+    let mut scene = Scene::claimed();
+    scene.greeting.spec.message = Some("Changed".into());
+    let told = scene.greeting.clone();
+    assert_eq!(scene.says(1), FIRST);
+    assert_eq!(scene.says(1), ["Update: Changed"]);
+    // Another process does not know the claim.
+    scene.greeting = told;
+    scene.restart(2);
+    assert_eq!(scene.says(2), ["Update: Changed"]);
+}
+
+#[test]
+fn prints_claimed_lines_before_the_farewell() {
+    let mut scene = Scene::claimed();
+    scene.greeting.metadata.deletion_timestamp = Some(Time(at(1)));
+    assert_eq!(scene.says(1), FIRST);
+    assert_eq!(claim(&scene.plan(1)).2.lines, ["Delete: Hi"]);
+}
+
+#[test]
+fn counts_updates_by_the_final_message() {
+    let mut scene = Scene::greeted("A");
+    for message in ["B", "A"] {
+        scene.greeting.spec.message = Some(message.into());
+    }
+    assert!(scene.says(1).is_empty());
+    scene.greeting.spec.message = Some("C".into());
+    assert_eq!(scene.says(2), ["Update: C"]);
+    assert_eq!(scene.status().greeted_at, Some(Time(at(0))), "the timer keeps its phase");
+}
+
+#[test]
+fn updates_are_counted_with_the_claim() {
+    let mut scene = Scene::greeted("A");
+    assert_eq!(scene.status().updates, None);
+    for (message, updates) in [("B", 1), ("A", 2)] {
+        scene.greeting.spec.message = Some(message.into());
+        scene.says(1);
+        assert_eq!(scene.status().updates, Some(updates));
+    }
+}
+
+#[test]
+fn ticks_keep_their_phase_and_come_once() {
+    let mut scene = Scene::greeted("Hi");
+    for second in 0..=200 {
+        let tick: &[&str] = if [60, 120, 180].contains(&second) { &["Timer: Hi"] } else { &[] };
+        assert_eq!(scene.says(second), tick, "{second}");
+    }
+}
+
+#[test]
+fn skips_ticks_without_a_leader() {
+    let mut scene = Scene::greeted("Hi");
+    scene.restart(130);
+    assert!(scene.says(131).is_empty());
+    assert_eq!(scene.plan(131).again, Some(at(180)));
+    assert_eq!(scene.says(180), ["Timer: Hi"]);
+}
+
+#[test]
+fn a_changed_interval_keeps_the_origin() {
+    let mut scene = Scene::greeted("Hi");
+    scene.greeting.spec.interval_seconds = Some(7);
+    assert_eq!(scene.plan(3).again, Some(at(7)));
+    assert_eq!(scene.says(7), ["Timer: Hi"]);
+    scene.greeting.spec.interval_seconds = Some(100);
+    assert!(scene.says(50).is_empty());
+}
+
+#[rstest]
+#[case(0, 1)]
+#[case(-5, 1)]
+#[case(i64::MAX, LONGEST_INTERVAL)]
+fn tolerates_odd_intervals(#[case] interval: i64, #[case] next: i64) {
+    let mut scene = Scene::greeted("Hi");
+    scene.greeting.spec.interval_seconds = Some(interval);
+    assert_eq!(scene.plan(0).again, Some(at(next)));
+}
+
+#[test]
+fn tolerates_odd_clocks() {
+    let mut scene = Scene::greeted("Hi");
+    // After the clock went back, nothing is printed twice or too early.
+    assert_eq!(scene.says(60), ["Timer: Hi"]);
+    for second in [30, 59, 60, -100] {
+        assert!(scene.says(second).is_empty(), "{second}");
+    }
+    // After the clock went ahead by a day, one tick is printed, not all missed ones.
+    assert_eq!(scene.says(86_401), ["Timer: Hi"]);
 }
 
 #[test]
 fn a_greeting_without_a_claim_gets_no_farewell() {
-    let unseen =
-        greeting(Some("Bye"), &json!({"metadata": {"finalizers": [FINALIZER], "deletionTimestamp": START}}));
-    let plan = plan(&unseen, &world(at(0)), at(0));
+    let mut scene = Scene::held("Bye");
+    scene.greeting.metadata.deletion_timestamp = Some(Time(at(0)));
+    let plan = scene.plan(0);
     assert!(lets_go(&plan) && plan.events.is_empty());
 }
 
 #[test]
 fn removes_the_finalizer_after_the_farewell() {
-    let mut going = going(json!(["other", FINALIZER]));
-    let first = plan(&going, &world(at(0)), at(0));
-    let (status, _, say) = claimed(&first);
+    let mut scene = Scene::greeted("Bye");
+    scene.greeting.metadata.deletion_timestamp = Some(Time(at(0)));
+    scene.greeting.metadata.finalizers.as_mut().unwrap().insert(0, "other".into());
+    let first = scene.plan(0);
+    let (status, _, say) = claim(&first);
     assert_eq!(say.lines, ["Delete: Bye"]);
     assert_eq!((first.events[0].reason, first.steps.len(), first.again), ("Deleted", 3, Some(at(0))));
     // No test of the resourceVersion, because a repeated or late removal does no harm.
@@ -253,202 +287,158 @@ fn removes_the_finalizer_after_the_farewell() {
         {"op": "remove", "path": "/metadata/finalizers/1"},
     ]);
     // Then every process only removes the finalizer.
-    going.status = Some(status.clone());
-    for mine in [world(at(0)), other(at(1))] {
-        let again = plan(&going, &mine, at(1));
+    scene.greeting.status = Some(status.clone());
+    for since in [0, 1] {
+        scene.restart(since);
+        let again = scene.plan(1);
         assert!(lets_go(&again));
         assert!(again.events.is_empty() && again.status.is_none());
-        let [Action::Patch { operations, .. }] = &again.steps[0][..] else { panic!() };
-        assert_eq!(*operations, expected);
+        assert_eq!(*patch(&again), expected);
     }
     // After the removal the process waits for the cache, but not permanently.
-    let mine = World { let_go: Some(at(1)), ..world(at(0)) };
-    let waits = plan(&going, &mine, at(2));
+    scene.memory.take(Effect::LetGo(at(1)));
+    let waits = scene.plan(2);
     assert!(waits.steps.is_empty() && waits.again == Some(at(11)), "{waits:?}");
-    assert!(lets_go(&plan(&going, &mine, at(11))));
-    assert!(lets_go(&plan(&going, &mine, at(-86_400))), "the clock was set back");
-    going.metadata.finalizers = None;
-    assert!(plan(&going, &world(at(0)), at(0)).steps.is_empty());
+    assert!(lets_go(&scene.plan(11)));
+    assert!(lets_go(&scene.plan(-86_400)), "the clock was set back");
+    scene.restart(0);
+    scene.greeting.metadata.finalizers = None;
+    assert!(scene.plan(0).steps.is_empty());
 }
 
-#[test]
-fn without_a_message_prints_nothing_and_allows_deletion() {
-    for message in [None, Some("")] {
-        let silent = greeting(message, &json!({}));
-        let plan = plan(&silent, &world(at(0)), at(0));
-        assert!(plan.steps.is_empty());
-        assert_eq!(plan.status.unwrap().conditions[0].reason, "NoMessage");
-    }
-    let going = greeting(None, &json!({"metadata": {"finalizers": [FINALIZER], "deletionTimestamp": START}}));
-    assert!(lets_go(&plan(&going, &world(at(0)), at(0))), "removes the finalizer without a line");
+#[rstest]
+#[case(None)]
+#[case(Some(""))]
+fn without_a_message_prints_nothing_and_allows_deletion(#[case] message: Option<&str>) {
+    let mut scene = Scene::new(message);
+    let plan = scene.plan(0);
+    assert!(plan.steps.is_empty());
+    assert_eq!(plan.status.unwrap().conditions[0].reason, "NoMessage");
+    scene.greeting.metadata.finalizers = Some(vec![FINALIZER.into()]);
+    scene.greeting.metadata.deletion_timestamp = Some(Time(at(0)));
+    assert!(lets_go(&scene.plan(0)), "removes the finalizer without a line");
 }
 
 #[test]
 fn reports_a_missing_message_once_until_it_is_set() {
-    let mut mine = world(at(0));
-    let mut silent = greeting(None, &json!({}));
-    let first = plan(&silent, &mine, at(0));
+    let mut scene = Scene::new(None);
+    let first = scene.plan(0);
     assert_eq!((first.events[0].type_, first.events[0].reason), (EventType::Warning, "NoMessage"));
-    silent = carried(silent, &mut mine, at(0)).0;
-    let again = plan(&silent, &mine, at(1));
-    assert_eq!((again.status.as_ref(), again.events.len()), (silent.status.as_ref(), 0), "writes nothing");
+    scene.says(0);
+    let again = scene.plan(1);
+    assert_eq!((again.status.as_ref(), again.events.len()), (Some(scene.status()), 0), "writes nothing");
     // A first message is a creation.
-    silent.spec.message = Some("Hi".into());
-    silent.metadata.finalizers = Some(vec![FINALIZER.into()]);
-    let (mut told, said) = carried(silent, &mut mine, at(5));
-    assert_eq!(said, FIRST);
+    scene.greeting.spec.message = Some("Hi".into());
+    scene.greeting.metadata.finalizers = Some(vec![FINALIZER.into()]);
+    assert_eq!(scene.says(5), FIRST);
     // Without the message the timer pauses. With the same message again it continues in its phase and prints
     // only ticks.
-    told.spec.message = None;
-    let (mut told, said) = carried(told, &mut mine, at(65));
-    assert!(said.is_empty());
-    assert_eq!(told.status.as_ref().unwrap().conditions[0].reason, "NoMessage");
-    told.spec.message = Some("Hi".into());
-    let (told, said) = carried(told, &mut mine, at(70));
-    assert_eq!(said, ["Timer: Hi"], "the tick of second 65 is due");
-    assert_eq!(plan(&told, &mine, at(71)).again, Some(at(125)));
-    assert_eq!(told.status.unwrap().conditions[0].reason, "Greeted");
+    scene.greeting.spec.message = None;
+    assert!(scene.says(65).is_empty());
+    assert_eq!(scene.status().conditions[0].reason, "NoMessage");
+    scene.greeting.spec.message = Some("Hi".into());
+    assert_eq!(scene.says(70), ["Timer: Hi"], "the tick of second 65 is due");
+    assert_eq!(scene.plan(71).again, Some(at(125)));
+    assert_eq!(scene.status().conditions[0].reason, "Greeted");
 }
 
 /// Without room, the plan neither claims nor adds the finalizer. It retries until the time limit, which it
 /// reports once. A new message starts over.
-#[test]
-fn claims_nothing_without_room() {
-    for full in [Output::Full, Output::Failing] {
-        let mut mine = World { room: Err(full), ..world(at(0)) };
-        let bare = greeting(Some("Hi"), &json!({}));
-        let (mut now, mut waits) = (at(0), 0);
-        let given_up = loop {
-            let plan = plan(&bare, &mine, now);
-            let Some(again) = plan.again else { break plan };
-            assert!(plan.status.is_none() && plan.events.is_empty());
-            let [Action::Effect(Effect::Retry(attempt))] = &plan.steps[0][..] else { panic!() };
-            (mine.attempt, now, waits) = (Some(attempt.clone()), again, waits + 1);
-        };
-        assert!((60..90).contains(&waits), "{waits} in an hour");
-        assert!(given_up.steps.is_empty());
-        assert_eq!(given_up.events[0].reason, TIMED_OUT);
-        let mut told = bare;
-        told.status = given_up.status;
-        let condition = &told.status.as_ref().unwrap().conditions[0];
-        assert_eq!((condition.reason.as_str(), condition.status.as_str()), (TIMED_OUT, "False"));
-        assert!(
-            condition.message.ends_with("Change spec.message to have it printed."),
-            "{}",
-            condition.message
-        );
-        // Another process with room does not retry either.
-        assert_eq!(plan(&told, &other(now), now), Plan::default());
-        told.spec.message = Some("Ho".into());
-        told.metadata.generation = Some(2);
-        told.metadata.finalizers = Some(vec![FINALIZER.into()]);
-        assert_eq!(carried(told, &mut other(now), now).1, ["Greeting: Ho", "Create: Ho", "Timer: Ho"]);
-    }
+#[rstest]
+#[case(Output::Full)]
+#[case(Output::Failing)]
+fn claims_nothing_without_room(#[case] output: Output) {
+    let mut scene = Scene::new(Some("Hi"));
+    scene.room = Err(output);
+    let (mut now, mut waits) = (at(0), 0);
+    let given_up = loop {
+        let plan = scene.plan_at(now);
+        let Some(again) = plan.again else { break plan };
+        assert!(plan.status.is_none() && plan.events.is_empty());
+        let [Action::Effect(Effect::Retry(attempt))] = &plan.steps[0][..] else { panic!() };
+        scene.memory.take(Effect::Retry(attempt.clone()));
+        (now, waits) = (again, waits + 1);
+    };
+    assert!((60..90).contains(&waits), "{waits} in an hour");
+    assert!(given_up.steps.is_empty());
+    assert_eq!(given_up.events[0].reason, TIMED_OUT);
+    scene.greeting.status = given_up.status;
+    let condition = &scene.status().conditions[0];
+    assert_eq!((condition.reason.as_str(), condition.status.as_str()), (TIMED_OUT, "False"));
+    let message = &condition.message;
+    assert!(message.ends_with("Change spec.message to have it printed."), "{message}");
+    // Another process with room does not retry either.
+    scene.restart(4_000);
+    assert_eq!(scene.plan(4_000), Plan::default());
+    scene.greeting.spec.message = Some("Ho".into());
+    scene.greeting.metadata.generation = Some(2);
+    scene.greeting.metadata.finalizers = Some(vec![FINALIZER.into()]);
+    assert_eq!(scene.says(4_000), ["Greeting: Ho", "Create: Ho", "Timer: Ho"]);
 }
 
 #[test]
 fn prints_as_soon_as_there_is_room() {
-    let mut mine = World { room: Err(Output::Full), ..world(at(0)) };
-    let (hi, said) = carried(held("Hi"), &mut mine, at(0));
-    assert!(said.is_empty() && mine.attempt.is_some());
-    mine.room = Ok(Room::unbounded());
-    let (mut told, said) = carried(hi, &mut mine, at(9));
-    assert_eq!(said, FIRST);
-    assert!(mine.attempt.is_none());
+    let mut scene = Scene::held("Hi");
+    scene.room = Err(Output::Full);
+    assert!(scene.says(0).is_empty() && scene.memory.clone().recall(&scene.greeting).attempt.is_some());
+    scene.room = Ok(Room::unbounded());
+    assert_eq!(scene.says(9), FIRST);
+    assert!(scene.memory.clone().recall(&scene.greeting).attempt.is_none());
     // A tick waits too, until the next one replaces it.
-    mine.room = Err(Output::Full);
+    scene.room = Err(Output::Full);
     for second in [69, 70, 129] {
-        let (next, said) = carried(told, &mut mine, at(second));
-        assert!(said.is_empty());
-        assert!(plan(&next, &mine, at(second)).again <= Some(at(second + 60)));
-        told = next;
+        assert!(scene.says(second).is_empty());
+        assert!(scene.plan(second).again <= Some(at(second + 60)));
     }
-    mine.room = Ok(Room::unbounded());
-    assert_eq!(carried(told, &mut mine, at(130)).1, ["Timer: Hi"], "once, not twice");
+    scene.room = Ok(Room::unbounded());
+    assert_eq!(scene.says(130), ["Timer: Hi"], "once, not twice");
 }
 
 #[test]
 fn a_farewell_without_room_waits_at_most_a_minute() {
-    let going = going(json!([FINALIZER]));
-    let mut mine = World { room: Err(Output::Full), ..world(at(0)) };
-    let (_, said) = carried(going.clone(), &mut mine, at(0));
-    assert!(said.is_empty());
-    assert!(plan(&going, &mine, at(59)).again.is_some());
-    let last = plan(&going, &mine, at(60));
+    let mut scene = Scene::greeted("Bye");
+    scene.greeting.metadata.deletion_timestamp = Some(Time(at(0)));
+    scene.room = Err(Output::Full);
+    assert!(scene.says(0).is_empty());
+    assert!(scene.plan(59).again.is_some());
+    let last = scene.plan(60);
     assert!(lets_go(&last), "{:?}", last.steps);
-    assert_eq!((last.events[0].type_, last.events[0].reason), (EventType::Warning, TIMED_OUT));
-    assert_eq!(
-        last.events[0].note,
-        "Not printed within 1m: the reader of the manager's standard output was too slow."
-    );
-}
-
-#[test]
-fn updates_are_counted_with_the_claim() {
-    let mut mine = world(at(0));
-    let (mut told, _) = carried(held("A"), &mut mine, at(0));
-    assert_eq!(told.status.as_ref().unwrap().updates, None);
-    for (message, updates) in [("B", 1), ("A", 2)] {
-        told.spec.message = Some(message.into());
-        told = carried(told, &mut mine, at(1)).0;
-        assert_eq!(told.status.as_ref().unwrap().updates, Some(updates));
-    }
-}
-
-#[test]
-fn tolerates_odd_intervals_and_clocks() {
-    let mut mine = world(at(0));
-    let (mut told, _) = carried(held("Hi"), &mut mine, at(0));
-    for (interval, next) in [(0, Some(at(1))), (-5, Some(at(1))), (i64::MAX, Some(at(LONGEST_INTERVAL)))] {
-        told.spec.interval_seconds = Some(interval);
-        assert_eq!(plan(&told, &mine, at(0)).again, next, "{interval}");
-    }
-    told.spec.interval_seconds = None;
-    // After the clock went back, nothing is printed twice or too early.
-    assert_eq!(carried(told.clone(), &mut mine, at(60)).1, ["Timer: Hi"]);
-    for second in [30, 59, 60, -100] {
-        assert!(carried(told.clone(), &mut mine, at(second)).1.is_empty(), "{second}");
-    }
-    // After the clock went ahead by a day, one tick is printed, not all missed ones.
-    assert_eq!(carried(told, &mut mine, at(86_401)).1, ["Timer: Hi"]);
+    let Event { type_, reason, note, .. } = &last.events[0];
+    assert_eq!((*type_, *reason), (EventType::Warning, TIMED_OUT));
+    assert_eq!(note, "Not printed within 1m: the reader of the manager's standard output was too slow.");
 }
 
 /// Without the claim in the status it is a creation again, and the timer starts over.
 #[test]
 fn a_removed_claim_is_a_creation_again() {
-    let mut mine = world(at(0));
-    let (mut told, _) = carried(held("Hi"), &mut mine, at(0));
-    told.status.as_mut().unwrap().claim = None;
-    let (told, said) = carried(told, &mut mine, at(90));
-    assert_eq!(said, FIRST);
-    assert_eq!(told.status.unwrap().greeted_at, Some(Time(at(90))));
+    let mut scene = Scene::greeted("Hi");
+    scene.greeting.status.as_mut().unwrap().claim = None;
+    assert_eq!(scene.says(90), FIRST);
+    assert_eq!(scene.status().greeted_at, Some(Time(at(90))));
 }
 
 #[test]
 fn keeps_a_claim_of_a_newer_version() {
-    let mut told = held("Hi");
-    told.status = Some(GreetingStatus {
-        claim: Some(Claim { message_hash: "v2-x".into(), ..Claim::default() }),
-        ..GreetingStatus::default()
-    });
-    let quiet = plan(&told, &world(at(0)), at(0));
+    let mut scene = Scene::held("Hi");
+    let claim = Claim { message_hash: "v2-x".into(), ..Claim::default() };
+    scene.greeting.status = Some(GreetingStatus { claim: Some(claim), ..GreetingStatus::default() });
+    let quiet = scene.plan(0);
     assert!(quiet.steps.is_empty() && quiet.status.is_none());
-    told.metadata.deletion_timestamp = Some(Time(at(1)));
-    let plan = plan(&told, &world(at(0)), at(1));
-    assert!(lets_go(&plan), "it may go");
+    scene.greeting.metadata.deletion_timestamp = Some(Time(at(1)));
+    assert!(lets_go(&scene.plan(1)), "it may go");
 }
 
 #[test]
 fn the_status_keeps_256_bytes() {
-    let (told, _) = carried(held(&"ä".repeat(5000)), &mut world(at(0)), at(0));
-    assert!(told.status.unwrap().last_greeting.unwrap().len() <= 256);
+    let scene = Scene::greeted(&"ä".repeat(5000));
+    assert!(scene.status().last_greeting.as_ref().unwrap().len() <= 256);
 }
 
 /// The hash of the tutorial's message. With another hash, an upgrade would print every Greeting again.
 #[test]
 fn golden_hash_of_the_sample() {
-    let (told, _) = carried(held("Hello, World!"), &mut world(at(0)), at(0));
-    assert_eq!(told.status.unwrap().claim.unwrap().message_hash, "v1-376wain3fpk3bl3h");
+    let scene = Scene::greeted("Hello, World!");
+    assert_eq!(scene.status().claim.as_ref().unwrap().message_hash, "v1-376wain3fpk3bl3h");
 }
 
 proptest! {
@@ -456,43 +446,35 @@ proptest! {
     /// tick at most once in each interval. Every printed message was in the spec.
     #[test]
     fn prints_nothing_twice(steps in prop::collection::vec((0..4_u8, 0..3_usize, 1..90_i64), 1..40)) {
-        let messages = ["a", "b", "c"];
-        let mut greeting = held("a");
+        let mut scene = Scene::held("a");
         let mut now = 0;
-        let mut process = world(at(0));
-        let mut processes = 0;
         let (mut updates, mut expected, mut ticks) = (Vec::new(), Vec::new(), Vec::new());
         let mut last = None;
         for (kind, message, seconds) in steps {
             now += seconds;
             match kind {
-                0 => greeting.spec.message = Some(messages[message].into()),
-                1 => {
-                    processes += 1;
-                    process = World { token: format!("p{processes}"), ..world(at(now)) };
-                }
+                0 => scene.greeting.spec.message = Some(["a", "b", "c"][message].into()),
+                1 => scene.restart(now),
                 _ => {}
             }
-            let current = greeting.spec.message.clone();
+            let current = scene.greeting.spec.message.clone().unwrap();
             let fresh = last.is_none();
-            if last != current && !fresh {
-                expected.push(format!("Update: {}", current.as_deref().unwrap_or_default()));
+            if !fresh && last.as_ref() != Some(&current) {
+                expected.push(format!("Update: {current}"));
             }
-            last = current;
+            last = Some(current);
             // The second reconcile has nothing left to print.
-            for _ in 0..2 {
-                let (next, said) = carried(greeting, &mut process, at(now));
-                greeting = next;
-                for line in said {
-                    if line.starts_with("Timer") { ticks.push(now) } else if line.starts_with("Update") { updates.push(line) } else {
-                        prop_assert!(fresh, "{line} is for a new object");
-                    }
+            for line in [scene.says(now), scene.says(now)].concat() {
+                match line.split(':').next() {
+                    Some("Timer") => ticks.push(now),
+                    Some("Update") => updates.push(line),
+                    _ => prop_assert!(fresh, "{line} is for a new object"),
                 }
             }
         }
         prop_assert_eq!(updates, expected);
-        let origin = greeting.status.unwrap().greeted_at.unwrap().0.as_second() - at(0).as_second();
-        let mut intervals: Vec<i64> = ticks.iter().map(|tick| (tick - origin) / 60).collect();
+        let origin = scene.status().greeted_at.as_ref().unwrap().0;
+        let mut intervals: Vec<i64> = ticks.iter().map(|tick| at(*tick).duration_since(origin).as_secs() / 60).collect();
         let all = intervals.len();
         intervals.dedup();
         prop_assert_eq!(intervals.len(), all, "ticks at {:?}", ticks);

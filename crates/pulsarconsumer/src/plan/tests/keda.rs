@@ -1,0 +1,174 @@
+//! The objects of KEDA.
+
+use super::*;
+use crate::api::Autoscaling;
+use crate::keda::KedaObject;
+
+/// A converged Deployment with autoscaling, and a topic without partitions. KEDA has these objects.
+fn scaled(stored: &[Value]) -> Scene {
+    let mut scene = Scene::settled(with(&json!({
+        "adminURL": "https://broker:8443/",
+        "auth": {"tokenSecret": {"name": "credentials"}},
+        "autoscaling": {"maxReplicas": 30, "minReplicas": 1, "targetBacklog": 50, "activationBacklog": 5,
+            "pollingIntervalSeconds": 10, "cooldownSeconds": 100},
+    })));
+    scene.world.backlog = Some(figures(0));
+    scene.world.keda = keda(stored);
+    scene
+}
+
+/// The same after the user removed the autoscaling.
+fn unscaled(stored: &[Value]) -> Scene {
+    let mut scene = Scene::settled(consumer());
+    scene.world.keda = keda(stored);
+    scene
+}
+
+/// KEDA is installed and has these objects.
+fn keda(stored: &[Value]) -> Keda {
+    let find = |kind: &str| {
+        let mut object = stored.iter().find(|object| object["kind"] == kind)?.clone();
+        object["metadata"]["uid"] = json!("d");
+        object["metadata"]["generation"] = json!(1);
+        Some(Arc::new(serde_json::from_value::<KedaObject>(object).unwrap()))
+    };
+    Keda::There { scaled_object: find("ScaledObject"), trigger_authentication: find("TriggerAuthentication") }
+}
+
+/// The applied objects of KEDA in order.
+fn bodies(scene: &Scene) -> Vec<Value> {
+    let actions = scene.plan(0).steps.into_iter().flatten();
+    let bodies = actions.filter_map(|action| match action {
+        Action::Apply { body, .. } => Some(body),
+        _ => None,
+    });
+    bodies.collect()
+}
+
+/// The TriggerAuthentication and the ScaledObject.
+fn objects() -> Vec<Value> {
+    bodies(&scaled(&[]))
+}
+
+#[test]
+fn applies_the_objects_of_keda() {
+    let bodies = objects();
+    let [authentication, object] = &bodies[..] else { panic!("{bodies:?}") };
+    let owner = json!([{
+        "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer", "name": "sample",
+        "uid": "me", "controller": true, "blockOwnerDeletion": true,
+    }]);
+    assert_eq!(authentication["kind"], "TriggerAuthentication");
+    assert_eq!(authentication["metadata"]["ownerReferences"], owner);
+    assert_eq!(
+        authentication["spec"],
+        json!({"secretTargetRef": [{"parameter": "bearerToken", "name": "credentials", "key": "token"}]})
+    );
+    assert_eq!(
+        (&object["apiVersion"], &object["kind"]),
+        (&json!("keda.sh/v1alpha1"), &json!("ScaledObject"))
+    );
+    assert_eq!(object["metadata"]["name"], "sample-pulsarcrd");
+    assert_eq!(
+        object["spec"],
+        json!({
+            "scaleTargetRef": {
+                "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer", "name": "sample",
+            },
+            "minReplicaCount": 1, "maxReplicaCount": 30, "pollingInterval": 10, "cooldownPeriod": 100,
+            "triggers": [{
+                "type": "pulsar",
+                "metadata": {
+                    "adminURL": "https://broker:8443", "topic": "persistent://public/default/my-topic",
+                    "subscription": "first-subscription", "isPartitionedTopic": "false",
+                    "msgBacklogThreshold": "50", "activationMsgBacklogThreshold": "5", "authModes": "bearer",
+                },
+                "authenticationRef": {"name": authentication["metadata"]["name"]},
+            }],
+        })
+    );
+}
+
+#[test]
+fn waits_for_the_partitions_of_the_topic() {
+    let mut scene = scaled(&[]);
+    scene.world.backlog = None;
+    assert!(bodies(&scene).is_empty(), "waits for the first read of the topic");
+    let is_partitioned = |body: &Value| body["spec"]["triggers"][0]["metadata"]["isPartitionedTopic"].clone();
+    // An unreadable topic counts as not partitioned, so that KEDA can scale later.
+    scene.world.backlog = Some(unknown());
+    assert_eq!(is_partitioned(&bodies(&scene)[1]), "false");
+    scene.world.backlog = Some(Reading { partitioned: Some(true), ..figures(0) });
+    let partitioned = bodies(&scene);
+    assert_eq!(is_partitioned(&partitioned[1]), "true");
+    // The last value stays while the topic cannot be read, for instance after a restart.
+    scene.world.keda = keda(&partitioned);
+    for known in [None, Some(unknown())] {
+        scene.world.backlog = known;
+        assert!(bodies(&scene).is_empty());
+    }
+}
+
+#[rstest]
+#[case::none(None, "False KedaMissing")]
+#[case::silent(Some(json!([])), "Unknown KedaPending")]
+#[case::unready(Some(json!([{"type": "Ready", "status": "False", "message": "no token"}])), "False ScaledObjectNotReady")]
+#[case::ready(Some(json!([{"type": "Ready", "status": "True", "message": "ok"}])), "True ScaledObjectReady")]
+fn autoscaling_ready_reports_kedas_condition(#[case] conditions: Option<Value>, #[case] state: &str) {
+    let mut scene = scaled(&[]);
+    scene.world.keda = conditions.map_or(Keda::Absent, |conditions| {
+        let mut objects = objects();
+        objects[1]["status"] = json!({"conditions": conditions});
+        keda(&objects)
+    });
+    assert_eq!(condition(&scene.plan(0), "AutoscalingReady").0, state);
+}
+
+#[test]
+fn deletes_its_keda_objects_and_keeps_foreign_ones() {
+    let plan = unscaled(&objects()).plan(0);
+    let deleted = plan.steps.iter().flatten().map(|action| match action {
+        Action::Delete { resource, .. } => resource.kind,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(deleted.collect::<Vec<_>>(), ["ScaledObject", "TriggerAuthentication"]);
+
+    let mut theirs = objects().remove(1);
+    theirs["metadata"]["ownerReferences"] = json!([]);
+    let theirs = [theirs];
+    assert!(unscaled(&theirs).plan(0).steps.is_empty());
+    let mut scene = scaled(&theirs);
+    scene.consumer.spec.auth = None;
+    scene.see(1, |_| ());
+    assert_eq!(condition(&scene.plan(0), "AutoscalingReady").0, "False NotOwned");
+}
+
+#[test]
+fn retries_a_rejected_deletion_of_a_keda_object() {
+    let mut scene = unscaled(&objects()[1..]);
+    scene.world.refusals.insert(&SCALED_OBJECTS, "sample-pulsarcrd", refusal(Verb::Delete, "no"));
+    let waits = scene.plan(0);
+    assert!(waits.steps.is_empty() && waits.status.is_some());
+    assert_eq!(waits.again, Some(after(10)));
+    assert_eq!(scene.plan(10).steps.len(), 1);
+}
+
+#[test]
+fn applies_the_replicas_that_an_autoscaler_wrote() {
+    let mut consumer = scaled(&[]).consumer;
+    consumer.spec.replicas = 17;
+    assert_eq!(wanted(&consumer)["spec"]["replicas"], 17);
+    let autoscaling: Autoscaling = serde_json::from_value(json!({"maxReplicas": 2})).unwrap();
+    assert_eq!((autoscaling.min_replicas, autoscaling.max_replicas), (None, 2));
+}
+
+#[test]
+fn writes_nothing_while_keda_is_unknown() {
+    let mut scene = scaled(&[]);
+    scene.world.keda = Keda::Absent;
+    scene.pass(0);
+    scene.world.keda = Keda::Unknown;
+    let after = scene.plan(3_600);
+    assert!(after.steps.is_empty() && after.events.is_empty());
+    assert_eq!(after.status, scene.consumer.status);
+}
