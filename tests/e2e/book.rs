@@ -1,6 +1,6 @@
 //! Book: the schema validates it, and the manager reports it as Ready.
 
-use quintet_e2e::{Arena, condition};
+use quintet_e2e::{TestEnv, condition};
 use serde_json::{Value, json};
 
 /// A valid Book.
@@ -11,7 +11,7 @@ pub(crate) fn book(name: &str) -> Value {
 
 #[test]
 fn accepts_and_rejects_the_tutorials_books() {
-    let arena = Arena::new("book");
+    let arena = TestEnv::new("book");
     let _manager = arena.manager("book");
     arena.apply_sample("book/david-copperfield.yaml").unwrap();
     let book = arena

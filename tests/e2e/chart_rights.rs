@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use quintet_e2e::{Arena, answered, condition, program, workspace};
+use quintet_e2e::{TestEnv, answered, condition, program, workspace};
 use quintet_localcluster::kube::Kube;
 use quintet_localcluster::manager::{Manager, ManagerOptions};
 use quintet_localcluster::run;
@@ -116,7 +116,7 @@ fn serves_some_namespaces_with_rights_in_only_these() {
 
 #[test]
 fn secure_metrics_allow_only_the_readers_in_the_values() {
-    let arena = Arena::new("ch-secure");
+    let arena = TestEnv::new("ch-secure");
     let (kube, name) = (arena.kube(), arena.namespace());
     let token = |account: &str| {
         arena.kubectl(&["create", "serviceaccount", account]).unwrap();

@@ -5,14 +5,14 @@ use std::time::Duration;
 use kube::CustomResourceExt as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use quintet_e2e::Arena;
+use quintet_e2e::TestEnv;
 use quintet_fake_apiserver::{Server, conformance};
 use quintet_podset::api::PodSet;
 use serde_json::json;
 use tokio::runtime::Builder;
 
 /// A client of the cluster's administrator that does not retry.
-pub(crate) async fn client(arena: &Arena) -> Client {
+pub(crate) async fn client(arena: &TestEnv) -> Client {
     let kubeconfig = Kubeconfig::read_from(arena.cluster().kubeconfig()).unwrap();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
     config.default_retry = false;
@@ -21,7 +21,7 @@ pub(crate) async fn client(arena: &Arena) -> Client {
 
 #[test]
 fn fake_api_server_answers_as_the_real_one() {
-    let arena = Arena::new("conformance");
+    let arena = TestEnv::new("conformance");
     let namespace = arena.namespace().to_owned();
     let real = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         let client = client(&arena).await;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quintet_e2e::{Arena, condition, has_made_a_pass};
+use quintet_e2e::{TestEnv, condition, has_made_a_pass};
 use serde_json::{Value, json};
 
 use crate::daemonjob_ledger::word;
 
-pub(crate) fn daemonjob(arena: &Arena, name: &str, spec: &Value) -> Value {
+pub(crate) fn daemonjob(arena: &TestEnv, name: &str, spec: &Value) -> Value {
     let mut job = json!({
         "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
         "metadata": { "name": name },
@@ -24,7 +24,7 @@ pub(crate) fn daemonjob(arena: &Arena, name: &str, spec: &Value) -> Value {
 }
 
 /// The number of existing pods of a DaemonJob, by node.
-pub(crate) fn pods_by_node(arena: &Arena, name: &str) -> BTreeMap<String, usize> {
+pub(crate) fn pods_by_node(arena: &TestEnv, name: &str) -> BTreeMap<String, usize> {
     let mut pods = BTreeMap::new();
     for pod in arena.list("pods", &format!("daemonjob={name}")) {
         let node = pod["metadata"]["annotations"]["dj.dysproz.io/node-name"].as_str().unwrap_or_default();
@@ -39,7 +39,7 @@ pub(crate) fn is_complete(job: &Value) -> bool {
 
 #[test]
 fn runs_once_on_every_node_and_on_late_nodes() {
-    let arena = Arena::new("dj-once");
+    let arena = TestEnv::new("dj-once");
     let nodes: Vec<String> = ["a", "b", "c"].iter().map(|name| arena.node(name)).collect();
     let _manager = arena.manager("daemonjob");
     arena.apply(&daemonjob(&arena, "once", &json!({}))).unwrap();
@@ -82,7 +82,7 @@ fn runs_once_on_every_node_and_on_late_nodes() {
 
 #[test]
 fn runs_the_tutorials_sample_and_respects_taints() {
-    let arena = Arena::new("dj-sample");
+    let arena = TestEnv::new("dj-sample");
     let _manager = arena.manager("daemonjob");
     // The cluster's simulated nodes have the label app=v1 that the sample selects.
     arena.apply_sample("daemonjob/daemonjob-sample.yaml").unwrap();
@@ -114,7 +114,7 @@ fn runs_the_tutorials_sample_and_respects_taints() {
 
 #[test]
 fn counts_failures_for_each_node() {
-    let arena = Arena::new("dj-fail");
+    let arena = TestEnv::new("dj-fail");
     arena.node("a");
     let _manager = arena.manager("daemonjob");
     let mut job = daemonjob(&arena, "fails", &json!({ "backoffLimit": 0 }));
@@ -129,7 +129,7 @@ fn counts_failures_for_each_node() {
 
 #[test]
 fn reruns_a_changed_template_and_writes_nothing_at_restart() {
-    let arena = Arena::new("dj-again");
+    let arena = TestEnv::new("dj-again");
     arena.node("a");
     arena.node("b");
     let manager = arena.manager("daemonjob");
@@ -157,7 +157,7 @@ fn reruns_a_changed_template_and_writes_nothing_at_restart() {
 
 #[test]
 fn reports_a_rejected_template_and_backs_off() {
-    let arena = Arena::new("dj-refused");
+    let arena = TestEnv::new("dj-refused");
     arena.node("a");
     let _manager = arena.manager("daemonjob");
     let mut job = daemonjob(&arena, "refused", &json!({}));
@@ -188,7 +188,7 @@ fn reports_a_rejected_template_and_backs_off() {
 
 #[test]
 fn admission_rejects_bad_input() {
-    let arena = Arena::new("dj-bad");
+    let arena = TestEnv::new("dj-bad");
     let refusal = |spec: &Value| {
         let job = json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
             "metadata": { "name": "bad" }, "spec": spec });
@@ -209,7 +209,7 @@ fn admission_rejects_bad_input() {
 /// Prints the number of writes for a DaemonJob: at most one creation a pod and one status write a second.
 #[test]
 fn writes_little_for_a_hundred_nodes() {
-    let arena = Arena::new("dj-hundred");
+    let arena = TestEnv::new("dj-hundred");
     let nodes = 100;
     arena.nodes(0..nodes);
     let _manager = arena.manager("daemonjob");

@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use quintet_e2e::{Arena, Dice, PATIENCE, Watch};
+use quintet_e2e::{Dice, PATIENCE, TestEnv, Watch};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::run;
 use serde_json::{Value, json};
 
 use crate::daemonjob::{daemonjob, is_complete};
 
-/// Like [`Arena::wait_for`], with three times the limit, and tolerates an absent API server.
-fn complete(arena: &Arena, name: &str, nodes: usize) -> Value {
+/// Like [`TestEnv::wait_for`], with three times the limit, and tolerates an absent API server.
+fn complete(arena: &TestEnv, name: &str, nodes: usize) -> Value {
     let mut last = Value::Null;
     let done = run::poll("it is complete", 3 * PATIENCE, Duration::from_millis(500), || {
         if let Ok(Some(job)) = arena.kube().get(arena.namespace(), "daemonjob", name) {
@@ -27,7 +27,7 @@ fn complete(arena: &Arena, name: &str, nodes: usize) -> Value {
 
 /// Asserts that exactly one pod was created for each node, and that it was the first. Checks every change
 /// that the watch has shown, and the audit log, which lacks a creation whose client died before the answer.
-fn ran_once_everywhere(arena: &Arena, watch: &Watch, nodes: &[String]) {
+fn ran_once_everywhere(arena: &TestEnv, watch: &Watch, nodes: &[String]) {
     let mut seen: BTreeMap<String, BTreeSet<(String, String)>> = BTreeMap::new();
     for (_, pod) in watch.events() {
         let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -45,7 +45,7 @@ fn ran_once_everywhere(arena: &Arena, watch: &Watch, nodes: &[String]) {
 }
 
 /// Asserts that the audit log has no pod twice, and only these.
-fn answered_once(arena: &Arena, names: &BTreeSet<&str>) {
+fn answered_once(arena: &TestEnv, names: &BTreeSet<&str>) {
     let created = arena.created_pods();
     let odd: Vec<_> =
         created.iter().filter(|(name, times)| **times != 1 || !names.contains(&***name)).collect();
@@ -56,7 +56,7 @@ fn answered_once(arena: &Arena, names: &BTreeSet<&str>) {
 const NODES_PER_KILL: usize = 2;
 
 /// Makes nodes eligible.
-fn open(arena: &Arena, nodes: &[String]) {
+fn open(arena: &TestEnv, nodes: &[String]) {
     let mut args = vec!["label", "node"];
     args.extend(nodes.iter().map(String::as_str));
     args.push("open=yes");
@@ -67,7 +67,7 @@ fn open(arena: &Arena, nodes: &[String]) {
 /// so that both pods and ledger carry outcomes across the crashes.
 #[test]
 fn runs_every_node_once_despite_fifty_kills() {
-    let arena = Arena::new("df-kills");
+    let arena = TestEnv::new("df-kills");
     let nodes = arena.nodes(0..200);
     // Nodes become eligible with the kills, so that the run lasts until the last kill on any machine.
     let (first, later) = nodes.split_at(nodes.len() - 50 * NODES_PER_KILL);
@@ -117,7 +117,7 @@ fn runs_every_node_once_despite_fifty_kills() {
 /// 100 simulated nodes and two managers that both write. Deterministic pod names make creations collide.
 #[test]
 fn two_active_managers_run_every_node_once() {
-    let arena = Arena::new("df-two");
+    let arena = TestEnv::new("df-two");
     let nodes = arena.nodes(0..100);
     let watch = arena.watch("pods", "daemonjob=two");
     let first = arena.manager_with("first", "daemonjob", &[]);
@@ -149,7 +149,7 @@ fn two_active_managers_run_every_node_once() {
 /// Restarts and then kills the API server of a separate cluster while 50 simulated nodes run.
 #[test]
 fn api_server_restart_runs_no_node_twice() {
-    let arena = Arena::alone("df-server");
+    let arena = TestEnv::alone("df-server");
     let nodes = arena.nodes(0..50);
     let manager = arena.manager("daemonjob");
     arena.apply(&daemonjob(&arena, "survives", &json!({ "parallelism": 5 }))).unwrap();

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle, sleep};
 use std::time::Duration;
 
 use quintet_daemonjob::ledger::shard_names;
-use quintet_e2e::{Arena, condition, workspace};
+use quintet_e2e::{TestEnv, condition, workspace};
 use quintet_localcluster::documents::blocks;
 use quintet_localcluster::health::{self, Health};
 use quintet_localcluster::run;
@@ -92,7 +92,7 @@ fn table() -> BTreeMap<String, Row> {
 
 /// Compares DaemonJobs with the table.
 struct Judge<'a> {
-    arena: &'a Arena,
+    arena: &'a TestEnv,
     rows: BTreeMap<String, Row>,
     script: PathBuf,
     /// The reasons of Ready that occurred, by state.
@@ -100,7 +100,7 @@ struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    fn new(arena: &'a Arena) -> Self {
+    fn new(arena: &'a TestEnv) -> Self {
         let manifests = blocks(&document(), "yaml").into_iter().map(|lines| lines.join("\n"));
         let [manifest] =
             <[String; 1]>::try_from(manifests.filter(|one| one.contains(KEY)).collect::<Vec<_>>())
@@ -182,7 +182,7 @@ fn is_true(job: &Value, type_: &str, reason: &str) -> bool {
 }
 
 /// A DaemonJob whose pods exit with this code.
-fn ending_with(arena: &Arena, name: &str, code: i32, spec: &Value) -> Value {
+fn ending_with(arena: &TestEnv, name: &str, code: i32, spec: &Value) -> Value {
     let mut job = never(daemonjob(arena, name, spec));
     job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/exit-code"] =
         json!(code.to_string());
@@ -190,12 +190,12 @@ fn ending_with(arena: &Arena, name: &str, code: i32, spec: &Value) -> Value {
 }
 
 /// Waits until the first pod of each node runs.
-fn all_running(arena: &Arena, job: &str, nodes: &[String]) -> Vec<String> {
+fn all_running(arena: &TestEnv, job: &str, nodes: &[String]) -> Vec<String> {
     nodes.iter().map(|node| running(arena, job, node, 1)).collect()
 }
 
 /// Lets held pods succeed.
-fn end_all(arena: &Arena, pods: &[String]) {
+fn end_all(arena: &TestEnv, pods: &[String]) {
     end(arena, &pods.iter().map(String::as_str).collect::<Vec<_>>(), 0);
 }
 
@@ -214,7 +214,7 @@ fn tests_produce_every_row_of_the_table() {
 
 #[test]
 fn in_progress_until_a_manager_has_seen_the_spec() {
-    let arena = Arena::new("dh-unseen");
+    let arena = TestEnv::new("dh-unseen");
     let judge = Judge::new(&arena);
     arena.node("a");
     arena.apply(&daemonjob(&arena, "new", &json!({}))).unwrap();
@@ -240,7 +240,7 @@ fn in_progress_until_a_manager_has_seen_the_spec() {
 
 #[test]
 fn running_and_complete() {
-    let arena = Arena::new("dh-running");
+    let arena = TestEnv::new("dh-running");
     let judge = Judge::new(&arena);
     let nodes = arena.nodes(["a", "b"]);
     // ConfigMaps of another owner have the ledger's names.
@@ -283,7 +283,7 @@ fn running_and_complete() {
 
 #[test]
 fn failed_nodes() {
-    let arena = Arena::new("dh-failed");
+    let arena = TestEnv::new("dh-failed");
     let judge = Judge::new(&arena);
     arena.nodes(["a", "b"]);
     let _manager = arena.manager("daemonjob");
@@ -314,7 +314,7 @@ fn failed_nodes() {
 
 #[test]
 fn held_by_the_spec() {
-    let arena = Arena::new("dh-held");
+    let arena = TestEnv::new("dh-held");
     let judge = Judge::new(&arena);
     arena.node("a");
     let _manager = arena.manager("daemonjob");
@@ -333,7 +333,7 @@ fn held_by_the_spec() {
 /// Nodes join and stop reporting; the node controller taints the silent nodes.
 #[test]
 fn nodes_join_and_break() {
-    let arena = Arena::new("dh-nodes");
+    let arena = TestEnv::new("dh-nodes");
     let judge = Judge::new(&arena);
     let mut nodes = arena.nodes(["a", "b", "c"]);
     let _manager = arena.manager("daemonjob");
@@ -375,7 +375,7 @@ fn nodes_join_and_break() {
 /// Uses a separate cluster whose definition lacks `status.rollout`.
 #[test]
 fn definition_without_the_rollout() {
-    let arena = Arena::alone("dh-definition");
+    let arena = TestEnv::alone("dh-definition");
     let judge = Judge::new(&arena);
     arena.node("a");
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/rollout";
@@ -391,7 +391,7 @@ fn definition_without_the_rollout() {
 /// the script's result. The script agrees here, because the run is not complete.
 #[test]
 fn terminating_when_deleted() {
-    let arena = Arena::new("dh-deleted");
+    let arena = TestEnv::new("dh-deleted");
     let judge = Judge::new(&arena);
     let nodes = arena.nodes(["a", "b"]);
     let _manager = arena.manager("daemonjob");
@@ -420,7 +420,7 @@ fn terminating_when_deleted() {
 }
 
 /// A chart with one DaemonJob.
-fn chart(arena: &Arena, job: &Value) -> String {
+fn chart(arena: &TestEnv, job: &Value) -> String {
     let name = job["metadata"]["name"].as_str().unwrap();
     let folder = arena.kube().dir().join(format!("{}-{name}-chart", arena.namespace()));
     fs::create_dir_all(folder.join("templates")).unwrap();
@@ -431,7 +431,7 @@ fn chart(arena: &Arena, job: &Value) -> String {
 }
 
 /// Starts helm with `--wait`. The thread returns its standard output, or its error.
-fn helm(arena: &Arena, args: &[&str]) -> JoinHandle<Result<String, String>> {
+fn helm(arena: &TestEnv, args: &[&str]) -> JoinHandle<Result<String, String>> {
     let mut helm = arena.cluster().helm();
     helm.args(args).args(["--wait", "--timeout=4m", "--namespace", arena.namespace()]);
     thread::spawn(move || run::stdout(&mut helm).map_err(|error| format!("{error:#}")))
@@ -440,7 +440,7 @@ fn helm(arena: &Arena, args: &[&str]) -> JoinHandle<Result<String, String>> {
 /// helm starts before the manager and returns when the DaemonJob is complete, for an install and an upgrade.
 #[test]
 fn helm_waits_until_complete() {
-    let arena = Arena::new("dh-helm");
+    let arena = TestEnv::new("dh-helm");
     let judge = Judge::new(&arena);
     let nodes = arena.nodes(["a", "b"]);
     let watch = arena.watch("daemonjobs.dj.dysproz.io", "");
@@ -487,7 +487,7 @@ fn helm_waits_until_complete() {
 /// helm fails with the DaemonJob's message long before its timeout.
 #[test]
 fn helm_fails_when_the_daemonjob_fails() {
-    let arena = Arena::new("dh-helm-fails");
+    let arena = TestEnv::new("dh-helm-fails");
     let nodes = arena.nodes(["a"]);
     let _manager = arena.manager("daemonjob");
     let job = ending_with(&arena, "broken", 3, &json!({ "backoffLimit": 0 }));

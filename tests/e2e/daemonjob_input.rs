@@ -1,6 +1,6 @@
 //! Errors in a DaemonJob's spec: rejected at `kubectl apply` with one message, or reported by a condition.
 
-use quintet_e2e::{Arena, condition};
+use quintet_e2e::{TestEnv, condition};
 use serde_json::{Value, json};
 
 use crate::daemonjob::{daemonjob, is_complete, pods_by_node};
@@ -77,14 +77,14 @@ fn mistakes() -> Vec<(Value, &'static str)> {
     ]
 }
 
-fn apply(arena: &Arena, name: &str, spec: &Value) -> Result<String, String> {
+fn apply(arena: &TestEnv, name: &str, spec: &Value) -> Result<String, String> {
     arena.apply(&json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
         "metadata": { "name": name }, "spec": spec }))
 }
 
 #[test]
 fn rejects_each_mistake_with_one_message() {
-    let arena = Arena::new("dj-mistakes");
+    let arena = TestEnv::new("dj-mistakes");
     for (spec, words) in mistakes() {
         let text = apply(&arena, "bad", &spec).expect_err(&spec.to_string());
         assert!(text.contains(words), "{spec}\n{text}");
@@ -100,7 +100,7 @@ fn rejects_each_mistake_with_one_message() {
 
 #[test]
 fn accepts_valid_specs_and_null() {
-    let arena = Arena::new("dj-right");
+    let arena = TestEnv::new("dj-right");
     let spec = json!({ "restartPolicy": "Never", "nodeSelector": { "nowhere": "yes" },
         "containers": [{ "name": "c", "image": "i" }], "initContainers": [{ "name": "first", "image": "i" }] });
     let rule = |name: Value| {
@@ -142,7 +142,7 @@ fn accepts_valid_specs_and_null() {
 
 #[test]
 fn is_complete_without_an_eligible_node() {
-    let arena = Arena::new("dj-nowhere");
+    let arena = TestEnv::new("dj-nowhere");
     arena.node("a");
     let _manager = arena.manager("daemonjob");
     let template = |part: Value| {
@@ -175,7 +175,7 @@ fn is_complete_without_an_eligible_node() {
 
 #[test]
 fn runs_only_on_the_node_of_the_template() {
-    let arena = Arena::new("dj-named");
+    let arena = TestEnv::new("dj-named");
     let nodes = arena.nodes(["a", "b"]);
     let _manager = arena.manager("daemonjob");
     let mut job = daemonjob(&arena, "named", &json!({}));
@@ -188,7 +188,7 @@ fn runs_only_on_the_node_of_the_template() {
 
 #[test]
 fn reports_an_invalid_affinity() {
-    let arena = Arena::new("dj-typo");
+    let arena = TestEnv::new("dj-typo");
     arena.nodes(["a", "b"]);
     let _manager = arena.manager("daemonjob");
     let mut job = daemonjob(&arena, "typo", &json!({}));
@@ -215,7 +215,7 @@ fn reports_an_invalid_affinity() {
 /// Even without nodes, after a restart, and when a node joins. Pods of the previous template continue.
 #[test]
 fn invalid_selector_is_never_complete() {
-    let arena = Arena::new("dj-typo-selector");
+    let arena = TestEnv::new("dj-typo-selector");
     let manager = arena.manager("daemonjob");
     let mut job = held(&arena, "typo", &json!({}));
     job["spec"]["template"]["spec"]["nodeSelector"]["the zone"] = json!("a");
@@ -248,7 +248,7 @@ fn invalid_selector_is_never_complete() {
 
 #[test]
 fn two_jobs_on_the_same_nodes_do_not_interfere() {
-    let arena = Arena::new("dj-two");
+    let arena = TestEnv::new("dj-two");
     let nodes = arena.nodes(["a", "b"]);
     let _manager = arena.manager("daemonjob");
     // Pod names truncate both job names to the same text.
@@ -265,7 +265,7 @@ fn two_jobs_on_the_same_nodes_do_not_interfere() {
 
 #[test]
 fn reports_a_quota_and_continues_when_it_is_raised() {
-    let arena = Arena::new("dj-quota");
+    let arena = TestEnv::new("dj-quota");
     arena.nodes(["a", "b", "c"]);
     let quota = |pods: &str| {
         let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota",

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use quintet_daemonjob::ledger::id_digest;
-use quintet_e2e::{Arena, PATIENCE, condition, program};
+use quintet_e2e::{PATIENCE, TestEnv, condition, program};
 use quintet_localcluster::{chart, run};
 use serde_json::{Value, json};
 
@@ -20,14 +20,14 @@ const FINALIZER: &str = "dj.dysproz.io/ledger";
 const LEDGER: &str = "dj.dysproz.io/ledger";
 
 /// A DaemonJob whose pods run until [`end`] releases them.
-pub(crate) fn held(arena: &Arena, name: &str, spec: &Value) -> Value {
+pub(crate) fn held(arena: &TestEnv, name: &str, spec: &Value) -> Value {
     let mut job = daemonjob(arena, name, spec);
     job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/hold"] = json!("true");
     job
 }
 
 /// Lets held pods exit with this code.
-pub(crate) fn end(arena: &Arena, pods: &[&str], code: i32) {
+pub(crate) fn end(arena: &TestEnv, pods: &[&str], code: i32) {
     let code = format!("kwok.quintet.dev/exit-code={code}");
     let mut args = vec!["annotate", "pod"];
     args.extend(pods);
@@ -36,7 +36,7 @@ pub(crate) fn end(arena: &Arena, pods: &[&str], code: i32) {
 }
 
 /// Waits until the pod of this node and number runs.
-pub(crate) fn running(arena: &Arena, job: &str, node: &str, number: u64) -> String {
+pub(crate) fn running(arena: &TestEnv, job: &str, node: &str, number: u64) -> String {
     let selector = format!("daemonjob={job},dj.dysproz.io/pod-number={number}");
     let found =
         run::poll(&format!("pod {number} of {node} runs"), PATIENCE, Duration::from_millis(200), || {
@@ -51,7 +51,7 @@ pub(crate) fn running(arena: &Arena, job: &str, node: &str, number: u64) -> Stri
 }
 
 /// The lines of a ledger, by node name.
-pub(crate) fn ledger(arena: &Arena, job: &str) -> BTreeMap<String, String> {
+pub(crate) fn ledger(arena: &TestEnv, job: &str) -> BTreeMap<String, String> {
     let shards = arena.list("configmaps", &format!("daemonjob={job},{LEDGER}"));
     let lines = shards.iter().flat_map(|shard| shard["data"].as_object().into_iter().flatten());
     lines
@@ -62,7 +62,7 @@ pub(crate) fn ledger(arena: &Arena, job: &str) -> BTreeMap<String, String> {
 }
 
 /// The number of deleted nodes that a ledger counts as failed: by their lines, or in the hourly counts.
-fn deleted(arena: &Arena, job: &str) -> usize {
+fn deleted(arena: &TestEnv, job: &str) -> usize {
     let shards = arena.list("configmaps", &format!("daemonjob={job},{LEDGER}"));
     let lines = shards.iter().flat_map(|shard| shard["data"].as_object().into_iter().flatten());
     let counts = lines.map(|(uid, line)| {
@@ -78,7 +78,7 @@ fn deleted(arena: &Arena, job: &str) -> usize {
 }
 
 /// The shard with the line of a node, and the key of the line.
-fn shard_of(arena: &Arena, job: &str, node: &str) -> (String, String) {
+fn shard_of(arena: &TestEnv, job: &str, node: &str) -> (String, String) {
     let shards = arena.list("configmaps", &format!("daemonjob={job},{LEDGER}"));
     let found = shards.iter().find_map(|shard| {
         let mut lines = shard["data"].as_object()?.iter();
@@ -104,7 +104,7 @@ pub(crate) fn word(job: &Value, list: &str, node: &str) -> String {
 
 /// The number of created pods by pod number, from the audit log: `[3, 1]` is three first pods and one second
 /// pod. Asserts that no pod was created twice.
-pub(crate) fn runs(arena: &Arena) -> Vec<usize> {
+pub(crate) fn runs(arena: &TestEnv) -> Vec<usize> {
     let mut runs = Vec::new();
     for (name, times) in arena.created_pods() {
         assert_eq!(times, 1, "{name} was created {times} times");
@@ -115,7 +115,7 @@ pub(crate) fn runs(arena: &Arena) -> Vec<usize> {
     runs
 }
 
-fn has_event(arena: &Arena, reason: &str) {
+fn has_event(arena: &TestEnv, reason: &str) {
     arena.wait(&format!("the Event {reason} is recorded"), || {
         let events = arena.kubectl(&["get", "events.events.k8s.io", "-o", "jsonpath={.items[*].reason}"]);
         events.is_ok_and(|events| events.split(' ').any(|one| one == reason))
@@ -126,7 +126,7 @@ fn has_event(arena: &Arena, reason: &str) {
 /// eviction and `kubectl drain` are real.
 #[test]
 fn done_nodes_stay_done_without_their_pods() {
-    let arena = Arena::new("dl-drain");
+    let arena = TestEnv::new("dl-drain");
     let nodes = arena.nodes(["a", "b", "c"]);
     let [a, b, c] = &nodes[..] else { unreachable!() };
     let manager = arena.manager("daemonjob");
@@ -178,7 +178,7 @@ fn done_nodes_stay_done_without_their_pods() {
 /// count. The backoffLimit is 0. The scheduler is real.
 #[test]
 fn evicted_and_never_scheduled_pods_do_not_count() {
-    let arena = Arena::new("dl-evict");
+    let arena = TestEnv::new("dl-evict");
     let node = arena.node("a");
     let manager = arena.manager("daemonjob");
     let watch = arena.watch("daemonjobs.dj.dysproz.io", "");
@@ -226,7 +226,7 @@ fn evicted_and_never_scheduled_pods_do_not_count() {
 /// garbage collector of kube-controller-manager is real; it takes 40 to 80 s.
 #[test]
 fn runs_on_recreated_nodes_and_drops_deleted_ones() {
-    let arena = Arena::new("dl-nodes");
+    let arena = TestEnv::new("dl-nodes");
     let nodes = arena.nodes(["gone", "stays", "swapped"]);
     let [gone, stays, swapped] = &nodes[..] else { unreachable!() };
     let _manager = arena.manager("daemonjob");
@@ -287,7 +287,7 @@ fn runs_on_recreated_nodes_and_drops_deleted_ones() {
 /// A pod for a replaced machine that starts on the new machine counts for the new one. The start is scripted.
 #[test]
 fn counts_a_run_for_the_machine_that_ran_it() {
-    let arena = Arena::new("dl-anew");
+    let arena = TestEnv::new("dl-anew");
     let node = arena.node("a");
     let manager = arena.manager("daemonjob");
     let mut job = daemonjob(&arena, "early", &json!({}));
@@ -314,7 +314,7 @@ fn counts_a_run_for_the_machine_that_ran_it() {
 }
 
 /// Creates a job whose pod has finished on the first node and runs on the second.
-fn half_done(arena: &Arena, name: &str, nodes: &[String]) -> [String; 2] {
+fn half_done(arena: &TestEnv, name: &str, nodes: &[String]) -> [String; 2] {
     arena.apply(&held(arena, name, &json!({}))).unwrap();
     let pods = [running(arena, name, &nodes[0], 1), running(arena, name, &nodes[1], 1)];
     end(arena, &[&pods[0]], 0);
@@ -326,7 +326,7 @@ fn half_done(arena: &Arena, name: &str, nodes: &[String]) -> [String; 2] {
 /// real.
 #[test]
 fn a_deleted_daemonjob_leaves_no_finalizer() {
-    let arena = Arena::new("dl-delete");
+    let arena = TestEnv::new("dl-delete");
     let nodes = arena.nodes(["a", "b"]);
     let _manager = arena.manager("daemonjob");
     half_done(&arena, "front", &nodes);
@@ -352,7 +352,7 @@ fn a_deleted_daemonjob_leaves_no_finalizer() {
 /// The namespace controller is real.
 #[test]
 fn a_namespace_with_daemonjobs_can_be_deleted() {
-    let arena = Arena::new("dl-space");
+    let arena = TestEnv::new("dl-space");
     let nodes = arena.nodes(["a", "b"]);
     let _manager = arena.manager("daemonjob");
     half_done(&arena, "one", &nodes);
@@ -364,7 +364,7 @@ fn a_namespace_with_daemonjobs_can_be_deleted() {
 /// With the kind switched off, deleted pods and the DaemonJob still disappear.
 #[test]
 fn switched_off_kind_does_not_hold_pods() {
-    let arena = Arena::new("dl-off");
+    let arena = TestEnv::new("dl-off");
     let nodes = arena.nodes(["a", "b"]);
     let manager = arena.manager("daemonjob");
     let pods = half_done(&arena, "off", &nodes);
@@ -385,7 +385,7 @@ fn switched_off_kind_does_not_hold_pods() {
 #[test]
 fn deleted_definition_does_not_hold_pods() {
     const DEFINITION: &str = "crd/daemonjobs.dj.dysproz.io";
-    let arena = Arena::alone("dl-crd");
+    let arena = TestEnv::alone("dl-crd");
     let nodes = arena.nodes(["a", "b"]);
     let no_pods = || arena.list("pods", "quintet.dev/kind=DaemonJob").is_empty();
     // If the owner's type is gone, the garbage collector may keep the pods; then the user deletes them.
@@ -412,7 +412,7 @@ fn deleted_definition_does_not_hold_pods() {
 /// While the manager runs, another client deletes a shard, removes its label, and garbles a line.
 #[test]
 fn restores_a_ledger_that_another_client_damages() {
-    let arena = Arena::new("dl-harm");
+    let arena = TestEnv::new("dl-harm");
     let nodes = arena.nodes(["a", "b"]);
     let [a, _] = &nodes[..] else { unreachable!() };
     let _manager = arena.manager("daemonjob");
@@ -466,7 +466,7 @@ fn restores_a_ledger_that_another_client_damages() {
 /// Like the test above, while no manager runs.
 #[test]
 fn runs_nothing_after_a_loss_without_a_manager() {
-    let arena = Arena::new("dl-lost");
+    let arena = TestEnv::new("dl-lost");
     let nodes = arena.nodes(["a", "b", "c"]);
     let [a, b, c] = &nodes[..] else { unreachable!() };
     let manager = arena.manager("daemonjob");
@@ -530,7 +530,7 @@ fn runs_nothing_after_a_loss_without_a_manager() {
 /// Pods are deleted after ttlSecondsAfterFinished. The ledger stays, even across a restart.
 #[test]
 fn expired_pods_are_deleted_and_no_node_reruns() {
-    let arena = Arena::new("dl-ttl");
+    let arena = TestEnv::new("dl-ttl");
     let nodes = arena.nodes(["a", "b"]);
     let manager = arena.manager("daemonjob");
     arena.apply(&daemonjob(&arena, "brief", &json!({ "ttlSecondsAfterFinished": 2 }))).unwrap();
@@ -567,7 +567,7 @@ fn expired_pods_are_deleted_and_no_node_reruns() {
 /// At shutdown the manager records outcomes that only pods have.
 #[test]
 fn shutdown_writes_the_ledger() {
-    let arena = Arena::new("dl-term");
+    let arena = TestEnv::new("dl-term");
     let nodes = arena.nodes(["a", "b"]);
     let manager = arena.manager("daemonjob");
     half_done(&arena, "half", &nodes);
@@ -583,8 +583,8 @@ fn shutdown_writes_the_ledger() {
 /// releases them.
 #[test]
 fn uninstall_releases_pods_outside_the_managers_scope() {
-    let arena = Arena::new("dl-scope");
-    let elsewhere = Arena::new("dl-scope-other");
+    let arena = TestEnv::new("dl-scope");
+    let elsewhere = TestEnv::new("dl-scope-other");
     let nodes = arena.nodes(["a", "b"]);
     let manager = arena.manager("daemonjob");
     let pods = half_done(&arena, "left", &nodes);

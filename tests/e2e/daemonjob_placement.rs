@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use quintet_daemonjob::eligibility::{Placement, Verdict, Why, pinned};
-use quintet_e2e::{Arena, condition};
+use quintet_daemonjob::eligibility::{Eligibility, Placement, Why, pinned};
+use quintet_e2e::{TestEnv, condition};
 use quintet_localcluster::run;
 use serde_json::{Map, Value, json};
 
@@ -96,7 +96,7 @@ fn named(objects: Vec<Value>) -> BTreeMap<String, Value> {
 }
 
 /// Creates the nodes and waits for the taints that the node controllers add.
-fn settled_nodes(arena: &Arena) -> BTreeMap<String, Value> {
+fn settled_nodes(arena: &TestEnv) -> BTreeMap<String, Value> {
     let mut items = Vec::new();
     let mut taints = 0;
     for (name, labels, spec, conditions) in nodes() {
@@ -138,7 +138,7 @@ fn settled_nodes(arena: &Arena) -> BTreeMap<String, Value> {
 
 #[test]
 fn agrees_with_the_scheduler_on_every_node() {
-    let arena = Arena::new("dj-placement");
+    let arena = TestEnv::new("dj-placement");
     let nodes = settled_nodes(&arena);
     let templates = templates(|name| format!("{}-{name}", arena.namespace()));
 
@@ -153,18 +153,22 @@ fn agrees_with_the_scheduler_on_every_node() {
                 node.strip_prefix(arena.namespace()).unwrap().trim_start_matches('-')
             );
             pods.push(bare_pod(&name, template, node));
-            verdicts
-                .insert(name, (node, placement.verdict(&serde_json::from_value(object.clone()).unwrap())));
+            verdicts.insert(
+                name,
+                (node, placement.eligibility(&serde_json::from_value(object.clone()).unwrap())),
+            );
         }
     }
-    let all = |kind: fn(&Verdict) -> bool| verdicts.values().filter(|(_, verdict)| kind(verdict)).count();
+    let all = |kind: fn(&Eligibility) -> bool| {
+        verdicts.values().filter(|(_, eligibility)| kind(eligibility)).count()
+    };
     let counts = [
-        all(|verdict| *verdict == Verdict::Run),
-        all(|verdict| *verdict == Verdict::Refuse(Why::NotSelected)),
-        all(|verdict| matches!(verdict, Verdict::Continue(Why::Taint(_)))),
-        all(|verdict| matches!(verdict, Verdict::Refuse(Why::Taint(_)))),
+        all(|eligibility| *eligibility == Eligibility::Run),
+        all(|eligibility| *eligibility == Eligibility::Refuse(Why::NotSelected)),
+        all(|eligibility| matches!(eligibility, Eligibility::Continue(Why::Taint(_)))),
+        all(|eligibility| matches!(eligibility, Eligibility::Refuse(Why::Taint(_)))),
     ];
-    assert!(counts.iter().all(|count| *count >= 10), "each verdict occurs: {counts:?}");
+    assert!(counts.iter().all(|count| *count >= 10), "each eligibility occurs: {counts:?}");
 
     arena.wait("the namespace has its ServiceAccount", || arena.get("serviceaccount", "default").is_some());
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": pods }).to_string();
@@ -179,21 +183,25 @@ fn agrees_with_the_scheduler_on_every_node() {
             let pods = named(arena.list("pods", ""));
             assert_eq!(pods.len(), verdicts.len());
             differences.clear();
-            for (name, (node, verdict)) in &verdicts {
+            for (name, (node, eligibility)) in &verdicts {
                 let pod = &pods[name];
                 let bound = pod["spec"]["nodeName"].as_str();
                 let (status, reason) = condition(pod, "PodScheduled");
                 let refused = (status, reason) == ("False".to_owned(), "Unschedulable".to_owned());
                 let words = if refused { pod["status"]["conditions"].to_string() } else { String::new() };
-                let is_right = match verdict {
-                    Verdict::Run => bound == Some(node.as_str()),
-                    Verdict::Refuse(Why::NotSelected) => refused,
-                    Verdict::Continue(_) | Verdict::Refuse(_) => refused && words.contains("taint"),
+                let is_right = match eligibility {
+                    Eligibility::Run => bound == Some(node.as_str()),
+                    Eligibility::Refuse(Why::NotSelected) => refused,
+                    Eligibility::Continue(_) | Eligibility::Refuse(_) => refused && words.contains("taint"),
                 };
                 if !is_right {
-                    differences.push(format!("{name}: {verdict:?}, but the scheduler: {bound:?} {words}"));
+                    differences
+                        .push(format!("{name}: {eligibility:?}, but the scheduler: {bound:?} {words}"));
                 }
-                assert!(bound.is_none() || *verdict == Verdict::Run, "{name}: {verdict:?}, but it is bound");
+                assert!(
+                    bound.is_none() || *eligibility == Eligibility::Run,
+                    "{name}: {eligibility:?}, but it is bound"
+                );
             }
             Ok(differences.is_empty().then_some(()))
         });
@@ -203,7 +211,7 @@ fn agrees_with_the_scheduler_on_every_node() {
 /// The status reports a selector or affinity that the API server rejects, whichever nodes it matches.
 #[test]
 fn reports_a_rejected_selector_as_an_invalid_template() {
-    let arena = Arena::new("dj-refused-terms");
+    let arena = TestEnv::new("dj-refused-terms");
     arena.node("a");
     let _manager = arena.manager("daemonjob");
     let requirement = |part: &str, key: &str, operator: &str, values: Value| {
@@ -264,7 +272,7 @@ fn reports_a_rejected_selector_as_an_invalid_template() {
 
 #[test]
 fn keeps_preferences_and_pod_affinity_in_the_pod() {
-    let arena = Arena::new("dj-affinity");
+    let arena = TestEnv::new("dj-affinity");
     arena.node("a");
     let _manager = arena.manager("daemonjob");
     let mut job = daemonjob(&arena, "choosy", &json!({}));

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quintet_e2e::{Arena, Watch, condition};
+use quintet_e2e::{TestEnv, Watch, condition};
 use serde_json::{Value, json};
 
 use crate::daemonjob::{daemonjob, is_complete};
@@ -23,7 +23,7 @@ pub(crate) fn has_failed(job: &Value) -> bool {
 }
 
 /// The number of a DaemonJob's pods that have neither ended nor a deletion timestamp.
-fn counted(arena: &Arena, job: &str) -> usize {
+fn counted(arena: &TestEnv, job: &str) -> usize {
     let pods = arena.list("pods", &format!("daemonjob={job}"));
     let is_counted = |pod: &&Value| {
         pod["metadata"]["deletionTimestamp"].is_null()
@@ -33,7 +33,7 @@ fn counted(arena: &Arena, job: &str) -> usize {
 }
 
 /// Pods of one DaemonJob by pod number, as [`runs`] counts them for all.
-fn runs_of(arena: &Arena, job: &str) -> BTreeMap<String, usize> {
+fn runs_of(arena: &TestEnv, job: &str) -> BTreeMap<String, usize> {
     let mut runs = BTreeMap::new();
     for (name, times) in arena.created_pods() {
         if let Some(rest) = name.strip_prefix(&format!("{job}-")) {
@@ -45,7 +45,7 @@ fn runs_of(arena: &Arena, job: &str) -> BTreeMap<String, usize> {
 }
 
 /// Sets the restart count of a pod's container.
-fn restarted(arena: &Arena, pod: &str, times: u32) {
+fn restarted(arena: &TestEnv, pod: &str, times: u32) {
     let mut containers = arena.get("pod", pod).unwrap()["status"]["containerStatuses"].clone();
     containers[0]["restartCount"] = json!(times);
     arena.patch("pod/status", pod, &json!({ "status": { "containerStatuses": containers } }));
@@ -67,7 +67,7 @@ fn most_at_a_time(watch: &Watch) -> usize {
 /// Each node counts its failures with a backoff, and container restarts count as for a Job.
 #[test]
 fn retries_with_backoff_up_to_the_limit() {
-    let arena = Arena::new("dp-backoff");
+    let arena = TestEnv::new("dp-backoff");
     let nodes = arena.nodes(["a", "b"]);
     let [a, b] = &nodes[..] else { unreachable!() };
     let manager = arena.manager("daemonjob");
@@ -138,7 +138,7 @@ fn seconds(time: &str) -> i64 {
 /// FailJob, FailIndex and Ignore by exit code; Count by condition, with a scripted eviction.
 #[test]
 fn applies_the_pod_failure_policy() {
-    let arena = Arena::new("dp-policy");
+    let arena = TestEnv::new("dp-policy");
     let nodes = arena.nodes(["a", "b"]);
     let [a, b] = &nodes[..] else { unreachable!() };
     let _manager = arena.manager("daemonjob");
@@ -197,7 +197,7 @@ fn applies_the_pod_failure_policy() {
 /// rolls out.
 #[test]
 fn parallelism_is_never_exceeded() {
-    let arena = Arena::new("dp-pace");
+    let arena = TestEnv::new("dp-pace");
     arena.nodes(["a", "b", "c", "d", "e", "f"]);
     let _manager = arena.manager("daemonjob");
     let watches = ["two", "third"].map(|name| arena.watch("pods", &format!("daemonjob={name}")));
@@ -221,7 +221,7 @@ fn parallelism_is_never_exceeded() {
 /// pods continue.
 #[test]
 fn suspends_and_pauses() {
-    let arena = Arena::new("dp-hold");
+    let arena = TestEnv::new("dp-hold");
     let nodes = arena.nodes(["a", "b"]);
     let [a, b] = &nodes[..] else { unreachable!() };
     let _manager = arena.manager("daemonjob");
@@ -272,7 +272,7 @@ fn suspends_and_pauses() {
 /// Continue, FailFast and Pause, and how FailFast and Pause continue after a change.
 #[test]
 fn applies_failure_policies() {
-    let arena = Arena::new("dp-fail");
+    let arena = TestEnv::new("dp-fail");
     let nodes = arena.nodes(["a", "b", "c"]);
     let [a, b, c] = &nodes[..] else { unreachable!() };
     let _manager = arena.manager("daemonjob");
@@ -330,7 +330,7 @@ fn applies_failure_policies() {
 /// Deadlines pass without an event and while no manager runs. The scheduler is real.
 #[test]
 fn deadlines_fire_without_events_and_after_a_restart() {
-    let arena = Arena::new("dp-late");
+    let arena = TestEnv::new("dp-late");
     let node = arena.node("a");
     let manager = arena.manager("daemonjob");
     let watch = arena.watch("pods", "quintet.dev/kind=DaemonJob");
@@ -380,7 +380,7 @@ fn deadlines_fire_without_events_and_after_a_restart() {
 /// lateNodes, rerunOn, and a node that leaves the selection and returns. Reboots are scripted.
 #[test]
 fn handles_late_rebooted_and_returning_nodes() {
-    let arena = Arena::new("dp-rerun");
+    let arena = TestEnv::new("dp-rerun");
     let a = arena.node("a");
     arena.kubectl(&["label", "node", &a, "pick=yes"]).unwrap();
     let _manager = arena.manager("daemonjob");
@@ -439,7 +439,7 @@ fn handles_late_rebooted_and_returning_nodes() {
 /// The status names the taint, and a pod that stops slowly.
 #[test]
 fn reasons_name_the_taint_and_the_terminating_pod() {
-    let arena = Arena::new("dp-why");
+    let arena = TestEnv::new("dp-why");
     let nodes = arena.nodes(["a", "b"]);
     let [a, b] = &nodes[..] else { unreachable!() };
     arena.kubectl(&["taint", "node", b, "special=yes:NoSchedule"]).unwrap();
@@ -470,7 +470,7 @@ fn reasons_name_the_taint_and_the_terminating_pod() {
 /// The kind's metrics match the API server's audit log.
 #[test]
 fn metrics_match_the_audit_log() {
-    let arena = Arena::new("dp-metrics");
+    let arena = TestEnv::new("dp-metrics");
     let nodes = arena.nodes(["a", "b"]);
     arena.kubectl(&["taint", "node", &nodes[1], "special=yes:NoSchedule"]).unwrap();
     let manager = arena.manager("daemonjob");

@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_e2e::{Arena, Dice, Watch, condition};
+use quintet_e2e::{Dice, TestEnv, Watch, condition};
 use serde_json::{Value, json};
 
 use crate::daemonjob::{daemonjob, is_complete};
@@ -165,7 +165,7 @@ fn unexplained(job: &Value) -> Vec<String> {
 }
 
 impl Record {
-    fn begin(arena: &Arena) -> Self {
+    fn begin(arena: &TestEnv) -> Self {
         let nodes = arena.watch("nodes", &format!("arena={}", arena.namespace()));
         let watches = [
             nodes,
@@ -443,7 +443,7 @@ impl Moment {
 }
 
 /// Makes a simulated node stop or resume reporting, and waits for the node controller to update the taint.
-pub(crate) fn hold_down(arena: &Arena, node: &str, is_down: bool) {
+pub(crate) fn hold_down(arena: &TestEnv, node: &str, is_down: bool) {
     let value = if is_down { json!("true") } else { Value::Null };
     arena.patch(
         "node",
@@ -468,7 +468,7 @@ fn is_stopped(job: &Value) -> bool {
 /// Regression: a bad template ran on every node after the failed node was tainted, not Ready, and recovered.
 #[test]
 fn pause_holds_while_the_failed_node_changes() {
-    let arena = Arena::new("dr-brake");
+    let arena = TestEnv::new("dr-brake");
     let nodes = arena.nodes(["a", "b", "c", "d"]);
     let record = Record::begin(&arena);
     let _manager = arena.manager("daemonjob");
@@ -516,7 +516,7 @@ fn pause_holds_while_the_failed_node_changes() {
 /// An unhealthy node is pending, then skipped. A done node stays done when it is tainted.
 #[test]
 fn unhealthy_nodes_are_pending_then_skipped() {
-    let arena = Arena::new("dr-unhealthy");
+    let arena = TestEnv::new("dr-unhealthy");
     let nodes = arena.nodes(["a", "b", "c"]);
     let [a, _, c] = &nodes[..] else { unreachable!() };
     let record = Record::begin(&arena);
@@ -551,7 +551,7 @@ fn unhealthy_nodes_are_pending_then_skipped() {
 }
 
 /// Sets or removes the label by which the jobs of the storm select nodes.
-fn relabel(arena: &Arena, node: &str, is_selected: bool) {
+fn relabel(arena: &TestEnv, node: &str, is_selected: bool) {
     let label = if is_selected { json!("yes") } else { Value::Null };
     // Rounded up, so that the API server has the label before this time.
     let now = (Timestamp::now() + SignedDuration::from_secs(1)).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -560,21 +560,21 @@ fn relabel(arena: &Arena, node: &str, is_selected: bool) {
 }
 
 /// The node of a running pod, if any.
-fn busy_node(arena: &Arena) -> Option<String> {
+fn busy_node(arena: &TestEnv) -> Option<String> {
     let pods = arena.list("pods", "quintet.dev/kind=DaemonJob");
     let pod = pods.iter().find(|pod| pod["status"]["phase"] == "Running")?;
     pod["spec"]["nodeName"].as_str().map(str::to_owned)
 }
 
 /// Deletes the Node of a running pod and creates another with the same name.
-fn recreate(arena: &Arena, node: &str) {
+fn recreate(arena: &TestEnv, node: &str) {
     arena.kubectl(&["delete", "node", node]).unwrap();
     arena.node(node.strip_prefix(&format!("{}-", arena.namespace())).unwrap());
     relabel(arena, node, true);
 }
 
 /// Applies one random event to a node, job or pod.
-fn strike(arena: &Arena, dice: &mut Dice, nodes: &mut [String], step: usize) {
+fn strike(arena: &TestEnv, dice: &mut Dice, nodes: &mut [String], step: usize) {
     let below = |dice: &mut Dice, count: usize| usize::try_from(dice.below(count as u64)).unwrap();
     let at = below(dice, nodes.len());
     let node = nodes[at].clone();
@@ -628,7 +628,7 @@ fn strike(arena: &Arena, dice: &mut Dice, nodes: &mut [String], step: usize) {
 /// pods of three jobs fail. All pods of the fourth fail, so its rollout is stopped throughout.
 #[test]
 fn rules_hold_while_nodes_come_and_go() {
-    let arena = Arena::new("dr-storm");
+    let arena = TestEnv::new("dr-storm");
     let mut nodes = arena.nodes(0..8);
     for node in &nodes {
         relabel(&arena, node, true);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use quintet_e2e::{Arena, condition, workspace};
+use quintet_e2e::{TestEnv, condition, workspace};
 use serde_json::{Value, json};
 
 use crate::daemonjob::is_complete;
@@ -35,7 +35,7 @@ pub(crate) fn promise(text: &str, usual: &str) -> (String, String) {
 }
 
 /// Applies a manifest and returns the API server's objects.
-fn apply(arena: &Arena, file: &str) -> Vec<Value> {
+fn apply(arena: &TestEnv, file: &str) -> Vec<Value> {
     let answer =
         arena.kubectl(&["apply", "-f", file, "-o", "json"]).unwrap_or_else(|error| panic!("{file}: {error}"));
     let mut answer: Value = serde_json::from_str(&answer).unwrap();
@@ -47,7 +47,7 @@ fn apply(arena: &Arena, file: &str) -> Vec<Value> {
 
 #[test]
 fn every_sample_ends_as_its_comment_states() {
-    let arena = Arena::new("ds-all");
+    let arena = TestEnv::new("ds-all");
     let node = arena.node("control-plane");
     let role = "node-role.kubernetes.io/control-plane";
     arena.kubectl(&["label", "node", &node, &format!("{role}=")]).unwrap();
@@ -131,7 +131,7 @@ fn every_sample_ends_as_its_comment_states() {
 /// runs its command.
 #[test]
 fn schedule_reruns_every_node() {
-    let arena = Arena::new("ds-schedule");
+    let arena = TestEnv::new("ds-schedule");
     let _manager = arena.manager("daemonjob");
     let file = workspace().join("samples/daemonjob/schedule.yaml");
     let kinds: Vec<Value> =

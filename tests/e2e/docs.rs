@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use quintet_e2e::{Arena, program, workspace};
+use quintet_e2e::{TestEnv, program, workspace};
 use quintet_localcluster::documents::{self, blocks, commands, without_variables};
 use quintet_localcluster::run;
 
@@ -35,12 +35,12 @@ const COMMAND_LIMIT: &str = "180";
 
 /// A user's shell: a kubeconfig whose namespace is the test's, and Quintet's programs on the path.
 struct Shell<'a> {
-    arena: &'a Arena,
+    arena: &'a TestEnv,
     home: PathBuf,
 }
 
 impl<'a> Shell<'a> {
-    fn new(arena: &'a Arena) -> Self {
+    fn new(arena: &'a TestEnv) -> Self {
         let home = std::env::temp_dir().join(format!("{}.home", arena.namespace()));
         std::fs::create_dir_all(&home).unwrap();
         std::fs::copy(arena.cluster().kubeconfig(), home.join("kubeconfig")).unwrap();
@@ -76,7 +76,7 @@ impl Drop for Shell<'_> {
 
 #[test]
 fn commands_in_the_documents_work() {
-    let arena = Arena::new("docs");
+    let arena = TestEnv::new("docs");
     let mut manager = Some(arena.manager_of_all());
     let node = arena.node("a");
     // A drain waits for pods of other tests whose managers may have exited. The taint keeps such pods away.
@@ -143,7 +143,7 @@ fn commands_in_the_documents_work() {
 
 #[test]
 fn api_server_accepts_manifests_in_the_documents() {
-    let arena = Arena::new("docs-yaml");
+    let arena = TestEnv::new("docs-yaml");
     let (mut shown, mut failures) = (0, Vec::new());
     for document in documents::all() {
         for manifest in blocks(&document, "yaml") {

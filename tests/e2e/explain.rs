@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use quintet_e2e::{Arena, condition, program};
+use quintet_e2e::{TestEnv, condition, program};
 use serde_json::{Value, json};
 
 use crate::daemonjob::daemonjob;
@@ -46,11 +46,11 @@ impl Answer {
     }
 }
 
-fn command(arena: &Arena, args: &[&str], input: Option<&str>) -> Answer {
+fn command(arena: &TestEnv, args: &[&str], input: Option<&str>) -> Answer {
     with_kubeconfig(&arena.cluster().kubeconfig(), arena, args, input)
 }
 
-fn with_kubeconfig(kubeconfig: &Path, arena: &Arena, args: &[&str], input: Option<&str>) -> Answer {
+fn with_kubeconfig(kubeconfig: &Path, arena: &TestEnv, args: &[&str], input: Option<&str>) -> Answer {
     let mut command = Command::new(program());
     command.args(args).args(["-n", arena.namespace()]).env("KUBECONFIG", kubeconfig);
     run(&mut command, input)
@@ -69,11 +69,11 @@ fn run(command: &mut Command, input: Option<&str>) -> Answer {
     child.wait_with_output().expect("the program exits").into()
 }
 
-fn explain_file(arena: &Arena, job: &Value) -> Answer {
+fn explain_file(arena: &TestEnv, job: &Value) -> Answer {
     command(arena, &["explain", "-f", "-"], Some(&job.to_string()))
 }
 
-fn complete(arena: &Arena, name: &str) {
+fn complete(arena: &TestEnv, name: &str) {
     arena.wait_for("daemonjob", name, "it is complete", |job| condition(job, "Complete").0 == "True");
 }
 
@@ -81,7 +81,7 @@ fn complete(arena: &Arena, name: &str) {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn folder(arena: &Arena) -> Self {
+    fn folder(arena: &TestEnv) -> Self {
         let path = std::env::temp_dir().join(format!("{}-scratch", arena.namespace()));
         std::fs::create_dir_all(&path).expect("the folder can be created");
         Self(path)
@@ -95,7 +95,7 @@ impl Drop for Scratch {
 }
 
 /// A kubeconfig of a new ServiceAccount with only these rights, each as (`verbs`, `resources`).
-fn account_with(arena: &Arena, folder: &Scratch, name: &str, may: &[(&str, &str)]) -> PathBuf {
+fn account_with(arena: &TestEnv, folder: &Scratch, name: &str, may: &[(&str, &str)]) -> PathBuf {
     let role = format!("{}-{name}", arena.namespace());
     arena.kubectl(&["create", "serviceaccount", name]).unwrap();
     let rules: Vec<Value> = may
@@ -128,14 +128,14 @@ fn account_with(arena: &Arena, folder: &Scratch, name: &str, may: &[(&str, &str)
     kubeconfig
 }
 
-fn remove_role(arena: &Arena, name: &str) {
+fn remove_role(arena: &TestEnv, name: &str) {
     let role = format!("{}-{name}", arena.namespace());
     let _ = arena.kubectl(&["delete", "clusterrole,clusterrolebinding", &role]);
 }
 
 #[test]
 fn explains_a_file_before_it_is_applied() {
-    let arena = Arena::new("ex-file");
+    let arena = TestEnv::new("ex-file");
     let nodes = arena.nodes(["a", "b"]);
     let job = daemonjob(&arena, "new", &json!({}));
     let answer = explain_file(&arena, &job);
@@ -189,7 +189,7 @@ fn explains_a_file_before_it_is_applied() {
 
 #[test]
 fn explain_follows_a_run() {
-    let arena = Arena::new("ex-run");
+    let arena = TestEnv::new("ex-run");
     let nodes = arena.nodes(["a", "b"]);
     let manager = arena.manager("daemonjob");
     let mut job = daemonjob(&arena, "follow", &json!({ "parallelism": 1 }));
@@ -260,7 +260,7 @@ fn explain_follows_a_run() {
 
 #[test]
 fn explain_reports_each_error_in_one_line() {
-    let arena = Arena::new("ex-no");
+    let arena = TestEnv::new("ex-no");
     arena.node("a");
     let folder = Scratch::folder(&arena);
     let refusal = |args: &[&str]| {
@@ -324,7 +324,7 @@ fn explain_reports_each_error_in_one_line() {
 
 #[test]
 fn explain_runs_as_a_kubectl_plugin() {
-    let arena = Arena::new("ex-plugin");
+    let arena = TestEnv::new("ex-plugin");
     let node = arena.node("a");
     let folder = Scratch::folder(&arena);
     std::os::unix::fs::symlink(program(), folder.0.join("kubectl-quintet")).unwrap();
@@ -356,7 +356,7 @@ fn explain_runs_as_a_kubectl_plugin() {
 
 #[test]
 fn uninstall_releases_objects_of_an_absent_manager() {
-    let arena = Arena::new("ex-uninstall");
+    let arena = TestEnv::new("ex-uninstall");
     let nodes = arena.nodes(["a", "b", "c"]);
     let manager = arena.manager("daemonjob,greeting");
     // Pods without a recorded outcome: the manager has not released them.
@@ -422,7 +422,7 @@ fn uninstall_releases_objects_of_an_absent_manager() {
 /// Waits for a manager without leader election, which could still write. Does not wait for one that elects.
 #[test]
 fn uninstall_waits_only_for_a_manager_that_does_not_elect() {
-    let arena = Arena::new("ex-alone");
+    let arena = TestEnv::new("ex-alone");
     arena.node("a");
     let uninstall = |name: &str, elects: &str, stop_seconds: &str| {
         let labels = json!({ "app": name });

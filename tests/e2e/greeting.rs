@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use quintet_e2e::{Arena, Dice, condition};
+use quintet_e2e::{Dice, TestEnv, condition};
 use quintet_localcluster::manager::Manager;
 use quintet_localcluster::run;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ fn lines(printed: &str) -> Vec<&str> {
 
 #[test]
 fn prints_each_line_once_across_restarts() {
-    let arena = Arena::new("gr-life");
+    let arena = TestEnv::new("gr-life");
     let manager = arena.manager("greeting");
     arena.apply_sample("greeting/hello-world.yaml").unwrap();
     let hello = arena.wait_for("greeting", "hello-world", "the Greeting is Ready", |greeting| {
@@ -83,7 +83,7 @@ fn prints_each_line_once_across_restarts() {
 
 #[test]
 fn prints_nothing_when_the_message_is_the_same() {
-    let arena = Arena::new("gr-still");
+    let arena = TestEnv::new("gr-still");
     let manager = arena.manager("greeting");
     let mut still = greeting("still", "one");
     still["metadata"]["finalizers"] = json!(["example.com/of-another"]);
@@ -156,7 +156,7 @@ const MANY: usize = 20;
 /// Restarts the manager while it prints creations, changes and deletions. Every line is printed exactly once.
 #[test]
 fn prints_every_line_across_restarts() {
-    let arena = Arena::new("gr-term");
+    let arena = TestEnv::new("gr-term");
     let mut manager = Some(arena.manager("greeting"));
     let restart = |manager: Option<Manager>, what: &str| {
         let manager = manager.unwrap();
@@ -181,7 +181,7 @@ fn prints_every_line_across_restarts() {
 }
 
 /// Runs `kubectl apply` in the background, again if an object is deleted between kubectl's read and patch.
-fn apply_in_background(arena: &Arena, object: &Value) -> JoinHandle<()> {
+fn apply_in_background(arena: &TestEnv, object: &Value) -> JoinHandle<()> {
     let mut command = arena.kube().kubectl();
     command.args(["-n", arena.namespace(), "apply", "-f", "-"]);
     let text = object.to_string();
@@ -196,7 +196,7 @@ fn apply_in_background(arena: &Arena, object: &Value) -> JoinHandle<()> {
 /// Two managers may both write; each line is printed by one of them.
 #[test]
 fn two_active_managers_print_each_line_once() {
-    let arena = Arena::new("gr-two");
+    let arena = TestEnv::new("gr-two");
     let (first, second) =
         (arena.manager_with("first", "greeting", &[]), arena.manager_with("second", "greeting", &[]));
     let printed = || first.printed() + &second.printed();
@@ -213,7 +213,7 @@ fn two_active_managers_print_each_line_once() {
 /// lost, but no line is printed twice, and at the end every claim is current.
 #[test]
 fn fifty_kills_print_no_line_twice() {
-    let arena = Arena::new("gr-kills");
+    let arena = TestEnv::new("gr-kills");
     let path = arena.kube().log(&format!("{}-killed.out", arena.namespace()));
     let mut dice = Dice::new();
     for round in 0..50 {
@@ -257,7 +257,7 @@ fn fifty_kills_print_no_line_twice() {
 #[test]
 fn a_blocked_reader_stops_no_other_kind_and_loses_no_line() {
     const LARGE: usize = 110;
-    let arena = Arena::new("gr-blocked");
+    let arena = TestEnv::new("gr-blocked");
     let mut manager = arena.bare_manager_printing("greeting,book", Stdio::piped());
     let large = |number: usize| {
         let message = format!("{number:03} {}", "long ".repeat(3_200));
@@ -302,7 +302,7 @@ fn a_blocked_reader_stops_no_other_kind_and_loses_no_line() {
 /// When the reader closes the pipe, the manager claims nothing more. The next manager prints the line.
 #[test]
 fn claims_nothing_after_its_output_is_closed() {
-    let arena = Arena::new("gr-closed");
+    let arena = TestEnv::new("gr-closed");
     let manager = arena.manager("greeting");
     let log = arena.kube().log(&format!("{}-manager.log", arena.namespace()));
     assert_eq!(manager.stop().unwrap(), Some(0));
@@ -324,7 +324,7 @@ fn claims_nothing_after_its_output_is_closed() {
 
 #[test]
 fn every_sample_ends_as_its_comment_states() {
-    let arena = Arena::new("gr-samples");
+    let arena = TestEnv::new("gr-samples");
     let manager = arena.manager("greeting");
     for file in samples("greeting") {
         let path = file.display().to_string();
@@ -352,7 +352,7 @@ fn stop(manager: &mut Child) {
 
 #[test]
 fn timer_ticks_without_a_write() {
-    let arena = Arena::new("gr-timer");
+    let arena = TestEnv::new("gr-timer");
     let manager = arena.manager("greeting");
     let mut tick = greeting("tick", "tock");
     tick["spec"]["intervalSeconds"] = json!(1);
@@ -367,7 +367,7 @@ fn timer_ticks_without_a_write() {
 
 #[test]
 fn escapes_line_breaks_and_rejects_bad_input() {
-    let arena = Arena::new("gr-bad");
+    let arena = TestEnv::new("gr-bad");
     let manager = arena.manager("greeting");
     arena.apply(&greeting("odd", "two\nlines \u{1b}[31m שלום 👋")).unwrap();
     arena.wait("the message is printed", || manager.printed().contains("Timer: "));

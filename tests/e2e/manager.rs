@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use quintet_e2e::{Arena, PATIENCE, condition, program, workspace};
+use quintet_e2e::{PATIENCE, TestEnv, condition, program, workspace};
 use quintet_localcluster::cluster::{Cluster, UpOptions};
 use quintet_localcluster::manager::{Manager, ManagerOptions};
 use quintet_localcluster::run;
@@ -98,7 +98,7 @@ fn names_an_unusable_kubeconfig_without_quoting_it() {
 
 #[test]
 fn names_an_unreadable_certificate() {
-    let arena = Arena::new("mg-cert");
+    let arena = TestEnv::new("mg-cert");
     let output = Command::new(program())
         .arg("--kubeconfig")
         .arg(arena.cluster().kubeconfig())
@@ -114,7 +114,7 @@ fn names_an_unreadable_certificate() {
 fn names_the_address_of_a_taken_port() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let arena = Arena::new("mg-port");
+    let arena = TestEnv::new("mg-port");
     let kubeconfig = arena.cluster().kubeconfig();
     let output = Command::new(program())
         .arg("--kubeconfig")
@@ -129,7 +129,7 @@ fn names_the_address_of_a_taken_port() {
 /// Without an API server the manager retries, logs it, and is alive but not ready.
 #[test]
 fn waits_for_an_unreachable_cluster() {
-    let arena = Arena::new("mg-away");
+    let arena = TestEnv::new("mg-away");
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let health = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let kubeconfig = std::env::temp_dir().join(format!("{}.kubeconfig", arena.namespace()));
@@ -322,7 +322,7 @@ impl Drop for Bare {
 /// Two managers compete for one Lease. When the leader exits, the other leads.
 #[test]
 fn second_manager_takes_over_when_the_leader_exits() {
-    let arena = Arena::new("mg-lease");
+    let arena = TestEnv::new("mg-lease");
     let start = |name: &str| {
         let options = ManagerOptions {
             name: format!("{}-{name}", arena.namespace()),

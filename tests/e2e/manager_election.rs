@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use quintet_e2e::{Arena, answered, condition, program};
+use quintet_e2e::{TestEnv, answered, condition, program};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::manager::{Manager, ManagerOptions};
 use serde_json::json;
@@ -23,11 +23,11 @@ const QUICK: [&str; 4] = [
 /// Longer than the lease duration.
 const LONGER: Duration = Duration::from_secs(14);
 
-fn candidate(arena: &Arena, name: &str) -> Manager {
+fn candidate(arena: &TestEnv, name: &str) -> Manager {
     candidate_for(arena, name, "book")
 }
 
-fn candidate_for(arena: &Arena, name: &str, controllers: &str) -> Manager {
+fn candidate_for(arena: &TestEnv, name: &str, controllers: &str) -> Manager {
     let mut args = vec![
         format!("--controllers={controllers}"),
         format!("--watch-namespace={}", arena.namespace()),
@@ -62,7 +62,7 @@ fn signal(manager: &Manager, signal: &str) {
     assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
 }
 
-fn holder(arena: &Arena) -> String {
+fn holder(arena: &TestEnv) -> String {
     let lease = arena.get("lease", "quintet-manager").unwrap_or_default();
     lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
 }
@@ -70,7 +70,7 @@ fn holder(arena: &Arena) -> String {
 /// A leader that is suspended for longer than its lease writes nothing when it wakes with pending events.
 #[test]
 fn suspended_leader_writes_nothing_when_it_wakes() {
-    let arena = Arena::new("me-stopped");
+    let arena = TestEnv::new("me-stopped");
     arena.allow_leases();
     let first = candidate(&arena, "first");
     arena.wait("the first manager leads", || first.leads());
@@ -119,7 +119,7 @@ fn suspended_leader_writes_nothing_when_it_wakes() {
 /// A leader that gets SIGTERM during many creations finishes them and holds the Lease until then.
 #[test]
 fn releases_the_lease_after_the_last_write() {
-    let arena = Arena::new("me-drain");
+    let arena = TestEnv::new("me-drain");
     arena.allow_leases();
     let leader = candidate_for(&arena, "leader", "podset");
     arena.wait("the manager leads", || leader.leads());
@@ -146,7 +146,7 @@ fn releases_the_lease_after_the_last_write() {
 struct ClientGo(Child);
 
 impl ClientGo {
-    fn start(arena: &Arena) -> Self {
+    fn start(arena: &TestEnv) -> Self {
         let dir = arena.cluster().dir();
         let config = json!({ "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
             "clientConnection": { "kubeconfig": dir.kubeconfig(Component::Scheduler.name()) },
@@ -185,7 +185,7 @@ impl Drop for ClientGo {
 /// Neither client-go nor Quintet takes the other's renewed Lease, and each takes a released one.
 #[test]
 fn respects_leases_of_client_go_and_vice_versa() {
-    let arena = Arena::new("me-client-go");
+    let arena = TestEnv::new("me-client-go");
     arena.allow_leases();
     // kube-scheduler's Role allows only its own Lease.
     arena
@@ -225,7 +225,7 @@ fn respects_leases_of_client_go_and_vice_versa() {
 /// Without the right to use Leases, a manager can never write. It names the missing rule and exits.
 #[test]
 fn exits_without_the_right_to_use_leases() {
-    let arena = Arena::new("me-forbidden");
+    let arena = TestEnv::new("me-forbidden");
     let manager = candidate(&arena, "manager");
     arena.apply(&book("unserved")).unwrap();
     arena.wait("the manager has exited", || !manager.is_alive());
@@ -241,7 +241,7 @@ fn exits_without_the_right_to_use_leases() {
 /// A manager waits for a nonsensical Lease as long as for its own lease duration.
 #[test]
 fn takes_over_a_nonsensical_lease() {
-    let arena = Arena::new("me-nonsense");
+    let arena = TestEnv::new("me-nonsense");
     arena.allow_leases();
     arena
         .apply(&json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use quintet_e2e::{Arena, condition, program};
+use quintet_e2e::{TestEnv, condition, program};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::cluster::ports;
 use quintet_localcluster::manager::{Manager, ManagerOptions};
@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 use crate::book::book;
 
 /// The port of the API server.
-fn api_port(arena: &Arena) -> u16 {
+fn api_port(arena: &TestEnv) -> u16 {
     arena.cluster().process(Component::Apiserver).unwrap().unwrap().port
 }
 
-fn through(arena: &Arena, proxy: &Proxy, more: &[&str]) -> ManagerOptions {
+fn through(arena: &TestEnv, proxy: &Proxy, more: &[&str]) -> ManagerOptions {
     let mut args = vec![format!("--watch-namespace={}", arena.namespace())];
     args.extend(more.iter().map(|&arg| arg.to_owned()));
     ManagerOptions {
@@ -33,14 +33,14 @@ fn through(arena: &Arena, proxy: &Proxy, more: &[&str]) -> ManagerOptions {
     }
 }
 
-fn manager_through(arena: &Arena, proxy: &Proxy, more: &[&str]) -> Manager {
+fn manager_through(arena: &TestEnv, proxy: &Proxy, more: &[&str]) -> Manager {
     Manager::start(arena.kube(), &through(arena, proxy, more)).unwrap()
 }
 
 /// An API server that is absent for a minute restarts no manager. The manager then catches up.
 #[test]
 fn survives_an_api_server_that_is_gone_for_a_minute() {
-    let arena = Arena::new("mf-gone");
+    let arena = TestEnv::new("mf-gone");
     arena.allow_leases();
     let proxy = Proxy::to(api_port(&arena)).unwrap();
     let manager = manager_through(&arena, &proxy, &["--controllers=book,greeting"]);
@@ -77,7 +77,7 @@ fn survives_an_api_server_that_is_gone_for_a_minute() {
 /// difference.
 #[test]
 fn reopens_silent_watches_when_a_renewal_fails() {
-    let arena = Arena::new("mf-silent");
+    let arena = TestEnv::new("mf-silent");
     arena.allow_leases();
     let proxy = Proxy::to(api_port(&arena)).unwrap();
     let manager = manager_through(&arena, &proxy, &["--controllers=book"]);
@@ -95,7 +95,7 @@ fn reopens_silent_watches_when_a_renewal_fails() {
 /// An unplugged machine acknowledges nothing. Without Lease renewals, TCP gives up the connection.
 #[test]
 fn tcp_gives_up_connections_to_an_unplugged_server() {
-    let arena = Arena::new("mf-unplugged");
+    let arena = TestEnv::new("mf-unplugged");
     let proxy = Proxy::to(api_port(&arena)).unwrap();
     let options = ManagerOptions { leader_elect: false, ..through(&arena, &proxy, &["--controllers=book"]) };
     let manager = Manager::start(arena.kube(), &options).unwrap();
@@ -112,7 +112,7 @@ fn tcp_gives_up_connections_to_an_unplugged_server() {
 
 #[test]
 fn reads_a_replaced_token_file_again() {
-    let arena = Arena::new("mf-token");
+    let arena = TestEnv::new("mf-token");
     let kube = arena.kube();
     // A token is valid as long as the Secret that it is bound to exists.
     let token = |secret: &str| {
@@ -166,7 +166,7 @@ fn reads_a_replaced_token_file_again() {
 /// A full disk takes no line, so the manager claims no Greeting. Other kinds continue.
 #[test]
 fn full_disk_stops_only_greetings() {
-    let arena = Arena::new("mf-full");
+    let arena = TestEnv::new("mf-full");
     let full = File::options().write(true).open("/dev/full").unwrap();
     let mut manager = arena.bare_manager_printing("greeting,book", full);
     let greeting = |name: &str| {
@@ -190,7 +190,7 @@ fn full_disk_stops_only_greetings() {
 /// A hanging log collector must not block the manager. A pipe holds 64 KiB, which trace logs fill quickly.
 #[test]
 fn unread_logs_do_not_block_the_manager() {
-    let arena = Arena::new("mf-log");
+    let arena = TestEnv::new("mf-log");
     let mut command = arena.bare_command("book");
     let mut manager = command.arg("--log-level=trace").stderr(Stdio::piped()).spawn().unwrap();
     let books: Vec<Value> = (0..200).map(|number| book(&format!("book-{number}"))).collect();
@@ -211,7 +211,7 @@ fn unread_logs_do_not_block_the_manager() {
 /// The manager's ServiceAccount has rights in its two namespaces only.
 #[test]
 fn serves_several_namespaces_with_rights_in_only_them() {
-    let arena = Arena::new("mf-several");
+    let arena = TestEnv::new("mf-several");
     let (one, two, three) = (
         arena.namespace().to_owned(),
         format!("{}-two", arena.namespace()),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use quintet_e2e::{Arena, condition, has_made_a_pass, program};
+use quintet_e2e::{TestEnv, condition, has_made_a_pass, program};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::cluster::{binaries, ports};
 use quintet_localcluster::http::{self, Request};
@@ -20,7 +20,7 @@ pub(crate) const UNAUTHORIZED: &str = "You must be logged in to the server";
 
 /// GETs a path of a secure address with kubectl, which speaks TLS and sends tokens.
 pub(crate) fn get(
-    arena: &Arena,
+    arena: &TestEnv,
     port: u16,
     path: &str,
     token: Option<&str>,
@@ -45,7 +45,7 @@ pub(crate) fn get(
 }
 
 /// A manager of Books whose ServiceAccount may also create TokenReviews and SubjectAccessReviews.
-fn secured(arena: &Arena, more: &[&str]) -> Manager {
+fn secured(arena: &TestEnv, more: &[&str]) -> Manager {
     arena.kubectl(&["create", "serviceaccount", "secured"]).unwrap();
     let account = format!("--serviceaccount={}:secured", arena.namespace());
     arena.kubectl(&["create", "rolebinding", "secured", "--clusterrole=quintet", &account]).unwrap();
@@ -72,7 +72,7 @@ fn secured(arena: &Arena, more: &[&str]) -> Manager {
 }
 
 /// Waits until the manager's right to create TokenReviews takes effect: then an unknown token gets a 401.
-fn may_ask(arena: &Arena, port: u16, authority: Option<&Path>) {
+fn may_ask(arena: &TestEnv, port: u16, authority: Option<&Path>) {
     arena.wait("the manager may review tokens", || {
         let answer = get(arena, port, "/metrics", Some("unknown"), authority);
         answer.is_err_and(|error| error.contains(UNAUTHORIZED))
@@ -81,7 +81,7 @@ fn may_ask(arena: &Arena, port: u16, authority: Option<&Path>) {
 
 #[test]
 fn secure_metrics_require_the_right_to_get_them() {
-    let arena = Arena::new("mm-secure");
+    let arena = TestEnv::new("mm-secure");
     let manager = secured(&arena, &[]);
     let port = manager.metrics_port();
     arena.kubectl(&["create", "serviceaccount", "scraper"]).unwrap();
@@ -145,7 +145,7 @@ fn issue(dir: &Path, name: &str) -> std::path::PathBuf {
 
 #[test]
 fn serves_a_replaced_certificate_without_a_restart() {
-    let arena = Arena::new("mm-cert");
+    let arena = TestEnv::new("mm-cert");
     let dir = arena.kube().dir().join(format!("{}-certs", arena.namespace()));
     std::fs::create_dir_all(&dir).unwrap();
     let first = issue(&dir, "first");
@@ -170,7 +170,7 @@ fn serves_a_replaced_certificate_without_a_restart() {
 
 #[test]
 fn debug_pages_show_state_and_change_the_log_level() {
-    let arena = Arena::new("mm-debug");
+    let arena = TestEnv::new("mm-debug");
     let port = ports::one().unwrap();
     let options = ManagerOptions {
         name: format!("{}-manager", arena.namespace()),
@@ -245,7 +245,7 @@ fn debug_pages_show_state_and_change_the_log_level() {
 /// Every metric name in the dashboards of controller-runtime.
 #[test]
 fn has_the_metrics_of_controller_runtime_dashboards() {
-    let arena = Arena::new("mm-names");
+    let arena = TestEnv::new("mm-names");
     let manager = arena.manager("podset,book");
     let bad = json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
         "metadata": { "name": "set" }, "spec": { "replicas": 1 } });
@@ -290,7 +290,7 @@ fn has_the_metrics_of_controller_runtime_dashboards() {
 /// promtool checks the metrics of a manager with all kinds and reports nothing.
 #[test]
 fn promtool_accepts_the_metrics() {
-    let arena = Arena::new("mm-promtool");
+    let arena = TestEnv::new("mm-promtool");
     let manager = arena.manager_of_all();
     arena.apply(&book("counted")).unwrap();
     arena.wait_for("book", "counted", "it is Ready", |book| condition(book, "Ready").0 == "True");

@@ -1,6 +1,6 @@
 //! PodSet: the desired number of pods.
 
-use quintet_e2e::Arena;
+use quintet_e2e::TestEnv;
 use serde_json::{Value, json};
 
 pub(crate) fn podset(name: &str, spec: &Value) -> Value {
@@ -16,7 +16,7 @@ fn ready(count: i64) -> impl Fn(&Value) -> bool {
 
 #[test]
 fn scales_in_one_step_and_replaces_deleted_pods() {
-    let arena = Arena::new("ps-scale");
+    let arena = TestEnv::new("ps-scale");
     let _manager = arena.manager("podset");
     // A foreign pod with the same labels as the PodSet's pods.
     let foreign = json!({ "apiVersion": "v1", "kind": "Pod",
@@ -57,7 +57,7 @@ fn scales_in_one_step_and_replaces_deleted_pods() {
 
 #[test]
 fn runs_the_tutorials_sample() {
-    let arena = Arena::new("ps-sample");
+    let arena = TestEnv::new("ps-sample");
     let manager = arena.manager("podset");
     arena.apply_sample("podset/podset-sample.yaml").unwrap();
     arena.wait_for("podset", "podset-sample", "the pod is ready", ready(1));
@@ -77,7 +77,7 @@ fn runs_the_tutorials_sample() {
 
 #[test]
 fn admission_rejects_bad_input() {
-    let arena = Arena::new("ps-bad");
+    let arena = TestEnv::new("ps-bad");
     let text = arena.apply(&podset("bad", &json!({ "replicas": -1 }))).unwrap_err();
     assert!(text.contains("spec.replicas") && text.contains("greater than or equal to 0"), "{text}");
     let text = arena.apply(&podset("bad", &json!({ "replicas": 1_000_000 }))).unwrap_err();
@@ -112,7 +112,7 @@ fn admission_rejects_bad_input() {
 
 #[test]
 fn reports_a_quota_and_backs_off() {
-    let arena = Arena::new("ps-quota");
+    let arena = TestEnv::new("ps-quota");
     let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "few" },
         "spec": { "hard": { "pods": "2" } } });
     arena.apply(&quota).unwrap();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::thread::sleep;
 use std::time::Duration;
 
-use quintet_e2e::{Arena, Dice};
+use quintet_e2e::{Dice, TestEnv};
 use serde_json::json;
 
 use crate::podset::podset;
@@ -14,7 +14,7 @@ use crate::podset_rollout::{on_own_nodes, rolled_out};
 /// Kills the manager at 50 random moments of a scale-up: no pod is created twice, and never too many exist.
 #[test]
 fn fifty_kills_create_no_pod_twice() {
-    let arena = Arena::new("pf-kills");
+    let arena = TestEnv::new("pf-kills");
     arena.nodes(0..4);
     arena.apply(&podset("set", &json!({ "replicas": 0, "template": on_own_nodes(&arena) }))).unwrap();
     let watch = arena.watch("pods", "quintet.dev/kind=PodSet");
@@ -41,7 +41,7 @@ fn fifty_kills_create_no_pod_twice() {
 /// the same ones to delete.
 #[test]
 fn two_active_managers_keep_the_number_of_pods() {
-    let arena = Arena::new("pf-two");
+    let arena = TestEnv::new("pf-two");
     arena.node("n");
     let _first = arena.manager_with("first", "podset", &[]);
     let _second = arena.manager_with("second", "podset", &[]);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::Duration;
 
-use quintet_e2e::{Arena, Watch, condition};
+use quintet_e2e::{TestEnv, Watch, condition};
 use serde_json::{Value, json};
 
 use crate::daemonjob_samples::{promise, samples};
@@ -22,7 +22,7 @@ pub(crate) fn template(image: &str, annotations: &Value) -> Value {
 }
 
 /// A template for the test's nodes only.
-pub(crate) fn on_own_nodes(arena: &Arena) -> Value {
+pub(crate) fn on_own_nodes(arena: &TestEnv) -> Value {
     let mut template = template("busybox", &json!({}));
     template["spec"]["nodeSelector"] = json!({ "arena": arena.namespace() });
     template
@@ -67,7 +67,7 @@ fn extremes(watch: &Watch, from: usize) -> (usize, usize) {
     (most, fewest)
 }
 
-fn images(arena: &Arena) -> BTreeMap<String, usize> {
+fn images(arena: &TestEnv) -> BTreeMap<String, usize> {
     let mut images = BTreeMap::new();
     for pod in arena.list("pods", "quintet.dev/kind=PodSet") {
         if pod["metadata"]["deletionTimestamp"].is_null() {
@@ -80,7 +80,7 @@ fn images(arena: &Arena) -> BTreeMap<String, usize> {
 
 #[test]
 fn stops_at_a_bad_template_and_keeps_the_old_pods() {
-    let arena = Arena::new("pr-roll");
+    let arena = TestEnv::new("pr-roll");
     let _manager = arena.manager("podset");
     let strategy = json!({ "maxUnavailable": 2 });
     let spec = |template: &Value| json!({ "replicas": 10, "template": template, "updateStrategy": strategy, "progressDeadlineSeconds": 5 });
@@ -118,7 +118,7 @@ fn stops_at_a_bad_template_and_keeps_the_old_pods() {
 
 #[test]
 fn creates_surge_pods_before_it_deletes_old_pods() {
-    let arena = Arena::new("pr-surge");
+    let arena = TestEnv::new("pr-surge");
     let _manager = arena.manager("podset");
     let spec = |image: &str| {
         json!({ "replicas": 4, "template": template(image, &json!({})),
@@ -135,7 +135,7 @@ fn creates_surge_pods_before_it_deletes_old_pods() {
 
 #[test]
 fn partition_pause_and_on_delete_keep_pods() {
-    let arena = Arena::new("pr-leave");
+    let arena = TestEnv::new("pr-leave");
     let _manager = arena.manager("podset");
     let apply = |image: &str, strategy: Value| {
         let spec =
@@ -174,7 +174,7 @@ fn partition_pause_and_on_delete_keep_pods() {
 
 #[test]
 fn deletes_by_name_and_cost_and_respects_min_ready() {
-    let arena = Arena::new("pr-order");
+    let arena = TestEnv::new("pr-order");
     let _manager = arena.manager("podset");
     arena
         .apply(&podset("set", &json!({ "replicas": 6, "template": template("busybox", &json!({})) })))
@@ -212,7 +212,7 @@ fn deletes_by_name_and_cost_and_respects_min_ready() {
 
 #[test]
 fn an_autoscaler_scales_a_podset() {
-    let arena = Arena::new("pr-hpa");
+    let arena = TestEnv::new("pr-hpa");
     let _manager = arena.manager("podset");
     arena.apply(&podset("set", &json!({ "replicas": 2 }))).unwrap();
     arena.wait_for("podset", "set", "two pods are ready", rolled_out(2));
@@ -231,7 +231,7 @@ fn an_autoscaler_scales_a_podset() {
 
 #[test]
 fn a_relabelled_pod_is_released_and_keeps_running() {
-    let arena = Arena::new("pr-free");
+    let arena = TestEnv::new("pr-free");
     let _manager = arena.manager("podset");
     arena.node("n");
     arena.apply(&podset("set", &json!({ "replicas": 2, "template": on_own_nodes(&arena) }))).unwrap();
@@ -261,7 +261,7 @@ fn a_relabelled_pod_is_released_and_keeps_running() {
 
 #[test]
 fn every_sample_ends_as_its_comment_states() {
-    let arena = Arena::new("pr-samples");
+    let arena = TestEnv::new("pr-samples");
     let _manager = arena.manager("podset");
     for file in samples("podset") {
         let path = file.display().to_string();
@@ -279,7 +279,7 @@ fn every_sample_ends_as_its_comment_states() {
 /// Pods of the tutorial's operator, with its labels, owner reference and names.
 #[test]
 fn adopts_pods_of_the_tutorials_operator() {
-    let arena = Arena::new("pr-post");
+    let arena = TestEnv::new("pr-post");
     arena.apply(&podset("set", &json!({ "replicas": 3 }))).unwrap();
     let uid = arena.get("podset", "set").unwrap()["metadata"]["uid"].clone();
     let pod = |name: &str, owner: Value| {

@@ -4,7 +4,7 @@ use axum::body::to_bytes;
 use http::{Request, header};
 use kube::Client;
 use kube::client::Body;
-use quintet_e2e::Arena;
+use quintet_e2e::TestEnv;
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::Object;
 use quintet_runtime::model::protobuf;
@@ -81,7 +81,7 @@ async fn both<T: Object>(client: &Client, path: &str) -> (T, T) {
 
 #[test]
 fn protobuf_and_json_decode_to_the_same_objects() {
-    let arena = Arena::new("protobuf");
+    let arena = TestEnv::new("protobuf");
     let namespace = arena.namespace();
     let node = arena.node("n");
     arena

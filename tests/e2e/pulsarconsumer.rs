@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use quintet_e2e::{Arena, condition};
+use quintet_e2e::{TestEnv, condition};
 use quintet_localcluster::image;
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ fn revision(deployment: &Value) -> String {
 
 #[test]
 fn applies_observes_and_repairs_the_deployment() {
-    let arena = Arena::new("pc-life");
+    let arena = TestEnv::new("pc-life");
     let _manager = arena.manager("pulsarconsumer");
     let watch = arena.watch("pulsarconsumers", "");
     arena.apply_sample("pulsarconsumer/pulsarconsumer-sample-1.yaml").unwrap();
@@ -105,7 +105,7 @@ fn applies_observes_and_repairs_the_deployment() {
 
 #[test]
 fn never_changes_a_foreign_deployment() {
-    let arena = Arena::new("pc-foreign");
+    let arena = TestEnv::new("pc-foreign");
     let _manager = arena.manager("pulsarconsumer");
     let theirs = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": DEPLOYMENT },
         "spec": { "replicas": 1, "selector": { "matchLabels": { "app": "theirs" } },
@@ -123,7 +123,7 @@ fn never_changes_a_foreign_deployment() {
 
 #[test]
 fn admission_rejects_bad_input() {
-    let arena = Arena::new("pc-bad");
+    let arena = TestEnv::new("pc-bad");
     let cases = [
         (json!({ "serverAddress": "http://broker" }), "must look like pulsar://host:6650"),
         (json!({ "serverAddress": "pulsar://broker:6650:1" }), "must look like pulsar://host:6650"),
@@ -222,7 +222,7 @@ fn admission_rejects_bad_input() {
 
 #[test]
 fn only_an_exclusive_subscription_rejects_a_scale() {
-    let arena = Arena::new("pc-scale");
+    let arena = TestEnv::new("pc-scale");
     arena.apply(&consumer("one", &json!({ "subscriptionType": "Exclusive", "replicas": 0 }))).unwrap();
     arena.kubectl(&["scale", "pcon", "one", "--replicas=1"]).unwrap();
     let text = arena.kubectl(&["scale", "pcon", "one", "--replicas=2"]).unwrap_err();
@@ -258,7 +258,7 @@ fn tutorials_deployment(name: &str, uid: &Value) -> Value {
 
 #[test]
 fn replaces_a_deployment_of_the_tutorial_when_it_is_deleted() {
-    let arena = Arena::new("pc-tutorial");
+    let arena = TestEnv::new("pc-tutorial");
     arena.apply(&consumer("one", &json!({}))).unwrap();
     let uid = arena.get("pulsarconsumer", "one").unwrap()["metadata"]["uid"].clone();
     let file = arena.kube().log(&format!("{}.json", arena.namespace()));
@@ -281,7 +281,7 @@ fn replaces_a_deployment_of_the_tutorial_when_it_is_deleted() {
 /// `kubectl scale` and autoscalers write through the scale subresource.
 #[test]
 fn leaves_replicas_that_the_scale_subresource_set() {
-    let arena = Arena::new("pc-scaled");
+    let arena = TestEnv::new("pc-scaled");
     let _manager = arena.manager("pulsarconsumer");
     arena.apply(&consumer("one", &json!({}))).unwrap();
     arena.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
@@ -314,7 +314,7 @@ fn leaves_replicas_that_the_scale_subresource_set() {
 
 #[test]
 fn adds_and_removes_fields_and_repairs_those_of_others() {
-    let arena = Arena::new("pc-fields");
+    let arena = TestEnv::new("pc-fields");
     let _manager = arena.manager("pulsarconsumer");
     arena.kubectl(&["create", "serviceaccount", "special"]).unwrap();
     let everything = json!({
@@ -378,7 +378,7 @@ fn adds_and_removes_fields_and_repairs_those_of_others() {
 
 #[test]
 fn every_sample_ends_as_its_comment_states() {
-    let arena = Arena::new("pc-samples");
+    let arena = TestEnv::new("pc-samples");
     let _manager = arena.manager("pulsarconsumer");
     for file in samples("pulsarconsumer") {
         let path = file.display().to_string();
@@ -402,7 +402,7 @@ fn pod_status(phase: &str, state: &Value) -> Value {
 
 #[test]
 fn reports_why_a_pod_does_not_become_ready() {
-    let arena = Arena::new("pc-why");
+    let arena = TestEnv::new("pc-why");
     let _manager = arena.manager("pulsarconsumer");
     let pod = json!({ "annotations": { "kwok.quintet.dev/start": "never" } });
     let waiting = |reason: &str| json!({ "waiting": { "reason": reason } });
@@ -450,7 +450,7 @@ fn reports_why_a_pod_does_not_become_ready() {
 /// Reloader replaces pods when a Secret changes: it adds a variable with the Secret's hash to the container.
 #[test]
 fn keeps_the_variable_of_reloader() {
-    let arena = Arena::new("pc-reloader");
+    let arena = TestEnv::new("pc-reloader");
     let _manager = arena.manager("pulsarconsumer");
     let annotations = json!({ "secret.reloader.stakater.com/auto": "true" });
     arena.apply(&consumer("one", &json!({ "pod": { "annotations": annotations } }))).unwrap();
@@ -475,7 +475,7 @@ fn keeps_the_variable_of_reloader() {
 /// Two managers may both write. They apply the same fields and do not undo each other's writes.
 #[test]
 fn two_active_managers_do_not_conflict() {
-    let arena = Arena::new("pc-two");
+    let arena = TestEnv::new("pc-two");
     let _first = arena.manager_with("first", "pulsarconsumer", &[]);
     let _second = arena.manager_with("second", "pulsarconsumer", &[]);
     let names: Vec<String> = (0..5).map(|number| format!("c{number}")).collect();

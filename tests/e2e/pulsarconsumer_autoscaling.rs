@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use quintet_e2e::{Arena, condition, workspace};
+use quintet_e2e::{TestEnv, condition, workspace};
 use quintet_localcluster::run;
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ fn is_reason(reason: &'static str) -> impl Fn(&Value) -> bool {
 
 #[test]
 fn uses_keda_once_it_is_installed_until_it_is_not_needed() {
-    let arena = Arena::alone("pc-keda");
+    let arena = TestEnv::alone("pc-keda");
     arena.node("one");
     let keda = keda();
     let manager = arena.manager("pulsarconsumer");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use quintet_e2e::{Arena, condition};
+use quintet_e2e::{TestEnv, condition};
 use quintet_localcluster::consumers::Kubelet;
 use quintet_localcluster::pulsar::{Broker, Options};
 use quintet_localcluster::run;
@@ -29,7 +29,7 @@ fn program(name: &str) -> PathBuf {
 struct TestBroker(Option<Broker>);
 
 impl TestBroker {
-    fn up(arena: &Arena, what: &str, auth: bool) -> Self {
+    fn up(arena: &TestEnv, what: &str, auth: bool) -> Self {
         let options = Options { auth, ..Options::new(format!("{}-{what}", arena.cluster().name())) };
         Self(Some(Broker::up(&options).expect("the broker starts").0))
     }
@@ -58,7 +58,7 @@ struct Kubelets {
 }
 
 impl Kubelets {
-    fn start(arena: &Arena) -> Self {
+    fn start(arena: &TestEnv) -> Self {
         let kubelet = Kubelet::new(arena.kube(), &program("pulsar-consumer")).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -94,7 +94,7 @@ fn produce(server: &str, topic: &str, message: &str, count: u32, token: Option<&
 }
 
 /// The number of lines with this prefix that the consumers of a PulsarConsumer have printed.
-fn printed(arena: &Arena, name: &str, line: &str) -> usize {
+fn printed(arena: &TestEnv, name: &str, line: &str) -> usize {
     let logs = fs::read_dir(arena.kube().log("")).unwrap().flatten();
     let prefix = format!("{name}-deployment-");
     let of_it = logs.filter(|file| file.file_name().to_string_lossy().starts_with(&prefix));
@@ -103,14 +103,14 @@ fn printed(arena: &Arena, name: &str, line: &str) -> usize {
 }
 
 /// Waits until the condition has this reason.
-fn comes_to(arena: &Arena, name: &str, type_: &str, reason: &str) {
+fn comes_to(arena: &TestEnv, name: &str, type_: &str, reason: &str) {
     arena.wait_for("pulsarconsumer", name, &format!("{type_} ({reason})"), |consumer| {
         condition(consumer, type_).1 == reason
     });
 }
 
 /// Whether `kubectl describe` of a PulsarConsumer's pods contains these words.
-fn describes(arena: &Arena, name: &str, words: &str) -> bool {
+fn describes(arena: &TestEnv, name: &str, words: &str) -> bool {
     let label = format!("pulsarcrd={name}-pulsarcrd");
     arena.kubectl(&["describe", "pods", "-l", &label]).is_ok_and(|text| text.contains(words))
 }
@@ -118,7 +118,7 @@ fn describes(arena: &Arena, name: &str, words: &str) -> bool {
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
 fn consumes_and_reports_the_state_of_consumers() {
-    let arena = Arena::alone("pb-plain");
+    let arena = TestEnv::alone("pb-plain");
     arena.node("one");
     let broker = TestBroker::up(&arena, "plain", false);
     let _kubelets = Kubelets::start(&arena);
@@ -211,7 +211,7 @@ fn consumes_and_reports_the_state_of_consumers() {
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
 fn mounts_tokens_and_reports_rejected_ones() {
-    let arena = Arena::alone("pb-tokens");
+    let arena = TestEnv::alone("pb-tokens");
     arena.node("one");
     let broker = TestBroker::up(&arena, "tokens", true);
     let _kubelets = Kubelets::start(&arena);

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub const USER_AGENT: &str = "quintet/";
 
 /// The namespace and the nodes of one test, deleted on drop. After a failure, drop prints the manager's log.
-pub struct Arena {
+pub struct TestEnv {
     cluster: Cluster,
     namespace: String,
     managers: RefCell<Vec<String>>,
@@ -38,7 +38,7 @@ pub struct Arena {
     own: Option<Temporary>,
 }
 
-impl Arena {
+impl TestEnv {
     /// Creates a namespace whose name contains the test's.
     pub fn new(test: &str) -> Self {
         Self::within(cluster(), test, None)
@@ -116,12 +116,12 @@ impl Arena {
         self.bare_manager_printing(controllers, Stdio::null())
     }
 
-    /// Like [`Arena::bare_manager`], with the given standard output.
+    /// Like [`TestEnv::bare_manager`], with the given standard output.
     pub fn bare_manager_printing(&self, controllers: &str, stdout: impl Into<Stdio>) -> Child {
         self.bare_command(controllers).stdout(stdout).spawn().expect("the manager's program runs")
     }
 
-    /// The command of [`Arena::bare_manager`].
+    /// The command of [`TestEnv::bare_manager`].
     pub fn bare_command(&self, controllers: &str) -> Command {
         let name = format!("{}-manager", self.namespace);
         let kubeconfig = self.kube().dir().join(format!("{name}.kubeconfig"));
@@ -220,7 +220,7 @@ impl Arena {
         self.nodes([name]).remove(0)
     }
 
-    /// Creates several Nodes at once, as [`Arena::node`] does.
+    /// Creates several Nodes at once, as [`TestEnv::node`] does.
     pub fn nodes<N: std::fmt::Display>(&self, names: impl IntoIterator<Item = N>) -> Vec<String> {
         let names: Vec<String> = names.into_iter().map(|name| format!("{}-{name}", self.namespace)).collect();
         let nodes: Vec<Value> = names
@@ -286,7 +286,7 @@ impl Arena {
         self.answered().iter().filter(|entry| is_dry_run(entry)).count()
     }
 
-    /// Like [`Arena::audited`], with dry runs.
+    /// Like [`TestEnv::audited`], with dry runs.
     fn answered(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.cluster.audit_log()).expect("there is an audit log");
         log.lines()
@@ -382,7 +382,7 @@ impl Dice {
     }
 }
 
-/// Follows objects; see [`Arena::watch`].
+/// Follows objects; see [`TestEnv::watch`].
 pub struct Watch {
     child: Child,
     path: PathBuf,
@@ -437,7 +437,7 @@ impl Drop for Watch {
     }
 }
 
-impl Drop for Arena {
+impl Drop for TestEnv {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for name in self.managers.borrow().iter() {

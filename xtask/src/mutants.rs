@@ -183,8 +183,8 @@ const MUTANTS: &[Mutant] = &[
         name: "failure policy counts only eligible nodes",
         file: "crates/daemonjob/src/assess.rs",
         edits: &[(
-            "        if let Some(failure) = &standing.failure {\n            failures.add(",
-            "        if let (Some(failure), Verdict::Run) = (&standing.failure, standing.verdict) {\n            failures.add(",
+            "        if let Some(failure) = &assessment.failure {\n            failures.add(",
+            "        if let (Some(failure), Eligibility::Run) = (&assessment.failure, assessment.eligibility) {\n            failures.add(",
         )],
         catchers: &[Catcher::Plans("daemonjob-brake", "/"), Catcher::Search],
     },
@@ -192,8 +192,8 @@ const MUTANTS: &[Mutant] = &[
         name: "waiting node frees its slot under Pause",
         file: "crates/daemonjob/src/parallelism.rs",
         edits: &[(
-            "let holders = survey.nodes.iter().filter(|one| one.holds_place.is_some());",
-            "let is_unready = |one: &&crate::node_state::Surveyed<'_>| one.holds_place.is_some() && !one.node.ready;\n    \
+            "let holders = survey.nodes.iter().filter(|one| one.holds_slot.is_some());",
+            "let is_unready = |one: &&crate::node_state::SelectedNode<'_>| one.holds_slot.is_some() && !one.node.ready;\n    \
              let holders = survey.nodes.iter().filter(is_unready);",
         )],
         catchers: &[Catcher::Plans("daemonjob-brake-and-retry", "/"), Catcher::Search],
@@ -212,7 +212,7 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/daemonjob/src/node_state.rs",
         edits: &[(
             "Some(Failure::Recorded(_)) => !is_done && blocking.is_none(),",
-            "Some(Failure::Recorded(_)) => !is_done && blocking.is_none() && *standing.verdict == Verdict::Run,",
+            "Some(Failure::Recorded(_)) => !is_done && blocking.is_none() && *assessment.eligibility == Eligibility::Run,",
         )],
         catchers: &[Catcher::Plans("daemonjob-failed-node-tainted", "/"), Catcher::Search],
     },
@@ -229,8 +229,8 @@ const MUTANTS: &[Mutant] = &[
         name: "counts a pod that the manager deleted",
         file: "crates/daemonjob/src/outcome.rs",
         edits: &[(
-            "                DeletedFor::Superfluous => Fate::NeverRan,\n                _ => ended(Outcome::Ignored, 0),",
-            "                DeletedFor::Superfluous => Fate::NeverRan,\n                _ => ended(Outcome::Failed, 1),",
+            "                DeletedFor::Superfluous => PodOutcome::NeverRan,\n                _ => ended(Outcome::Ignored, 0),",
+            "                DeletedFor::Superfluous => PodOutcome::NeverRan,\n                _ => ended(Outcome::Failed, 1),",
         )],
         catchers: &[Catcher::Tests("quintet-daemonjob", "the_reason_on_a_deleted_pod"), Catcher::Search],
     },
@@ -250,8 +250,8 @@ const MUTANTS: &[Mutant] = &[
         name: "plan creates no pods",
         file: "crates/daemonjob/src/plan.rs",
         edits: &[(
-            "State::Due(number) => Some((surveyed.node, number)),",
-            "State::Due(number) if number == u64::MAX => Some((surveyed.node, number)),",
+            "State::Due(number) => Some((selected.node, number)),",
+            "State::Due(number) if number == u64::MAX => Some((selected.node, number)),",
         )],
         catchers: &[Catcher::Tests("quintet-daemonjob", "keeps_its_invariants"), Catcher::Search],
     },

@@ -9,12 +9,12 @@ use quintet_runtime::model::conditions;
 
 use crate::api::DaemonJob;
 use crate::deadline::deadline;
-use crate::eligibility::Verdict;
+use crate::eligibility::Eligibility;
 use crate::failure_policy::{Failures, failures};
 use crate::fleet::{Fleet, unhealthy_from_start};
 use crate::history::{History, histories};
 use crate::labels::pinned_to;
-use crate::node_state::{Cause, Failure, Judge, Reason, Standing, State, Surveyed, because, occupants};
+use crate::node_state::{Assessor, Cause, Failure, NodeAssessment, Reason, SelectedNode, State, occupants};
 use crate::observe::World;
 use crate::outcome::Rules;
 use crate::parallelism::take_turns;
@@ -65,7 +65,7 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     take_turns(&mut survey, job);
     if survey.ending.is_none() && survey.works() {
         let deadline = deadline(job, &survey, now);
-        survey.look_again(deadline);
+        survey.requeue_at(deadline);
     }
     survey
 }
@@ -79,29 +79,29 @@ fn hold(
     now: Timestamp,
 ) -> Option<Reason> {
     if job.spec.suspend == Some(true) {
-        return Some(because(Cause::Suspended, "spec.suspend is set"));
+        return Some(Reason::new(Cause::Suspended, "spec.suspend is set"));
     }
     if let Some(ending) = survey.ending {
-        return Some(because(ending.into(), "the run has ended"));
+        return Some(Reason::new(ending.into(), "the run has ended"));
     }
     if let Some(since) = world.clocks.untold_since() {
         let until = since.checked_add(UNTOLD).unwrap_or(now);
         if until <= now {
             let message = "the CustomResourceDefinition daemonjobs.dj.dysproz.io has no status.rollout: apply the \
                            definition of this version of Quintet (helm upgrade does)";
-            return Some(because(Cause::DefinitionOutdated, message));
+            return Some(Reason::new(Cause::DefinitionOutdated, message));
         }
-        survey.look_again(Some(until));
+        survey.requeue_at(Some(until));
     }
     if job.spec.paused == Some(true) {
-        return Some(because(Cause::Paused, "spec.paused is set"));
+        return Some(Reason::new(Cause::Paused, "spec.paused is set"));
     }
     if let Some(brake) = survey.failures.hold() {
         return Some(brake);
     }
     if let Some((message, until)) = &world.invalid_template {
-        survey.look_again(Some(*until));
-        return Some(because(Cause::TemplateInvalid, conditions::shorten(message.clone(), 256)));
+        survey.requeue_at(Some(*until));
+        return Some(Reason::new(Cause::TemplateInvalid, conditions::shorten(message.clone(), 256)));
     }
     if fleet.is_unhealthy(survey.unhealthy_from_start) && survey.unfinished() > 0 {
         let message = format!(
@@ -109,10 +109,10 @@ fn hold(
              when half of the other nodes are healthy. Repair or delete nodes",
             fleet.unhealthy, fleet.members, survey.unhealthy_from_start
         );
-        return Some(because(Cause::FleetUnhealthy, message));
+        return Some(Reason::new(Cause::FleetUnhealthy, message));
     }
     let is_terminating = world.refusals.namespace_terminating;
-    is_terminating.then(|| because(Cause::NamespaceTerminating, "the namespace is being deleted"))
+    is_terminating.then(|| Reason::new(Cause::NamespaceTerminating, "the namespace is being deleted"))
 }
 
 /// Sets the state of every selected node without regard to other nodes, and counts the failed nodes.
@@ -127,10 +127,10 @@ fn look_at_nodes(
     survey.again = None;
     survey.written_off.clear();
     let mut failures = failures(job, world, &survey.histories, &survey.key, survey.base, now);
-    // While suspended, nodes are judged as in the next run, which does not wait for earlier outcomes.
+    // While suspended, nodes are assessed as in the next run, which does not wait for earlier outcomes.
     let is_suspended = job.spec.suspend == Some(true);
     let key = Key { run: survey.key.run + u64::from(is_suspended), ..survey.key.clone() };
-    let judge = Judge {
+    let judge = Assessor {
         job,
         world,
         rules,
@@ -152,38 +152,38 @@ fn look_at_nodes(
     for (at, history) in survey.histories.nodes.iter().enumerate() {
         let Some(node) = history.node else { continue };
         let blocking = occupants[at];
-        let mut standing = judge.standing(node, history);
+        let mut assessment = judge.assessment(node, history);
         // While its pod runs, a node has not failed, except if the node was not Ready for too long.
         let is_lost =
-            standing.failure.as_ref().is_some_and(|failure| failure.reason().cause == Cause::NodeLost);
-        let is_tried = blocking.is_some_and(|judged| {
-            judged.is_counted() && !judged.recorded && judged.rollout == survey.key.rollout
+            assessment.failure.as_ref().is_some_and(|failure| failure.reason().cause == Cause::NodeLost);
+        let is_tried = blocking.is_some_and(|assessed| {
+            assessed.is_counted() && !assessed.recorded && assessed.rollout == survey.key.rollout
         });
         if is_tried
             && !is_lost
-            && !standing.is_written_off
-            && !matches!(standing.failure, Some(Failure::Recorded(_)))
+            && !assessment.is_written_off
+            && !matches!(assessment.failure, Some(Failure::Recorded(_)))
         {
-            standing.failure = None;
+            assessment.failure = None;
         }
-        written_off[at] = standing.is_written_off;
-        if let Some(failure) = &standing.failure {
-            failures.add(failure, *standing.verdict != Verdict::Run);
+        written_off[at] = assessment.is_written_off;
+        if let Some(failure) = &assessment.failure {
+            failures.add(failure, *assessment.eligibility != Eligibility::Run);
         } else {
             let is_lost = |since| history.is_record_lost_since(since, survey.key.rollout);
             failures.unrecorded += usize::from(braked_since.is_some_and(is_lost));
         }
-        let is_well = !standing.is_unhealthy && standing.suspect.is_none();
+        let is_well = !assessment.is_unhealthy && assessment.suspect.is_none();
         has_working_pod |= blocking.is_some() && is_well;
-        again = again.into_iter().chain(standing.again).min();
-        if node.meta.deleted.is_none() && standing.verdict.is_selected() {
-            let (state, until) = judge.state(node, history, &mut standing, blocking);
+        again = again.into_iter().chain(assessment.again).min();
+        if node.meta.deleted.is_none() && assessment.eligibility.is_selected() {
+            let (state, until) = judge.state(node, history, &mut assessment, blocking);
             again = again.into_iter().chain(until).min();
-            let holds_place = place_since(&failures, survey.key.rollout, history, &standing, &state);
-            let eligible = *standing.verdict == Verdict::Run;
+            let holds_slot = slot_since(&failures, survey.key.rollout, history, &assessment, &state);
+            let eligible = *assessment.eligibility == Eligibility::Run;
             is_selected[at] = true;
-            nodes.push(Surveyed { node, at, eligible, state, holds_place });
-        } else if standing.is_suspect() && blocking.is_none() {
+            nodes.push(SelectedNode { node, at, eligible, state, holds_slot });
+        } else if assessment.is_suspect() && blocking.is_none() {
             suspects_elsewhere.push(&node.meta.name);
         }
     }
@@ -191,40 +191,43 @@ fn look_at_nodes(
     // Ready nodes get their pods first. The sort is stable: the nodes are in the order of their names.
     nodes.sort_by_key(|one| !one.node.ready);
     let is_elsewhere = |at: &usize| occupants[*at].is_some() && !is_selected[*at] && !written_off[*at];
-    let of_gone_nodes = survey.pods().iter().filter(|judged| judged.on_at.is_none() && judged.occupies());
-    let of_gone_nodes: HashSet<&str> = of_gone_nodes.filter_map(|judged| pinned_to(judged.pod)).collect();
-    let elsewhere = (0..occupants.len()).filter(is_elsewhere).count() + of_gone_nodes.len();
+    let of_gone_nodes =
+        survey.pods().iter().filter(|assessed| assessed.on_at.is_none() && assessed.occupies());
+    let of_gone_nodes: HashSet<&str> = of_gone_nodes.filter_map(|assessed| pinned_to(assessed.pod)).collect();
+    let pods_elsewhere = (0..occupants.len()).filter(is_elsewhere).count() + of_gone_nodes.len();
     let mut has_pod = vec![false; occupants.len()];
-    let mut doubled = Vec::new();
-    for at in survey.pods().iter().filter(|judged| judged.is_counted()).filter_map(|judged| judged.on_at) {
+    let mut duplicates = Vec::new();
+    for at in
+        survey.pods().iter().filter(|assessed| assessed.is_counted()).filter_map(|assessed| assessed.on_at)
+    {
         if std::mem::replace(&mut has_pod[at], true) {
-            doubled.push(at);
+            duplicates.push(at);
         }
     }
     survey.failures = failures;
     survey.suspects_elsewhere = suspects_elsewhere;
-    survey.elsewhere = elsewhere;
+    survey.pods_elsewhere = pods_elsewhere;
     survey.has_working_pod = has_working_pod;
-    survey.doubled = doubled;
+    survey.duplicates = duplicates;
     survey.written_off = written_off;
     survey.nodes = nodes;
-    survey.look_again(again);
+    survey.requeue_at(again);
 }
 
 /// Since when a node holds a slot without a running pod. A suspect node does, and so does a node that waits
 /// for its retry under a failure policy that stops at failed nodes.
-fn place_since(
+fn slot_since(
     failures: &Failures,
     rollout: u64,
     history: &History<'_>,
-    standing: &Standing<'_>,
+    assessment: &NodeAssessment<'_>,
     state: &State,
 ) -> Option<Timestamp> {
     let latest = history.latest.as_ref();
-    if standing.is_suspect() {
+    if assessment.is_suspect() {
         return Some(latest.map_or(Timestamp::MIN, |latest| latest.ended));
     }
-    let retries = failures.retries_hold_places()
+    let retries = failures.retries_hold_slots()
         && matches!(state, State::Due(_) | State::Waiting(_))
         && latest.is_some_and(|latest| latest.has_failed_in(rollout));
     latest.filter(|_| retries).map(|latest| latest.ended)

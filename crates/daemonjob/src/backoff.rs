@@ -5,8 +5,8 @@ use quintet_runtime::model::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled, who
 use quintet_runtime::model::conditions;
 
 use crate::history::History;
-use crate::ledger::{Entry, Outcome, told_exit};
-use crate::node_state::{Cause, Reason, because, counted};
+use crate::ledger::{Entry, Outcome, exit_text};
+use crate::node_state::{Cause, Reason, counted};
 
 /// The reason why a node waits for its next attempt, and until when.
 pub(crate) fn backs_off(
@@ -24,18 +24,18 @@ pub(crate) fn backs_off(
         return None;
     }
     let at = whole_seconds(until);
-    let exit = told_exit(latest.exit.as_deref(), "; the last failure: ");
+    let exit = exit_text(latest.exit.as_deref(), "; the last failure: ");
     let reason = match (latest.outcome, &history.rejection) {
         (Outcome::Rejected, Some(words)) => {
             let message =
                 format!("the kubelet rejected pod {}: {words}; the manager retries at {at}", latest.pod);
-            because(Cause::Rejected, conditions::shorten(message, 256))
+            Reason::new(Cause::Rejected, conditions::shorten(message, 256))
         }
-        (Outcome::Rejected, None) => because(
+        (Outcome::Rejected, None) => Reason::new(
             Cause::Rejected,
             format!("the kubelet rejected pod {}; the manager retries at {at}", latest.pod),
         ),
-        _ => because(
+        _ => Reason::new(
             Cause::BackingOff,
             format!("the manager retries at {at}, after {}{exit}", counted(u64::from(tries), "attempt")),
         ),

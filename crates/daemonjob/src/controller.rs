@@ -289,14 +289,14 @@ fn wake_by_nodes(nodes: &Informer<Node>, objects: &Informer<DaemonJob>, waker: W
     nodes.subscribe(move |change| {
         let placements = placements.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, _) in placements.iter().filter(|(_, (_, placement))| concerns(placement, change)) {
-            waker.look_again(key.clone());
+            waker.enqueue_low_priority(key.clone());
         }
     });
 }
 
 /// Whether a change of a node may affect a template with these rules: the template selects the node, or did.
 fn concerns(placement: &Placement, change: &Change<'_, Node>) -> bool {
-    let selects = |node: &Node| placement.verdict(node).is_selected();
+    let selects = |node: &Node| placement.eligibility(node).is_selected();
     match change {
         // A node that is no longer selected may count as failed until it is Ready.
         Change::Applied { new, old, .. } => {

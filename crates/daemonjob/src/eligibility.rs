@@ -37,7 +37,7 @@ pub fn is_condition_taint(taint: &Taint) -> bool {
 
 /// Whether a node may have a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Eligibility {
     /// A pod may be created, and may continue.
     #[default]
     Run,
@@ -56,7 +56,7 @@ pub enum Why {
     Taint(Taint),
 }
 
-impl Verdict {
+impl Eligibility {
     /// Whether the template selects the node.
     pub fn is_selected(&self) -> bool {
         !matches!(self, Self::Continue(Why::NotSelected) | Self::Refuse(Why::NotSelected))
@@ -157,27 +157,27 @@ impl Placement {
         }
     }
 
-    /// The verdict on a node. A cordon does not count, because added tolerations cover its taint. The
+    /// The eligibility on a node. A cordon does not count, because added tolerations cover its taint. The
     /// deletion of the node does not count here either.
-    pub fn verdict(&self, node: &Node) -> Verdict {
+    pub fn eligibility(&self, node: &Node) -> Eligibility {
         let named = self.node_name.as_deref().is_none_or(|name| name == &*node.meta.name);
         let labelled =
             self.node_selector.iter().all(|(key, value)| node.meta.labels.get(key) == Some(value.as_str()));
         let required = self.required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(node)));
         if !(named && labelled && required) {
-            return Verdict::Refuse(Why::NotSelected);
+            return Eligibility::Refuse(Why::NotSelected);
         }
-        let mut verdict = Verdict::Run;
+        let mut eligibility = Eligibility::Run;
         for taint in node.taints.iter().filter(|taint| !self.tolerates(taint)) {
             match &*taint.effect {
-                "NoExecute" => return Verdict::Refuse(Why::Taint(taint.clone())),
-                "NoSchedule" if verdict == Verdict::Run => {
-                    verdict = Verdict::Continue(Why::Taint(taint.clone()));
+                "NoExecute" => return Eligibility::Refuse(Why::Taint(taint.clone())),
+                "NoSchedule" if eligibility == Eligibility::Run => {
+                    eligibility = Eligibility::Continue(Why::Taint(taint.clone()));
                 }
                 _ => {}
             }
         }
-        verdict
+        eligibility
     }
 
     /// The taints of a node that keep pods away.
@@ -397,10 +397,10 @@ mod tests {
         let node = node(json!({"metadata": {"name": "n", "labels": {
             "zone": "a", "cores": "8", "bare": "", "padded": "007",
             "greatest": "9223372036854775807", "too-great": "9223372036854775808"}}}));
-        match placement(spec).verdict(&node) {
-            Verdict::Run => true,
-            Verdict::Refuse(Why::NotSelected) => false,
-            verdict => panic!("{verdict:?} without a taint"),
+        match placement(spec).eligibility(&node) {
+            Eligibility::Run => true,
+            Eligibility::Refuse(Why::NotSelected) => false,
+            eligibility => panic!("{eligibility:?} without a taint"),
         }
     }
 
@@ -549,10 +549,10 @@ mod tests {
         let node = node(
             json!({"metadata": {"name": "n"}, "spec": {"taints": taints, "unschedulable": unschedulable}}),
         );
-        match placement(spec).verdict(&node) {
-            Verdict::Run => 'r',
-            Verdict::Continue(_) => 'c',
-            Verdict::Refuse(_) => 'n',
+        match placement(spec).eligibility(&node) {
+            Eligibility::Run => 'r',
+            Eligibility::Continue(_) => 'c',
+            Eligibility::Refuse(_) => 'n',
         }
     }
 
@@ -662,7 +662,7 @@ mod tests {
         let node = node(
             json!({"metadata": {"name": "n", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["f"]}}),
         );
-        assert_eq!(placement(&json!({})).verdict(&node), Verdict::Run);
+        assert_eq!(placement(&json!({})).eligibility(&node), Eligibility::Run);
     }
 
     #[rstest]
@@ -670,8 +670,10 @@ mod tests {
     #[case::the_one_that_evicts(json!([{"key": "k", "effect": "NoSchedule"}, {"key": "l", "effect": "NoExecute"}]), "l")]
     fn names_the_taint_that_decides(#[case] taints: Value, #[case] named: &str) {
         let node = node(json!({"metadata": {"name": "n"}, "spec": {"taints": taints}}));
-        let (Verdict::Continue(why) | Verdict::Refuse(why)) = placement(&json!({})).verdict(&node) else {
-            panic!("the verdict must be Continue or Refuse");
+        let (Eligibility::Continue(why) | Eligibility::Refuse(why)) =
+            placement(&json!({})).eligibility(&node)
+        else {
+            panic!("the eligibility must be Continue or Refuse");
         };
         assert!(matches!(why, Why::Taint(taint) if &*taint.key == named));
     }

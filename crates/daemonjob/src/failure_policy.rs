@@ -8,11 +8,11 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quintet_runtime::model::clock::whole_seconds;
-use quintet_runtime::model::int_or_percent::{Round, of_whole};
+use quintet_runtime::model::int_or_percent::{Round, scaled_value};
 
 use crate::api::{DaemonJob, FailurePolicyType};
 use crate::history::{Histories, gone_count, unusable_gone_lines};
-use crate::node_state::{Cause, Failure, Reason, because};
+use crate::node_state::{Cause, Failure, Reason};
 use crate::observe::World;
 use crate::rollout::{Key, rollout_before};
 
@@ -58,7 +58,7 @@ impl Failures {
     }
 
     /// Whether a node that waits for its retry keeps its slot.
-    pub fn retries_hold_places(&self) -> bool {
+    pub fn retries_hold_slots(&self) -> bool {
         self.type_ != FailurePolicyType::Continue
     }
 
@@ -77,7 +77,7 @@ impl Failures {
 
     /// The reason why no pods are created, with the numbers and the remedy.
     pub fn hold(&self) -> Option<Reason> {
-        self.brakes().then(|| because(Cause::MaxFailedNodesExceeded, self.message()))
+        self.brakes().then(|| Reason::new(Cause::MaxFailedNodesExceeded, self.message()))
     }
 
     /// The number of failed nodes, and the remedy.
@@ -106,7 +106,7 @@ impl Failures {
 /// The number of failed nodes that the failure policy tolerates, for this number of nodes.
 pub fn max_failed(job: &DaemonJob, base: usize) -> usize {
     let max = job.spec.failure_policy.as_ref().and_then(|policy| policy.max_failed_nodes.as_ref());
-    max.and_then(|max| of_whole(max, base, Round::Down)).unwrap_or(0)
+    max.and_then(|max| scaled_value(max, base, Round::Down)).unwrap_or(0)
 }
 
 /// Whether the failed nodes leave a DaemonJob Complete: with type Continue, within a limit of the user.

@@ -55,7 +55,7 @@ impl Fleet {
 /// Whether the fleet is unhealthy as a whole, before a reconcile decides whether a run begins.
 pub fn is_fleet_unhealthy(job: &DaemonJob, placement: &Placement, nodes: &[Arc<Node>]) -> bool {
     let start = job.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|start| start.0);
-    let nodes = nodes.iter().map(|node| (&**node, placement.verdict(node).is_selected()));
+    let nodes = nodes.iter().map(|node| (&**node, placement.eligibility(node).is_selected()));
     let fleet = Fleet::of(nodes, placement, start);
     fleet.is_unhealthy(unhealthy_from_start(job, false, fleet))
 }

@@ -11,14 +11,14 @@ use quintet_runtime::model::core_types::{Node, Phase, Pod};
 
 use crate::api::DaemonJob;
 use crate::clocks::Clocks;
-use crate::eligibility::{Placement, Verdict};
+use crate::eligibility::{Eligibility, Placement};
 use crate::labels::{
     BOOT_ID_ANNOTATION, MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, NODE_UID_LABEL, RUN_ANNOTATION,
     hash_of, number_of, numbered, pinned_to,
 };
 use crate::ledger::{Attempt, Ended, Entry, Outcome, SHARDS, Unusable, id_digest, shard_of, still_counts};
 use crate::observe::World;
-use crate::outcome::{self, DeletedFor, Fate, Rules};
+use crate::outcome::{self, DeletedFor, PodOutcome, Rules};
 use crate::rollout::{Key, rollout_of};
 
 /// Condition of a pod that Kubernetes disrupts (KEP-3329).
@@ -27,11 +27,11 @@ const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// A pod and its meaning.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is another fact about the pod")]
-pub struct Judged<'a> {
+pub struct AssessedPod<'a> {
     /// The pod.
     pub pod: &'a Arc<Pod>,
     /// The index in [`Histories::nodes`] of the node that the pod counts for, if the node exists.
-    pub home: Option<usize>,
+    pub target: Option<usize>,
     /// The index in [`Histories::nodes`] of the existing node whose name the pod occupies. It is the node of
     /// its label, or else the node that has the name [`pinned_to`] now.
     pub on_at: Option<usize>,
@@ -48,14 +48,14 @@ pub struct Judged<'a> {
     /// The reason for its deletion, from its annotation.
     pub deleted_for: Option<DeletedFor>,
     /// The result of the pod so far.
-    pub fate: Fate,
+    pub fate: PodOutcome,
     /// Whether the ledger has its outcome.
     pub recorded: bool,
     /// Whether the kubelet has restarted its containers too often.
     pub exhausted: bool,
 }
 
-impl Judged<'_> {
+impl AssessedPod<'_> {
     /// Whether it has not ended.
     pub fn is_running(&self) -> bool {
         !self.phase.has_ended()
@@ -68,7 +68,7 @@ impl Judged<'_> {
 
     /// Whether it occupies its node's name: it runs, or may run later.
     pub fn occupies(&self) -> bool {
-        self.is_running() && self.fate == Fate::Open
+        self.is_running() && self.fate == PodOutcome::Open
     }
 
     /// Whether its containers run, or may have run, on a node that was Ready when the pod was created.
@@ -111,7 +111,7 @@ pub struct History<'a> {
     /// The node.
     pub node: Option<&'a Arc<Node>>,
     /// Whether the node may have a pod.
-    pub verdict: Verdict,
+    pub eligibility: Eligibility,
     /// Its line in the ledger.
     pub recorded: Option<&'a Entry>,
     /// The ledger line and the pods together. The higher pod number wins.
@@ -177,15 +177,15 @@ pub struct Histories<'a> {
     /// The deleted nodes, by UID.
     pub gone: HashMap<&'a str, GoneNode<'a>>,
     /// The pods, by node and number.
-    pub pods: Vec<Judged<'a>>,
+    pub pods: Vec<AssessedPod<'a>>,
     by_uid: HashMap<&'a str, usize>,
 }
 
 impl<'a> Histories<'a> {
     fn new(world: &'a World, placement: &Placement) -> Self {
         let history = |node: &'a Arc<Node>| {
-            let verdict = placement.verdict(node);
-            History { node: Some(node), verdict, ..History::default() }
+            let eligibility = placement.eligibility(node);
+            History { node: Some(node), eligibility, ..History::default() }
         };
         let nodes = world.nodes.iter().map(history).collect();
         let by_uid = world.nodes.iter().enumerate().map(|(at, node)| (&*node.meta.uid, at)).collect();
@@ -204,17 +204,17 @@ impl<'a> Histories<'a> {
 
     /// The existing nodes, and whether the template selects them.
     pub fn selection(&self) -> impl Iterator<Item = (&'a Node, bool)> {
-        self.nodes.iter().filter_map(|history| Some((&**history.node?, history.verdict.is_selected())))
+        self.nodes.iter().filter_map(|history| Some((&**history.node?, history.eligibility.is_selected())))
     }
 
     /// The history of the node that a pod counts for.
-    pub fn of_home(&self, judged: &Judged<'_>) -> Option<&History<'a>> {
-        judged.home.map(|home| &self.nodes[home])
+    pub fn of_target(&self, assessed: &AssessedPod<'_>) -> Option<&History<'a>> {
+        assessed.target.map(|target| &self.nodes[target])
     }
 
     /// The UID of the node that a pod counts for.
-    pub fn home_uid(&self, judged: &Judged<'_>) -> Option<&'a str> {
-        Some(&self.of_home(judged)?.node?.meta.uid)
+    pub fn target_uid(&self, assessed: &AssessedPod<'_>) -> Option<&'a str> {
+        Some(&self.of_target(assessed)?.node?.meta.uid)
     }
 }
 
@@ -227,7 +227,7 @@ pub fn histories<'a>(
     now: Timestamp,
 ) -> Histories<'a> {
     let mut all = Histories::new(world, rules.placement());
-    all.pods = judged_pods(world, &all.by_uid, key);
+    all.pods = assessed_pods(world, &all.by_uid, key);
     let known = world.shards().filter(|shard| shard.is_known_format());
     for (uid, line) in known.flat_map(|shard| shard.entries.iter()) {
         match (all.by_uid.get(&**uid).map(|at| &mut all.nodes[*at]), line) {
@@ -249,17 +249,17 @@ pub fn histories<'a>(
     mark_unread_shards(job, world, &mut all.nodes);
     let Histories { nodes, gone, pods, .. } = &mut all;
     let mut homeless = History::default();
-    for judged in pods {
-        let history = match judged.home {
-            Some(home) => &mut nodes[home],
+    for assessed in pods {
+        let history = match assessed.target {
+            Some(target) => &mut nodes[target],
             None => &mut homeless,
         };
-        fold(history, judged, rules, &world.clocks, key, now);
-        if judged.home.is_none()
-            && let Some(uid) = judged.pod.label(NODE_UID_LABEL)
+        fold(history, assessed, rules, &world.clocks, key, now);
+        if assessed.target.is_none()
+            && let Some(uid) = assessed.pod.label(NODE_UID_LABEL)
         {
             let gone = gone.entry(uid).or_default();
-            fold_gone(gone, judged, rules, &world.clocks, key, now);
+            fold_gone(gone, assessed, rules, &world.clocks, key, now);
         }
     }
     for history in nodes {
@@ -277,13 +277,13 @@ pub fn histories<'a>(
         }
     }
     for (uid, gone) in gone {
-        judge_gone(gone, world.clocks.is_leaving(uid), rules, key, now);
+        assess_gone(gone, world.clocks.is_leaving(uid), rules, key, now);
     }
     all
 }
 
 /// The pods, by node and number, before their fates are known.
-fn judged_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key) -> Vec<Judged<'a>> {
+fn assessed_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key) -> Vec<AssessedPod<'a>> {
     let mut by_name: Option<HashMap<&str, usize>> = None;
     let mut named = |name: &str| {
         let all = || world.nodes.iter().enumerate().map(|(at, node)| (&*node.meta.name, at)).collect();
@@ -300,10 +300,11 @@ fn judged_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key
     let judge = |(pod, uid): (&'a Arc<Pod>, Option<&str>)| {
         let own = uid.and_then(|uid| by_uid.get(uid).copied());
         let on_at = own.or_else(|| named(pinned_to(pod)?));
-        let home = on_at.filter(|at| own.is_some() || is_renewed(pod, uid, &world.nodes[*at]) == Some(true));
-        Judged {
+        let target =
+            on_at.filter(|at| own.is_some() || is_renewed(pod, uid, &world.nodes[*at]) == Some(true));
+        AssessedPod {
             pod,
-            home,
+            target,
             on_at,
             number: number_of(pod),
             rollout: rollout_of(pod, key),
@@ -311,15 +312,15 @@ fn judged_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key
             phase: pod.phase,
             is_deleted: pod.meta.deleted.is_some(),
             deleted_for: DeletedFor::of(pod),
-            fate: Fate::Open,
+            fate: PodOutcome::Open,
             recorded: false,
             exhausted: false,
         }
     };
     // A short loop lets the processor load many pods at the same time.
     let uids: Vec<Option<&str>> = world.pods.iter().map(|pod| pod.label(NODE_UID_LABEL)).collect();
-    let pods: Vec<Judged<'_>> = world.pods.iter().zip(uids).map(judge).collect();
-    let key = |at: usize| (pods[at].home, pods[at].number);
+    let pods: Vec<AssessedPod<'_>> = world.pods.iter().zip(uids).map(judge).collect();
+    let key = |at: usize| (pods[at].target, pods[at].number);
     // The pods are large, so their indexes are sorted first.
     let mut order: Vec<(_, usize)> = (0..pods.len()).map(|at| (key(at), at)).collect();
     order.sort_unstable();
@@ -329,7 +330,7 @@ fn judged_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key
 /// Judges one pod, after the pods with lower numbers.
 fn fold<'a>(
     history: &mut History<'a>,
-    judged: &mut Judged<'a>,
+    assessed: &mut AssessedPod<'a>,
     rules: &Rules<'_>,
     clocks: &Clocks,
     key: &Key,
@@ -337,33 +338,34 @@ fn fold<'a>(
 ) {
     let node = history.node.map(|node| &**node);
     let before = history.latest.as_deref().or(history.recorded);
-    let same = before.filter(|before| before.counts_on(judged.rollout));
+    let same = before.filter(|before| before.counts_on(assessed.rollout));
     let failures = same.map_or(0, |before| before.failures);
-    judged.recorded = history.recorded.is_some_and(|recorded| judged.number <= recorded.pod);
-    judged.fate = if judged.recorded {
+    assessed.recorded = history.recorded.is_some_and(|recorded| assessed.number <= recorded.pod);
+    assessed.fate = if assessed.recorded {
         // The ledger has the outcome, so the first sight of its end no longer matters.
-        rules.fate(judged.pod, failures, false)
+        rules.fate(assessed.pod, failures, false)
     } else {
         let is_kept_away = node.is_some_and(|node| rules.keeps_away(node));
-        fate(judged.pod, failures, is_kept_away, rules, clocks)
+        fate(assessed.pod, failures, is_kept_away, rules, clocks)
     };
-    judged.exhausted = judged.fate == Fate::Open && rules.restarts_too_often(judged.pod, failures);
-    history.number = history.number.max(judged.number);
-    history.rejection = judged.pod.rejection.as_deref();
-    history.is_superseded |= match judged.fate {
-        Fate::Open => judged.is_running(),
-        Fate::NeverRan => false,
-        Fate::Ended { outcome, .. } => outcome == Outcome::Succeeded && judged.is_current,
+    assessed.exhausted =
+        assessed.fate == PodOutcome::Open && rules.restarts_too_often(assessed.pod, failures);
+    history.number = history.number.max(assessed.number);
+    history.rejection = assessed.pod.rejection.as_deref();
+    history.is_superseded |= match assessed.fate {
+        PodOutcome::Open => assessed.is_running(),
+        PodOutcome::NeverRan => false,
+        PodOutcome::Ended { outcome, .. } => outcome == Outcome::Succeeded && assessed.is_current,
     };
-    if judged.recorded {
+    if assessed.recorded {
         return;
     }
     // No Ready node is suspect.
-    if node.is_none_or(|node| !node.ready) && judged.makes_suspect() {
-        history.risky_pod = Some(judged.rollout);
+    if node.is_none_or(|node| !node.ready) && assessed.makes_suspect() {
+        history.risky_pod = Some(assessed.rollout);
     }
-    if judged.home.is_some()
-        && let Some(ended) = ended(judged, node, key, clocks, now)
+    if assessed.target.is_some()
+        && let Some(ended) = ended(assessed, node, key, clocks, now)
     {
         history.latest = Some(Latest::Owed(Box::new(Entry::after(before, ended))));
     }
@@ -371,14 +373,14 @@ fn fold<'a>(
 
 /// The record of an ended pod, whether its node exists or not. None if the pod has not ended or never ran.
 fn ended(
-    judged: &Judged<'_>,
+    assessed: &AssessedPod<'_>,
     node: Option<&Node>,
     key: &Key,
     clocks: &Clocks,
     now: Timestamp,
 ) -> Option<Ended> {
-    let Fate::Ended { outcome, failures, at } = judged.fate else { return None };
-    let pod = judged.pod;
+    let PodOutcome::Ended { outcome, failures, at } = assessed.fate else { return None };
+    let pod = assessed.pod;
     let sight = clocks.sight(&pod.meta.uid);
     let saw_ready = sight.is_some_and(|sight| sight.is_clear);
     let id = |annotation| pod.meta.annotations.get(annotation).map(id_digest).unwrap_or_default();
@@ -386,9 +388,9 @@ fn ended(
     Some(Ended {
         node: node.map(|node| &*node.meta.name).or_else(|| pinned_to(pod)).unwrap_or_default().into(),
         hash: hash_of(pod, &key.hash).into(),
-        rollout: judged.rollout,
+        rollout: assessed.rollout,
         run: numbered(pod, RUN_ANNOTATION).unwrap_or(key.run),
-        pod: judged.number,
+        pod: assessed.number,
         outcome,
         failures,
         exit: (failures > 0).then(|| outcome::exit(pod).into()),
@@ -408,7 +410,7 @@ fn ended(
 
 /// The fate of a pod when a reconcile first saw its end. A later deletion, disruption or cordon has no
 /// effect.
-fn fate(pod: &Pod, failures: u32, is_kept_away: bool, rules: &Rules<'_>, clocks: &Clocks) -> Fate {
+fn fate(pod: &Pod, failures: u32, is_kept_away: bool, rules: &Rules<'_>, clocks: &Clocks) -> PodOutcome {
     let Some(sight) = clocks.sight(&pod.meta.uid) else { return rules.fate(pod, failures, is_kept_away) };
     let is_deleted_since = !sight.was_deleted && pod.meta.deleted.is_some();
     let is_disrupted_since = !sight.was_disrupted && pod.disrupted;
@@ -431,35 +433,35 @@ fn fate(pod: &Pod, failures: u32, is_kept_away: bool, rules: &Rules<'_>, clocks:
 /// Folds a pod into the history of its deleted node.
 fn fold_gone<'a>(
     gone: &mut GoneNode<'a>,
-    judged: &mut Judged<'a>,
+    assessed: &mut AssessedPod<'a>,
     rules: &Rules<'_>,
     clocks: &Clocks,
     key: &Key,
     now: Timestamp,
 ) {
     gone.has_pods = true;
-    judged.recorded = gone.recorded.is_some_and(|recorded| judged.number <= recorded.pod);
+    assessed.recorded = gone.recorded.is_some_and(|recorded| assessed.number <= recorded.pod);
     if gone.recorded.is_some_and(|recorded| recorded.gone.is_some()) {
-        judged.recorded = true;
+        assessed.recorded = true;
     }
-    if judged.recorded {
+    if assessed.recorded {
         return;
     }
     let before = gone.owed.as_ref().or(gone.recorded);
-    let same = before.filter(|before| before.counts_on(judged.rollout));
+    let same = before.filter(|before| before.counts_on(assessed.rollout));
     let failures = same.map_or(0, |before| before.failures);
-    judged.fate = fate(judged.pod, failures, false, rules, clocks);
-    if judged.makes_suspect() {
-        let running = Fate::Ended { outcome: Outcome::NodeDeleted, failures: 0, at: now };
-        let as_ended = Judged { fate: running, ..judged.clone() };
+    assessed.fate = fate(assessed.pod, failures, false, rules, clocks);
+    if assessed.makes_suspect() {
+        let running = PodOutcome::Ended { outcome: Outcome::NodeDeleted, failures: 0, at: now };
+        let as_ended = AssessedPod { fate: running, ..assessed.clone() };
         gone.owed = ended(&as_ended, None, key, clocks, now).map(|ended| Entry::after(before, ended));
-    } else if let Some(ended) = ended(judged, None, key, clocks, now) {
+    } else if let Some(ended) = ended(assessed, None, key, clocks, now) {
         gone.owed = Some(Entry::after(before, ended));
     }
 }
 
 /// Decides whether a deleted node counts as failed, and the line that this requires.
-fn judge_gone(gone: &mut GoneNode<'_>, is_leaving: bool, rules: &Rules<'_>, key: &Key, now: Timestamp) {
+fn assess_gone(gone: &mut GoneNode<'_>, is_leaving: bool, rules: &Rules<'_>, key: &Key, now: Timestamp) {
     if let Some(recorded) = gone.recorded
         && let Some(since) = recorded.gone
     {

@@ -285,7 +285,7 @@ impl Entry {
 
 /// The end of the last failed pod in a record, after these words, for messages: `exit 1 (Error)`, or only the
 /// reason without a container's end. Nothing if there is no such end.
-pub fn told_exit(exit: Option<&str>, before: &str) -> impl fmt::Display {
+pub fn exit_text(exit: Option<&str>, before: &str) -> impl fmt::Display {
     let exit = exit.and_then(|exit| exit.split_once('/'));
     fmt::from_fn(move |f| match exit {
         Some(("", reason)) => write!(f, "{before}{reason}"),

@@ -14,9 +14,9 @@ use quintet_runtime::model::resource::PODS;
 
 use crate::api::{DaemonJob, LateNodes, RerunOn, UnhealthyPolicy};
 use crate::backoff::backs_off;
-use crate::eligibility::Verdict;
-use crate::history::{Histories, History, Judged};
-use crate::ledger::{Outcome, id_digest, told_exit};
+use crate::eligibility::Eligibility;
+use crate::history::{AssessedPod, Histories, History};
+use crate::ledger::{Outcome, exit_text, id_digest};
 use crate::observe::World;
 use crate::outcome::{Exceeded, Rules};
 use crate::rollout::{Ending, Key, was_finished};
@@ -107,7 +107,7 @@ impl Cause {
     }
 
     /// Whether the failure is provisional: it ends when the node can be retried or is Ready.
-    pub fn heals(self) -> bool {
+    pub fn is_provisional(self) -> bool {
         matches!(self, Self::FailedAndGone | Self::NodeLost)
     }
 
@@ -134,6 +134,12 @@ pub struct Reason {
     pub cause: Cause,
     /// The message.
     pub message: Message,
+}
+
+impl Reason {
+    pub(crate) fn new(cause: Cause, message: impl Into<Message>) -> Self {
+        Self { cause, message: message.into() }
+    }
 }
 
 /// A message for users. The status lists few nodes, so a frequent message is formatted only when it is shown.
@@ -178,12 +184,12 @@ impl fmt::Display for Message {
                 write!(
                     f,
                     "a rule of podFailurePolicy failed the node at pod {pod}{}",
-                    told_exit(exit, ", with ")
+                    exit_text(exit, ", with ")
                 )
             }
             Exceeded::BackoffLimit(limit) => {
                 let failures = counted(times, "failure");
-                let exit = told_exit(exit, ", with ");
+                let exit = exit_text(exit, ", with ");
                 write!(f, "{failures}, backoffLimit allows {limit}; the last pod was {pod}{exit}")
             }
             Exceeded::DisruptionLimit(limit) => {
@@ -201,10 +207,6 @@ pub(crate) fn counted(count: u64, noun: &str) -> impl fmt::Display {
         (_, Some(stem)) => write!(f, "{count} {stem}ies"),
         (_, None) => write!(f, "{count} {noun}s"),
     })
-}
-
-pub(crate) fn because(cause: Cause, message: impl Into<Message>) -> Reason {
-    Reason { cause, message: message.into() }
 }
 
 /// Why a node counts as failed.
@@ -227,7 +229,7 @@ impl Failure {
 
 /// A selected node.
 #[derive(Clone, Debug)]
-pub struct Surveyed<'a> {
+pub struct SelectedNode<'a> {
     /// The node.
     pub node: &'a Arc<Node>,
     /// Its index in [`Histories::nodes`](crate::history::Histories::nodes).
@@ -237,7 +239,7 @@ pub struct Surveyed<'a> {
     /// Its state.
     pub state: State,
     /// Since when it holds a slot without a running pod. It gets its pod before nodes without a slot.
-    pub holds_place: Option<Timestamp>,
+    pub holds_slot: Option<Timestamp>,
 }
 
 /// The name of a node's pod. It is deterministic, so that a second creation fails with AlreadyExists.
@@ -276,7 +278,7 @@ pub fn node_lost_after(job: &DaemonJob) -> SignedDuration {
 
 /// The input for the judgement of nodes.
 #[derive(Clone, Copy)]
-pub(crate) struct Judge<'s> {
+pub(crate) struct Assessor<'s> {
     pub job: &'s DaemonJob,
     pub world: &'s World,
     pub rules: &'s Rules<'s>,
@@ -290,8 +292,8 @@ pub(crate) struct Judge<'s> {
 
 /// The judgement of a node before its pods count.
 #[derive(Debug)]
-pub(crate) struct Standing<'h> {
-    pub verdict: &'h Verdict,
+pub(crate) struct NodeAssessment<'h> {
+    pub eligibility: &'h Eligibility,
     pub is_unhealthy: bool,
     /// The rollout of the attempt after which the node has not been Ready.
     pub suspect: Option<u64>,
@@ -303,7 +305,7 @@ pub(crate) struct Standing<'h> {
     pub again: Option<Timestamp>,
 }
 
-impl Standing<'_> {
+impl NodeAssessment<'_> {
     /// Whether the node is suspect and not lost. It keeps its slot until it is Ready.
     pub fn is_suspect(&self) -> bool {
         self.suspect.is_some() && !self.is_written_off
@@ -316,31 +318,37 @@ fn passed(since: Timestamp, after: SignedDuration, now: Timestamp) -> Result<(),
     if until <= now { Ok(()) } else { Err(until) }
 }
 
-impl Judge<'_> {
+impl Assessor<'_> {
     /// The judgement of an existing node.
-    pub fn standing<'h>(&self, node: &Node, history: &'h History<'_>) -> Standing<'h> {
+    pub fn assessment<'h>(&self, node: &Node, history: &'h History<'_>) -> NodeAssessment<'h> {
         let placement = self.rules.placement();
-        let verdict = &history.verdict;
-        let is_unhealthy = verdict.taint().is_some() && placement.is_unhealthy(node);
+        let eligibility = &history.eligibility;
+        let is_unhealthy = eligibility.taint().is_some() && placement.is_unhealthy(node);
         let suspect = history.suspect_rollout();
-        let mut standing =
-            Standing { verdict, is_unhealthy, suspect, is_written_off: false, failure: None, again: None };
+        let mut assessment = NodeAssessment {
+            eligibility,
+            is_unhealthy,
+            suspect,
+            is_written_off: false,
+            failure: None,
+            again: None,
+        };
         let after = node_lost_after(self.job);
         let uid = &*node.meta.uid;
         let mut is_over = |since: Timestamp| {
             let over = self.has_been(since, after);
-            standing.again = standing.again.into_iter().chain(over.err().flatten()).min();
+            assessment.again = assessment.again.into_iter().chain(over.err().flatten()).min();
             over.is_ok()
         };
         let clocks = &self.world.clocks;
         let is_lost = suspect.is_some() && is_over(clocks.not_ready_since(uid, self.now));
         let is_long_unhealthy = is_unhealthy && is_over(clocks.unhealthy_since(uid, self.now));
         // A pod on a node that is Ready again runs, even if the taint still exists.
-        standing.is_written_off = is_lost || is_long_unhealthy && !node.ready;
+        assessment.is_written_off = is_lost || is_long_unhealthy && !node.ready;
         // A new leader cannot know how long the node has been not Ready. The rollout may have stopped for it.
         let inherited = clocks.is_inherited(uid);
-        standing.failure = self.recorded_failure(history);
-        if standing.failure.is_none()
+        assessment.failure = self.recorded_failure(history);
+        if assessment.failure.is_none()
             && (is_lost || inherited && suspect.is_some())
             && suspect == Some(self.key.rollout)
             && !clocks.is_leaving(uid)
@@ -352,16 +360,17 @@ impl Judge<'_> {
                     .to_owned()
             };
             let message = format!("{message}; it recovers when the node is Ready");
-            standing.failure = Some(Failure::Provisional(because(Cause::NodeLost, message)));
+            assessment.failure = Some(Failure::Provisional(Reason::new(Cause::NodeLost, message)));
         }
         let has_failed = history.latest.as_ref().is_some_and(|latest| latest.has_failed_in(self.key.rollout));
-        if standing.failure.is_none() && has_failed {
+        if assessment.failure.is_none() && has_failed {
             let is_gone = is_long_unhealthy || inherited && is_unhealthy;
-            standing.failure = self.failed_and_gone(node, history, &standing, is_gone);
+            assessment.failure = self.failed_and_gone(node, history, &assessment, is_gone);
             let until = self.rejected_until(history);
-            standing.again = standing.again.into_iter().chain(until.filter(|until| *until > self.now)).min();
+            assessment.again =
+                assessment.again.into_iter().chain(until.filter(|until| *until > self.now)).min();
         }
-        standing
+        assessment
     }
 
     /// A failure that no later change of the node ends.
@@ -374,7 +383,7 @@ impl Judge<'_> {
             Exceeded::DisruptionLimit(_) => (Cause::DisruptionLimitExceeded, latest.disruptions),
         };
         let message = Message::Exceeded { limit, times, pod: latest.pod, exit: latest.exit.clone() };
-        Some(Failure::Recorded(because(cause, message)))
+        Some(Failure::Recorded(Reason::new(cause, message)))
     }
 
     /// A node whose last attempt failed and that cannot be retried now.
@@ -382,21 +391,21 @@ impl Judge<'_> {
         &self,
         node: &Node,
         history: &History<'_>,
-        standing: &Standing<'_>,
+        assessment: &NodeAssessment<'_>,
         is_long_unhealthy: bool,
     ) -> Option<Failure> {
-        let why = match standing.verdict {
+        let why = match assessment.eligibility {
             _ if node.meta.deleted.is_some() => "its Node is being deleted".to_owned(),
-            Verdict::Run => self.given_up(history)?.message.to_string(),
-            verdict if !verdict.is_selected() => "the template no longer selects the node".to_owned(),
+            Eligibility::Run => self.given_up(history)?.message.to_string(),
+            eligibility if !eligibility.is_selected() => "the template no longer selects the node".to_owned(),
             _ if self.rules.placement().is_tainted(node) || is_long_unhealthy => {
-                not_tolerated(standing.verdict.taint()?)
+                not_tolerated(assessment.eligibility.taint()?)
             }
             _ => return None,
         };
-        let exit = told_exit(history.latest.as_deref()?.exit.as_deref(), " with ");
+        let exit = exit_text(history.latest.as_deref()?.exit.as_deref(), " with ");
         let message = format!("a pod failed here{exit}, and the node cannot be retried: {why}");
-        Some(Failure::Provisional(because(Cause::FailedAndGone, message)))
+        Some(Failure::Provisional(Reason::new(Cause::FailedAndGone, message)))
     }
 
     /// The state of a selected node, and when time alone would change it.
@@ -404,36 +413,36 @@ impl Judge<'_> {
         &self,
         node: &Node,
         history: &History<'_>,
-        standing: &mut Standing<'_>,
-        blocking: Option<&Judged<'_>>,
+        assessment: &mut NodeAssessment<'_>,
+        blocking: Option<&AssessedPod<'_>>,
     ) -> (State, Option<Timestamp>) {
         let state = |state| (state, None);
         let is_done = is_done(history, &self.key.hash, self.job, node);
-        let shows = match &standing.failure {
+        let shows = match &assessment.failure {
             Some(Failure::Provisional(reason)) => {
-                reason.cause == Cause::NodeLost || blocking.is_none() || standing.is_written_off
+                reason.cause == Cause::NodeLost || blocking.is_none() || assessment.is_written_off
             }
             Some(Failure::Recorded(_)) => !is_done && blocking.is_none(),
             None => false,
         };
-        if let Some(failure) = standing.failure.take_if(|_| shows) {
+        if let Some(failure) = assessment.failure.take_if(|_| shows) {
             let (Failure::Recorded(reason) | Failure::Provisional(reason)) = failure;
             return state(State::Failed(reason));
         }
-        if standing.is_suspect() {
+        if assessment.is_suspect() {
             let counts =
-                standing.suspect == Some(self.key.rollout) && !self.world.clocks.is_leaving(&node.meta.uid);
+                assessment.suspect == Some(self.key.rollout) && !self.world.clocks.is_leaving(&node.meta.uid);
             return state(State::Waiting(self.suspect(history, blocking, counts)));
         }
-        let blocking = blocking.filter(|judged| {
+        let blocking = blocking.filter(|assessed| {
             // A pod of the current template on a done node is superfluous.
-            !is_done || !judged.is_current
+            !is_done || !assessed.is_current
         });
-        if let Some(judged) = blocking {
-            if standing.is_written_off {
-                return state(State::Skipped(Self::kept_away(standing)));
+        if let Some(assessed) = blocking {
+            if assessment.is_written_off {
+                return state(State::Skipped(Self::kept_away(assessment)));
             }
-            return state(occupied(judged));
+            return state(occupied(assessed));
         }
         if is_done {
             return state(State::Done);
@@ -446,8 +455,8 @@ impl Judge<'_> {
         {
             return state(State::Skipped(reason));
         }
-        if *standing.verdict != Verdict::Run {
-            let (state, until) = self.away(node, history, standing);
+        if *assessment.eligibility != Eligibility::Run {
+            let (state, until) = self.away(node, history, assessment);
             let is_tainted = self.rules.placement().is_tainted(node);
             let given_up_at = self.rejected_until(history).filter(|_| !is_tainted);
             return (state, until.into_iter().chain(given_up_at).min());
@@ -456,15 +465,15 @@ impl Judge<'_> {
     }
 
     /// Why a suspect node waits.
-    fn suspect(&self, history: &History<'_>, blocking: Option<&Judged<'_>>, counts: bool) -> Reason {
+    fn suspect(&self, history: &History<'_>, blocking: Option<&AssessedPod<'_>>, counts: bool) -> Reason {
         let after = node_lost_after(self.job).as_secs();
         let last = history.latest.as_ref().map_or(0, |latest| latest.pod);
         let since = blocking.map_or_else(
             || format!("since its pod {last} ran"),
-            |judged| format!("while {} runs here", judged.pod.meta.name),
+            |assessed| format!("while {} runs here", assessed.pod.meta.name),
         );
         let then = if counts { "counts as failed" } else { "gives up its slot" };
-        because(
+        Reason::new(
             Cause::NotReadySinceAttempt,
             format!("the node has not been Ready {since}; it {then} after {after} s"),
         )
@@ -474,7 +483,7 @@ impl Judge<'_> {
     fn late(&self, node: &Node) -> Option<Reason> {
         let is_late = node.meta.created.is_some_and(|created| created > self.start);
         let is_ignored = is_late && self.job.spec.late_nodes == Some(LateNodes::Ignore);
-        is_ignored.then(|| because(Cause::Late, "the node was created after the run started"))
+        is_ignored.then(|| Reason::new(Cause::Late, "the node was created after the run started"))
     }
 
     /// A node whose pod did not start in time in this run.
@@ -491,7 +500,7 @@ impl Judge<'_> {
         } else {
             return None;
         };
-        Some(because(Cause::PendingDeadlineExceeded, message))
+        Some(Reason::new(Cause::PendingDeadlineExceeded, message))
     }
 
     /// When the manager skips a node whose pods the kubelet rejected in this run.
@@ -505,14 +514,14 @@ impl Judge<'_> {
     fn unrecorded(&self, history: &History<'_>) -> Option<Reason> {
         let current = history.latest.as_ref().filter(|latest| latest.rollout == self.key.rollout);
         if history.unknown {
-            return Some(because(
+            return Some(Reason::new(
                 Cause::LedgerFormat,
                 "the record of this node is in a format of another version of Quintet: upgrade Quintet, or delete the \
                  ConfigMap of an older format",
             ));
         }
         if history.lost || current.is_some_and(|latest| latest.outcome == Outcome::RecordLost) {
-            return Some(because(
+            return Some(Reason::new(
                 Cause::RecordLost,
                 "the record of this node is lost; set spec.retryToken to a new value to run it again",
             ));
@@ -525,9 +534,9 @@ impl Judge<'_> {
         &self,
         node: &Node,
         history: &History<'_>,
-        standing: &Standing<'_>,
+        assessment: &NodeAssessment<'_>,
     ) -> (State, Option<Timestamp>) {
-        let reason = Self::kept_away(standing);
+        let reason = Self::kept_away(assessment);
         if self.rules.placement().is_tainted(node) {
             return (State::Skipped(reason), None);
         }
@@ -559,17 +568,17 @@ impl Judge<'_> {
         passed(since, after, self.now).map_err(Some)
     }
 
-    fn kept_away(standing: &Standing<'_>) -> Reason {
-        let Some(taint) = standing.verdict.taint() else {
-            return because(Cause::Unhealthy, "the node is not Ready");
+    fn kept_away(assessment: &NodeAssessment<'_>) -> Reason {
+        let Some(taint) = assessment.eligibility.taint() else {
+            return Reason::new(Cause::Unhealthy, "the node is not Ready");
         };
         let cause = match &*taint.key {
             "node.kubernetes.io/not-ready" => Cause::NotReady,
             "node.kubernetes.io/unreachable" => Cause::Unreachable,
-            _ if standing.is_unhealthy => Cause::Unhealthy,
+            _ if assessment.is_unhealthy => Cause::Unhealthy,
             _ => Cause::Tainted,
         };
-        because(cause, not_tolerated(taint))
+        Reason::new(cause, not_tolerated(taint))
     }
 
     /// The state of a node that may have a pod and has none.
@@ -583,7 +592,7 @@ impl Judge<'_> {
             && node.unschedulable
         {
             let message = format!("pod {} was disrupted and the node is cordoned", latest.pod);
-            return (State::Waiting(because(Cause::Cordoned, message)), skipped_at);
+            return (State::Waiting(Reason::new(Cause::Cordoned, message)), skipped_at);
         }
         let sooner = |until: Timestamp| Some(skipped_at.map_or(until, |at| at.min(until)));
         if let Some((reason, until)) = current.and_then(|latest| backs_off(latest, history, self.now)) {
@@ -597,7 +606,7 @@ impl Judge<'_> {
                 Cause::FailedCreate
             };
             let message = conditions::shorten(refusal.message.clone(), 256);
-            return (State::Waiting(because(cause, message)), sooner(refusal.until));
+            return (State::Waiting(Reason::new(cause, message)), sooner(refusal.until));
         }
         (State::Due(number), skipped_at)
     }
@@ -622,48 +631,48 @@ pub fn not_tolerated(taint: &Taint) -> String {
 }
 
 /// The state of a node whose name a pod occupies.
-fn occupied(judged: &Judged<'_>) -> State {
-    let pod = judged.pod;
-    let outdated = !judged.is_current;
-    if judged.is_deleted {
+fn occupied(assessed: &AssessedPod<'_>) -> State {
+    let pod = assessed.pod;
+    let outdated = !assessed.is_current;
+    if assessed.is_deleted {
         let message = format!("{} is terminating; the node waits until it is gone", pod.meta.name);
-        State::Waiting(because(Cause::PreviousPodTerminating, message))
-    } else if outdated && (judged.phase != Phase::Pending || pod.started.is_some()) {
+        State::Waiting(Reason::new(Cause::PreviousPodTerminating, message))
+    } else if outdated && (assessed.phase != Phase::Pending || pod.started.is_some()) {
         let message = format!("{} runs an older template", pod.meta.name);
-        State::Waiting(because(Cause::OutdatedTemplate, message))
-    } else if outdated || judged.home.is_none() {
-        State::Waiting(because(Cause::PreviousPod, format!("{} is being replaced", pod.meta.name)))
+        State::Waiting(Reason::new(Cause::OutdatedTemplate, message))
+    } else if outdated || assessed.target.is_none() {
+        State::Waiting(Reason::new(Cause::PreviousPod, format!("{} is being replaced", pod.meta.name)))
     } else if let Some(exit) = &pod.crashed {
         let restarts = counted(u64::from(pod.restarts), "restart");
         let reason = if exit.reason.is_empty() { "Error" } else { &*exit.reason };
         let message = format!("{restarts} of {}; last exit {} ({reason})", pod.meta.name, exit.code);
-        State::Waiting(because(Cause::Restarting, message))
-    } else if judged.phase != Phase::Pending {
+        State::Waiting(Reason::new(Cause::Restarting, message))
+    } else if assessed.phase != Phase::Pending {
         State::Running
     } else if let Some(message) = &pod.unschedulable {
-        State::Starting(because(Cause::Unschedulable, conditions::shorten(message.to_string(), 256)))
+        State::Starting(Reason::new(Cause::Unschedulable, conditions::shorten(message.to_string(), 256)))
     } else if let Some(waiting) = pod.held_up() {
-        State::Starting(because(Cause::ContainerWaiting, format!("{waiting} in {}", pod.meta.name)))
+        State::Starting(Reason::new(Cause::ContainerWaiting, format!("{waiting} in {}", pod.meta.name)))
     } else if pod.is_gated {
         let message =
             format!("{} has scheduling gates; the scheduler waits until they are removed", pod.meta.name);
-        State::Starting(because(Cause::Scheduling, message))
+        State::Starting(Reason::new(Cause::Scheduling, message))
     } else if pod.node.is_none() {
-        State::Starting(because(Cause::Scheduling, ""))
+        State::Starting(Reason::new(Cause::Scheduling, ""))
     } else {
-        State::Starting(because(Cause::Starting, ""))
+        State::Starting(Reason::new(Cause::Starting, ""))
     }
 }
 
 /// The pods that occupy the names of existing nodes, by the index of the node. The pods may be for another
 /// node, template or number. If a name has several, a pod that is not terminating determines the state.
-pub fn occupants<'p, 'a>(histories: &'p Histories<'a>) -> Vec<Option<&'p Judged<'a>>> {
-    let mut occupants: Vec<Option<&Judged<'_>>> = vec![None; histories.nodes.len()];
-    for judged in histories.pods.iter().filter(|judged| judged.occupies()) {
-        if let Some(at) = judged.on_at {
-            let told = occupants[at].get_or_insert(judged);
+pub fn occupants<'p, 'a>(histories: &'p Histories<'a>) -> Vec<Option<&'p AssessedPod<'a>>> {
+    let mut occupants: Vec<Option<&AssessedPod<'_>>> = vec![None; histories.nodes.len()];
+    for assessed in histories.pods.iter().filter(|assessed| assessed.occupies()) {
+        if let Some(at) = assessed.on_at {
+            let told = occupants[at].get_or_insert(assessed);
             if told.is_deleted {
-                *told = judged;
+                *told = assessed;
             }
         }
     }

@@ -78,7 +78,7 @@ pub enum Exceeded {
 
 /// The fate of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum PodOutcome {
     /// The pod runs, or may run later.
     Open,
     /// The pod does not count: it was deleted before it was bound to a node, or as superfluous.
@@ -154,11 +154,11 @@ impl<'a> Rules<'a> {
 
     /// The fate of a pod. `failures` counts the earlier failures of its node in the same rollout.
     /// `is_kept_away` means that the node is cordoned or tainted.
-    pub fn fate(&self, pod: &Pod, failures: u32, is_kept_away: bool) -> Fate {
+    pub fn fate(&self, pod: &Pod, failures: u32, is_kept_away: bool) -> PodOutcome {
         let asked = pod.meta.deletion_asked();
         // The clock of the node may be behind the clock of the API server.
         let at = || pod.finished.max(asked).max(pod.meta.created).unwrap_or_default();
-        let ended = |outcome, failures| Fate::Ended { outcome, failures, at: at() };
+        let ended = |outcome, failures| PodOutcome::Ended { outcome, failures, at: at() };
         let disrupted = if is_kept_away { Outcome::Ignored } else { Outcome::Disrupted };
         let mark = asked.and_then(|_| DeletedFor::of(pod));
         match (pod.phase, mark) {
@@ -166,7 +166,7 @@ impl<'a> Rules<'a> {
             (Phase::Failed, Some(mark)) => match mark {
                 DeletedFor::Exhausted => ended(Outcome::Failed, pod.restarts.saturating_add(1)),
                 DeletedFor::PendingDeadline => ended(Outcome::PendingDeadlineExceeded, 0),
-                DeletedFor::Superfluous => Fate::NeverRan,
+                DeletedFor::Superfluous => PodOutcome::NeverRan,
                 _ => ended(Outcome::Ignored, 0),
             },
             (Phase::Failed, None) if pod.rejection.is_some() => ended(Outcome::Rejected, 0),
@@ -188,9 +188,9 @@ impl<'a> Rules<'a> {
             _ if asked.is_some() && pod.node.is_none() => match mark {
                 Some(DeletedFor::PendingDeadline) => ended(Outcome::PendingDeadlineExceeded, 0),
                 Some(DeletedFor::Misplaced) => ended(Outcome::Ignored, 0),
-                _ => Fate::NeverRan,
+                _ => PodOutcome::NeverRan,
             },
-            _ => Fate::Open,
+            _ => PodOutcome::Open,
         }
     }
 
@@ -285,9 +285,9 @@ mod tests {
 
     fn fate(spec: &Value, pod: Value, failures: u32) -> (Option<Outcome>, u32) {
         match Rules::of(&job(spec)).fate(&serde_json::from_value(pod).unwrap(), failures, false) {
-            Fate::Ended { outcome, failures, .. } => (Some(outcome), failures),
-            Fate::NeverRan => (None, 1),
-            Fate::Open => (None, 0),
+            PodOutcome::Ended { outcome, failures, .. } => (Some(outcome), failures),
+            PodOutcome::NeverRan => (None, 1),
+            PodOutcome::Open => (None, 0),
         }
     }
 
@@ -396,7 +396,7 @@ mod tests {
         let pod: Pod = serde_json::from_value(disrupted(failed(137))).unwrap();
         let job = job(&json!({}));
         let outcome = |is_kept_away| match Rules::of(&job).fate(&pod, 0, is_kept_away) {
-            Fate::Ended { outcome, .. } => outcome,
+            PodOutcome::Ended { outcome, .. } => outcome,
             other => panic!("{other:?}"),
         };
         assert_eq!((outcome(false), outcome(true)), (Outcome::Disrupted, Outcome::Ignored));
@@ -441,7 +441,7 @@ mod tests {
                 {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:20:00Z"}]}
         }))
         .unwrap();
-        let Fate::Ended { at, .. } = Rules::of(&job(&json!({}))).fate(&pod, 0, false) else { panic!() };
+        let PodOutcome::Ended { at, .. } = Rules::of(&job(&json!({}))).fate(&pod, 0, false) else { panic!() };
         assert_eq!(at.to_string(), "2026-01-01T00:20:00Z");
     }
 
@@ -469,7 +469,7 @@ mod tests {
         let mut pod = failed(1);
         pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:05:00Z");
         let pod = serde_json::from_value(pod).unwrap();
-        let Fate::Ended { at, .. } = Rules::of(&job(&json!({}))).fate(&pod, 0, false) else { panic!() };
+        let PodOutcome::Ended { at, .. } = Rules::of(&job(&json!({}))).fate(&pod, 0, false) else { panic!() };
         assert_eq!(Some(at), pod.meta.created);
     }
 

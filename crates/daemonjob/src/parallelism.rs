@@ -5,12 +5,12 @@
 
 use foldhash::{HashSet, HashSetExt as _};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use quintet_runtime::model::int_or_percent::{Round, of_whole};
+use quintet_runtime::model::int_or_percent::{Round, scaled_value};
 use quintet_runtime::model::plan::MOST_CREATIONS;
 
 use crate::api::{DaemonJob, OutdatedPods};
-use crate::history::Judged;
-use crate::node_state::{Cause, State, because, counted, occupants};
+use crate::history::AssessedPod;
+use crate::node_state::{Cause, Reason, State, counted, occupants};
 use crate::survey::Survey;
 
 /// The number of pods that may run at the same time, or None without a limit.
@@ -18,14 +18,14 @@ pub fn parallelism(job: &DaemonJob, desired: usize) -> Option<usize> {
     let amount = job.spec.parallelism.as_ref()?;
     // A percentage always allows one pod.
     let least = usize::from(matches!(amount, IntOrString::String(_)));
-    of_whole(amount, desired, Round::Up).map(|limit| limit.max(least))
+    scaled_value(amount, desired, Round::Up).map(|limit| limit.max(least))
 }
 
 /// By the index of a node in the survey's histories: whether a pod for it holds a slot.
 fn occupied(survey: &Survey<'_>) -> Vec<bool> {
     let mut occupied = vec![false; survey.histories.nodes.len()];
-    let holders = survey.pods().iter().filter(|judged| survey.holds_place(judged));
-    for at in holders.filter_map(|judged| judged.on_at) {
+    let holders = survey.pods().iter().filter(|assessed| survey.holds_slot(assessed));
+    for at in holders.filter_map(|assessed| assessed.on_at) {
         occupied[at] = true;
     }
     occupied
@@ -58,10 +58,10 @@ impl Slots {
 /// Gives slots to nodes, unless the run is held.
 pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
     let limit = parallelism(job, survey.desired());
-    let running: Vec<&Judged<'_>> =
-        survey.pods().iter().filter(|judged| survey.holds_place(judged)).collect();
+    let running: Vec<&AssessedPod<'_>> =
+        survey.pods().iter().filter(|assessed| survey.holds_slot(assessed)).collect();
     let occupied = occupied(survey);
-    let holders = survey.nodes.iter().filter(|one| one.holds_place.is_some());
+    let holders = survey.nodes.iter().filter(|one| one.holds_slot.is_some());
     let holders = holders.filter(|one| !occupied[one.at]).count();
     let mut slots = Slots {
         limit: limit.unwrap_or(usize::MAX),
@@ -70,8 +70,8 @@ pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
         made: 0,
     };
     if let Some(hold) = survey.hold.clone() {
-        for surveyed in survey.nodes.iter_mut().filter(|one| matches!(one.state, State::Due(_))) {
-            surveyed.state = State::Waiting(hold.clone());
+        for selected in survey.nodes.iter_mut().filter(|one| matches!(one.state, State::Due(_))) {
+            selected.state = State::Waiting(hold.clone());
         }
     } else {
         give_turns(survey, &mut slots);
@@ -88,13 +88,13 @@ fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots) {
     }
     // The sort is stable, so nodes without a slot keep their order.
     due.sort_by_key(|at| {
-        let since = survey.nodes[*at].holds_place;
+        let since = survey.nodes[*at].holds_slot;
         (since.is_none(), since)
     });
-    let elsewhere = survey.elsewhere_message();
+    let pods_elsewhere = survey.elsewhere_message();
     for at in due {
-        let surveyed = &mut survey.nodes[at];
-        if slots.take(surveyed.holds_place.is_some()) {
+        let selected = &mut survey.nodes[at];
+        if slots.take(selected.holds_slot.is_some()) {
             continue;
         }
         let Slots { limit, running, held, made } = *slots;
@@ -104,12 +104,12 @@ fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots) {
             let pods = counted(running as u64, "pod");
             let nodes = counted((held - running) as u64, "node");
             format!(
-                "parallelism allows {limit}; running: {pods}, slots held by {nodes} without a pod{elsewhere}"
+                "parallelism allows {limit}; running: {pods}, slots held by {nodes} without a pod{pods_elsewhere}"
             )
         } else {
-            format!("parallelism allows {limit}; running: {}{elsewhere}", counted(running as u64, "pod"))
+            format!("parallelism allows {limit}; running: {}{pods_elsewhere}", counted(running as u64, "pod"))
         };
-        surveyed.state = State::Waiting(because(Cause::WaitingForTurn, message));
+        selected.state = State::Waiting(Reason::new(Cause::WaitingForTurn, message));
         survey.waits_for_turn = true;
     }
 }
@@ -134,10 +134,10 @@ fn replaced<'a>(survey: &Survey<'a>, job: &DaemonJob, slots: &Slots) -> HashSet<
 fn mention_slots(survey: &mut Survey<'_>, limit: Option<usize>) {
     let Some(limit) = limit else { return };
     let occupied = occupied(survey);
-    for surveyed in &mut survey.nodes {
-        let holds = surveyed.holds_place.is_some() || occupied[surveyed.at];
+    for selected in &mut survey.nodes {
+        let holds = selected.holds_slot.is_some() || occupied[selected.at];
         if let (State::Starting(reason) | State::Waiting(reason) | State::Failed(reason), true) =
-            (&mut surveyed.state, holds)
+            (&mut selected.state, holds)
             && !matches!(reason.cause, Cause::Starting | Cause::Scheduling | Cause::OutdatedTemplate)
         {
             let before = if reason.message.is_empty() { "" } else { "; " };

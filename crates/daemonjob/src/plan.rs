@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::FINALIZER;
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::assess::assess;
-use crate::eligibility::{Placement, Verdict, pinned};
+use crate::eligibility::{Eligibility, Placement, pinned};
 use crate::labels::{
     BOOT_ID_ANNOTATION, HASH_LABEL, MACHINE_ID_ANNOTATION, NAME_LABEL, NODE_NAME_ANNOTATION,
     NODE_READY_ANNOTATION, NODE_UID_LABEL, POD_NUMBER_LABEL, ROLLOUT_ANNOTATION, RUN_ANNOTATION, UID_LABEL,
@@ -33,7 +33,7 @@ use crate::observe::World;
 use crate::outcome::Rules;
 use crate::record::Record;
 use crate::release::{Release, release};
-use crate::removal::{Removal, removal, unneeded};
+use crate::removal::{PodAction, pod_action, unneeded};
 use crate::rollout::{Key, current_key};
 use crate::status;
 use crate::survey::Survey;
@@ -53,8 +53,10 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     let (now_free, then_free): (Vec<_>, Vec<_>) = survey
         .pods()
         .iter()
-        .filter(|judged| judged.is_deleted)
-        .filter_map(|judged| record.release(world, &survey, judged).map(|release| (judged.pod, release)))
+        .filter(|assessed| assessed.is_deleted)
+        .filter_map(|assessed| {
+            record.release(world, &survey, assessed).map(|release| (assessed.pod, release))
+        })
         .partition(|(_, release)| *release == Release::Now);
     let now_free = now_free.iter().filter_map(|(pod, _)| release(&pod.meta));
     let then_free = then_free.iter().filter_map(|(pod, _)| release(&pod.meta));
@@ -65,17 +67,17 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
         return plan;
     }
     for at in [survey.again, record.again].into_iter().flatten() {
-        plan.look_again(at);
+        plan.requeue_at(at);
     }
 
     let rules = Rules::of(job);
     let mut first = restored_labels(job, world, &survey);
-    for judged in survey.pods() {
-        let removal = removal(job, world, &survey, &rules, judged, now);
-        if let Removal::Keep(Some(until)) = removal {
-            plan.look_again(until);
+    for assessed in survey.pods() {
+        let pod_action = pod_action(job, world, &survey, &rules, assessed, now);
+        if let PodAction::Keep(Some(until)) = pod_action {
+            plan.requeue_at(until);
         }
-        first.extend(removal.action(judged.pod));
+        first.extend(pod_action.action(assessed.pod));
     }
     first.extend(now_free);
     let mut last: Actions = then_free.collect();
@@ -83,13 +85,13 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     let (tidied, more_at) = record.tidied(world, &survey, &unneeded, now);
     last.extend(tidied);
     for at in [expires, more_at].into_iter().flatten() {
-        plan.look_again(at);
+        plan.requeue_at(at);
     }
     let creations: Actions = if survey.begins || survey.changes || survey.hold.is_some() {
         Vec::new()
     } else {
-        let due = survey.nodes.iter().filter_map(|surveyed| match surveyed.state {
-            State::Due(number) => Some((surveyed.node, number)),
+        let due = survey.nodes.iter().filter_map(|selected| match selected.state {
+            State::Due(number) => Some((selected.node, number)),
             _ => None,
         });
         due.map(|(node, number)| create(job, node, &survey.key, number)).collect()
@@ -97,14 +99,14 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     plan.steps.extend([first, ledger, last, creations].into_iter().filter(|step| !step.is_empty()));
 
     let status = status::status(job, world, &survey, now);
-    plan.events = status::news(job, world, &status);
+    plan.events = status::events(job, world, &status);
     plan.status = Some(status);
     plan
 }
 
 /// Restores the labels by which the watches select pods and shards.
 fn restored_labels(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actions {
-    let restore = |resource, meta: &Meta, labels: Value| Action::Merge {
+    let restore = |resource, meta: &Meta, labels: Value| Action::MergePatch {
         resource,
         namespace: meta.namespace.clone(),
         name: meta.name.clone(),
@@ -115,14 +117,14 @@ fn restored_labels(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actio
     let shards = world.unlabelled.shards.iter();
     let shards = shards.map(|shard| restore(CONFIG_MAPS, &shard.meta, json!({ LEDGER_LABEL: FORMAT })));
     // A pod that lost its label while no manager ran has the name of a pod that is due.
-    let met = survey.nodes.iter().filter_map(|surveyed| match surveyed.state {
+    let met = survey.nodes.iter().filter_map(|selected| match selected.state {
         State::Due(run) if !world.refusals.is_empty() => {
-            let name = pod_name(job, surveyed.node, run);
+            let name = pod_name(job, selected.node, run);
             world
                 .refusals
                 .of(Verb::Create, &PODS, &name)
                 .filter(|refusal| refusal.reason == RefusalReason::LabelsMissing)?;
-            Some(Action::Merge {
+            Some(Action::MergePatch {
                 resource: PODS,
                 namespace: job.metadata.namespace.as_deref().unwrap_or_default().into(),
                 name: name.into(),
@@ -137,7 +139,7 @@ fn restored_labels(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actio
 /// A node that may have a pod of the template, if one exists.
 pub fn eligible_node<'w>(job: &DaemonJob, world: &'w World) -> Option<&'w Node> {
     let placement = Placement::of(job.spec.template.spec());
-    world.nodes.iter().map(|node| &**node).find(|node| placement.verdict(node) == Verdict::Run)
+    world.nodes.iter().map(|node| &**node).find(|node| placement.eligibility(node) == Eligibility::Run)
 }
 
 /// A pod of this template for a dry run: for this node, or for a node that does not exist.

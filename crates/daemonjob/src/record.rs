@@ -21,7 +21,7 @@ use crate::ledger::{
     Entry, FORMAT, GONE, Gone, LEDGER_LABEL, Outcome, SHARDS, Shard, Unusable, shard_name, shard_of,
 };
 use crate::observe::World;
-use crate::outcome::Fate;
+use crate::outcome::PodOutcome;
 use crate::plan::Actions;
 use crate::rollout::rollout_before;
 use crate::survey::Survey;
@@ -144,12 +144,12 @@ impl<'a> Record<'a> {
     /// change the outcome for a new leader.
     fn flush_what_pods_wait_for(&mut self, world: &World, survey: &Survey<'_>, now: Timestamp) {
         let mut waits = [false; SHARDS as usize];
-        for judged in survey.pods().iter().filter(|judged| !judged.recorded) {
-            let waiting = judged.is_deleted || judged.deleted_for.is_some();
-            if let (Fate::Ended { .. }, true) = (&judged.fate, waiting)
-                && let Some(home) = survey.histories.home_uid(judged)
+        for assessed in survey.pods().iter().filter(|assessed| !assessed.recorded) {
+            let waiting = assessed.is_deleted || assessed.deleted_for.is_some();
+            if let (PodOutcome::Ended { .. }, true) = (&assessed.fate, waiting)
+                && let Some(target) = survey.histories.target_uid(assessed)
             {
-                waits[at(home)] = true;
+                waits[at(target)] = true;
             }
         }
         for history in &survey.histories.nodes {
@@ -166,7 +166,7 @@ impl<'a> Record<'a> {
         let until = world.clocks.flushed().and_then(|last| last.checked_add(PACE).ok());
         let until = until.filter(|until| *until > now);
         match until {
-            Some(until) if waits != [false; SHARDS as usize] => self.look_again(until),
+            Some(until) if waits != [false; SHARDS as usize] => self.requeue_at(until),
             Some(_) => {}
             None => self.flushed.iter_mut().zip(waits).for_each(|(flushed, waits)| *flushed |= waits),
         }
@@ -184,7 +184,7 @@ impl<'a> Record<'a> {
             *flushed |= waits && until <= now;
         }
         if until > now && waits.contains(&true) {
-            self.look_again(until);
+            self.requeue_at(until);
         }
     }
 
@@ -202,12 +202,12 @@ impl<'a> Record<'a> {
                 .filter_map(|verb| world.refusals.of(verb, &CONFIG_MAPS, &name));
             if let Some(until) = refused.map(|refusal| refusal.until).max().filter(|until| *until > now) {
                 self.flushed[shard] = false;
-                self.look_again(until);
+                self.requeue_at(until);
             }
         }
     }
 
-    fn look_again(&mut self, at: Timestamp) {
+    fn requeue_at(&mut self, at: Timestamp) {
         self.again = Some(self.again.map_or(at, |already| already.min(at)));
     }
 
@@ -269,7 +269,7 @@ impl<'a> Record<'a> {
                 let line = if gone.is_empty() { Value::Null } else { gone.to_string().into() };
                 data.insert(GONE.to_owned(), line);
             }
-            return (!data.is_empty()).then(|| amend(shard, &data));
+            return (!data.is_empty()).then(|| patch_shard(shard, &data));
         }
         if let Some(shard) = deleted {
             let seen = shard.entries.iter().filter(|(uid, _)| !dropped.contains(&&***uid));
@@ -289,7 +289,7 @@ impl<'a> Record<'a> {
         if !gone.is_empty() {
             data.insert(GONE.to_owned(), gone.to_string().into());
         }
-        Some(begin(job, number, &data))
+        Some(create_shard(job, number, &data))
     }
 }
 
@@ -319,8 +319,8 @@ fn folded(job: &DaemonJob, before: &Gone, dropped: &[&str], survey: &Survey<'_>,
     gone
 }
 
-fn amend(shard: &Shard, data: &Map<String, Value>) -> Action<DaemonJobStatus> {
-    Action::Merge {
+fn patch_shard(shard: &Shard, data: &Map<String, Value>) -> Action<DaemonJobStatus> {
+    Action::MergePatch {
         resource: CONFIG_MAPS,
         namespace: shard.meta.namespace.clone(),
         name: shard.meta.name.clone(),
@@ -331,7 +331,7 @@ fn amend(shard: &Shard, data: &Map<String, Value>) -> Action<DaemonJobStatus> {
     }
 }
 
-fn begin(job: &DaemonJob, number: u8, data: &Map<String, Value>) -> Action<DaemonJobStatus> {
+fn create_shard(job: &DaemonJob, number: u8, data: &Map<String, Value>) -> Action<DaemonJobStatus> {
     let meta = &job.metadata;
     let (name, uid) = (meta.name.as_deref().unwrap_or_default(), meta.uid.as_deref().unwrap_or_default());
     let namespace = meta.namespace.as_deref().unwrap_or_default();

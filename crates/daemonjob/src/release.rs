@@ -7,10 +7,10 @@ use quintet_runtime::model::plan::Action;
 use quintet_runtime::model::resource::PODS;
 
 use crate::FINALIZER;
-use crate::history::Judged;
+use crate::history::AssessedPod;
 use crate::labels::NODE_UID_LABEL;
 use crate::observe::World;
-use crate::outcome::Fate;
+use crate::outcome::PodOutcome;
 use crate::plan::Actions;
 use crate::record::Record;
 use crate::removal::delete;
@@ -34,7 +34,7 @@ pub(crate) enum Release {
 /// Removes the finalizer, if it is still at its observed index.
 pub fn release<S>(meta: &Meta) -> Option<Action<S>> {
     let operations = meta.without_finalizer(FINALIZER)?;
-    Some(Action::Patch {
+    Some(Action::JsonPatch {
         resource: PODS,
         namespace: meta.namespace.clone(),
         name: meta.name.clone(),
@@ -44,20 +44,25 @@ pub fn release<S>(meta: &Meta) -> Option<Action<S>> {
 
 impl Record<'_> {
     /// Whether the finalizer of a terminating pod may be removed.
-    pub(crate) fn release(&self, world: &World, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Release> {
-        match (&judged.fate, survey.histories.home_uid(judged)) {
-            (Fate::Ended { .. }, _) if survey.is_line_frozen(judged) => {
+    pub(crate) fn release(
+        &self,
+        world: &World,
+        survey: &Survey<'_>,
+        assessed: &AssessedPod<'_>,
+    ) -> Option<Release> {
+        match (&assessed.fate, survey.histories.target_uid(assessed)) {
+            (PodOutcome::Ended { .. }, _) if survey.is_line_frozen(assessed) => {
                 world.refusals.namespace_terminating.then_some(Release::Now)
             }
-            (Fate::Open, _) => None,
-            (Fate::NeverRan, _) => Some(Release::Now),
-            (Fate::Ended { .. }, Some(home)) => self.when_recorded(home, !judged.recorded, world),
+            (PodOutcome::Open, _) => None,
+            (PodOutcome::NeverRan, _) => Some(Release::Now),
+            (PodOutcome::Ended { .. }, Some(target)) => self.when_recorded(target, !assessed.recorded, world),
             // The outcome depends on the rollout, so the status must have the new rollout first.
-            (Fate::Ended { .. }, None) if survey.changes => None,
-            (Fate::Ended { .. }, None) => {
-                let uid = judged.pod.label(NODE_UID_LABEL).unwrap_or_default();
+            (PodOutcome::Ended { .. }, None) if survey.changes => None,
+            (PodOutcome::Ended { .. }, None) => {
+                let uid = assessed.pod.label(NODE_UID_LABEL).unwrap_or_default();
                 let owed = survey.histories.gone.get(uid).is_some_and(|gone| gone.owed.is_some());
-                self.when_recorded(uid, owed && !judged.recorded, world)
+                self.when_recorded(uid, owed && !assessed.recorded, world)
             }
         }
     }
@@ -76,28 +81,31 @@ impl Record<'_> {
         &self,
         world: &World,
         survey: &Survey<'_>,
-        unneeded: &[&Judged<'_>],
+        unneeded: &[&AssessedPod<'_>],
         now: Timestamp,
     ) -> (Actions, Option<Timestamp>) {
-        let rests = |judged: &Judged<'_>| {
-            let uid = survey.histories.home_uid(judged).or_else(|| judged.pod.label(NODE_UID_LABEL));
-            judged.recorded
-                && !survey.is_line_frozen(judged)
+        let rests = |assessed: &AssessedPod<'_>| {
+            let uid = survey.histories.target_uid(assessed).or_else(|| assessed.pod.label(NODE_UID_LABEL));
+            assessed.recorded
+                && !survey.is_line_frozen(assessed)
                 && uid.is_some_and(|uid| self.keeps_shard_of(uid))
         };
         let has_ended = survey.ending.is_some() || survey.is_finished();
         let quiet = world.clocks.busy().and_then(|busy| busy.checked_add(QUIET).ok());
         let quiet = quiet.filter(|until| !has_ended && *until > now);
-        let is_held = |judged: &&Judged<'_>| {
-            let has_ended = matches!(judged.fate, Fate::Ended { .. }) && !judged.is_deleted;
-            has_ended && rests(judged) && judged.pod.meta.has_finalizer(FINALIZER)
+        let is_held = |assessed: &&AssessedPod<'_>| {
+            let has_ended = matches!(assessed.fate, PodOutcome::Ended { .. }) && !assessed.is_deleted;
+            has_ended && rests(assessed) && assessed.pod.meta.has_finalizer(FINALIZER)
         };
-        let gone: HashSet<&str> = unneeded.iter().map(|judged| &*judged.pod.meta.uid).collect();
-        let deleted =
-            unneeded.iter().copied().filter(|judged| rests(judged)).map(|judged| delete(judged.pod, false));
+        let gone: HashSet<&str> = unneeded.iter().map(|assessed| &*assessed.pod.meta.uid).collect();
+        let deleted = unneeded
+            .iter()
+            .copied()
+            .filter(|assessed| rests(assessed))
+            .map(|assessed| delete(assessed.pod, false));
         let held = survey.pods().iter().filter(is_held);
-        let held = held.filter(|judged| !gone.contains(&*judged.pod.meta.uid));
-        let mut released = held.filter_map(|judged| release(&judged.pod.meta)).peekable();
+        let held = held.filter(|assessed| !gone.contains(&*assessed.pod.meta.uid));
+        let mut released = held.filter_map(|assessed| release(&assessed.pod.meta)).peekable();
         let quiet = quiet.filter(|_| released.peek().is_some());
         let mut open = deleted.chain(released.filter(|_| quiet.is_none())).peekable();
         if open.peek().is_none() {

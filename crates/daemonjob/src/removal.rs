@@ -9,10 +9,10 @@ use quintet_runtime::model::resource::PODS;
 use serde_json::json;
 
 use crate::api::{DaemonJob, DaemonJobStatus};
-use crate::eligibility::{Verdict, Why};
-use crate::history::Judged;
+use crate::eligibility::{Eligibility, Why};
+use crate::history::AssessedPod;
 use crate::observe::World;
-use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor, Fate, Rules};
+use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor, PodOutcome, Rules};
 use crate::rollout::Ending;
 use crate::survey::Survey;
 use crate::ttl::{ended_at, expiry, pod_expiry};
@@ -25,7 +25,7 @@ const KEPT_FAILED_PODS: usize = 100;
 
 /// The write for a pod that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Removal {
+pub(crate) enum PodAction {
     /// The pod stays, at least until this time.
     Keep(Option<Timestamp>),
     /// The annotation is set. The pod is deleted in a later reconcile.
@@ -38,7 +38,7 @@ pub(crate) enum Removal {
     DeleteUnbound,
 }
 
-impl Removal {
+impl PodAction {
     /// The action for the pod.
     pub(crate) fn action(self, pod: &Pod) -> Option<Action<DaemonJobStatus>> {
         match self {
@@ -52,30 +52,30 @@ impl Removal {
 }
 
 /// Decides about a pod that has not ended.
-pub(crate) fn removal(
+pub(crate) fn pod_action(
     job: &DaemonJob,
     world: &World,
     survey: &Survey<'_>,
     rules: &Rules<'_>,
-    judged: &Judged<'_>,
+    assessed: &AssessedPod<'_>,
     now: Timestamp,
-) -> Removal {
-    let pod = judged.pod;
-    let reason = deletion_reason(job, world, survey, rules, judged, now);
+) -> PodAction {
+    let pod = assessed.pod;
+    let reason = deletion_reason(job, world, survey, rules, assessed, now);
     // The annotation determines the outcome of an unbound pod only in these cases.
     let counts = || {
         pod.node.is_some()
             || reason == Some(DeletedFor::PendingDeadline)
-            || reason == Some(DeletedFor::Misplaced) && judged.home.is_some()
+            || reason == Some(DeletedFor::Misplaced) && assessed.target.is_some()
     };
-    match (reason, judged.deleted_for) {
-        _ if !judged.is_counted() => Removal::Keep(None),
-        (Some(reason), Some(marked)) if reason == marked => Removal::Delete,
-        (Some(reason), _) if counts() => Removal::Mark(reason),
-        (Some(_), _) => Removal::DeleteUnbound,
-        (None, Some(_)) => Removal::Unmark,
+    match (reason, assessed.deleted_for) {
+        _ if !assessed.is_counted() => PodAction::Keep(None),
+        (Some(reason), Some(marked)) if reason == marked => PodAction::Delete,
+        (Some(reason), _) if counts() => PodAction::Mark(reason),
+        (Some(_), _) => PodAction::DeleteUnbound,
+        (None, Some(_)) => PodAction::Unmark,
         (None, None) => {
-            Removal::Keep(rules.pending_until(pod, world.clocks.pending_since(&pod.meta.uid, now)))
+            PodAction::Keep(rules.pending_until(pod, world.clocks.pending_since(&pod.meta.uid, now)))
         }
     }
 }
@@ -86,20 +86,20 @@ pub fn deletion_reason(
     world: &World,
     survey: &Survey<'_>,
     rules: &Rules<'_>,
-    judged: &Judged<'_>,
+    assessed: &AssessedPod<'_>,
     now: Timestamp,
 ) -> Option<DeletedFor> {
-    if !judged.is_counted() {
+    if !assessed.is_counted() {
         return None;
     }
-    let since = world.clocks.pending_since(&judged.pod.meta.uid, now);
-    let is_late = rules.pending_until(judged.pod, since).is_some_and(|until| until <= now);
-    reason(job, survey, judged).or(is_late.then_some(DeletedFor::PendingDeadline))
+    let since = world.clocks.pending_since(&assessed.pod.meta.uid, now);
+    let is_late = rules.pending_until(assessed.pod, since).is_some_and(|until| until <= now);
+    reason(job, survey, assessed).or(is_late.then_some(DeletedFor::PendingDeadline))
 }
 
 /// The reason to delete a pod that has not ended, apart from its pending deadline.
-fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<DeletedFor> {
-    let pod = judged.pod;
+fn reason(job: &DaemonJob, survey: &Survey<'_>, assessed: &AssessedPod<'_>) -> Option<DeletedFor> {
+    let pod = assessed.pod;
     if job.spec.suspend == Some(true) {
         return Some(DeletedFor::Suspend);
     }
@@ -110,28 +110,29 @@ fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<D
             Ending::FailJob => DeletedFor::FailJob,
         });
     }
-    let history = survey.histories.of_home(judged);
+    let history = survey.histories.of_target(assessed);
     // No other controller deletes a pod that is pinned to a missing node. A new Node of that name would run
     // it.
     let Some(history) = history else { return Some(DeletedFor::Misplaced) };
-    let is_misplaced = match history.verdict {
-        Verdict::Run => false,
+    let is_misplaced = match history.eligibility {
+        Eligibility::Run => false,
         // An invalid template must not delete the running pods of the earlier template.
-        Verdict::Refuse(Why::NotSelected) if survey.is_template_invalid => false,
+        Eligibility::Refuse(Why::NotSelected) if survey.is_template_invalid => false,
         // A pod that was not bound has nothing to continue.
-        Verdict::Continue(_) => pod.node.is_none(),
-        Verdict::Refuse(_) => true,
+        Eligibility::Continue(_) => pod.node.is_none(),
+        Eligibility::Refuse(_) => true,
     };
     let has_started = || pod.started.is_some() || pod.phase != Phase::Pending;
     let hangs = || pod.crashed.is_some() && !pod.has_running_container;
     if is_misplaced {
         Some(DeletedFor::Misplaced)
-    } else if judged.recorded || is_doubled(survey, judged) {
+    } else if assessed.recorded || is_duplicate(survey, assessed) {
         // An earlier leader created it without knowing the record or the other pod.
         Some(DeletedFor::Superfluous)
-    } else if judged.exhausted {
+    } else if assessed.exhausted {
         Some(DeletedFor::Exhausted)
-    } else if !judged.is_current && (!has_started() || hangs() || survey.replaced.contains(&*pod.meta.uid)) {
+    } else if !assessed.is_current && (!has_started() || hangs() || survey.replaced.contains(&*pod.meta.uid))
+    {
         Some(DeletedFor::Outdated)
     } else {
         None
@@ -139,17 +140,18 @@ fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<D
 }
 
 /// Whether another pod for the same node name has precedence: a started pod, or else the higher number.
-fn is_doubled(survey: &Survey<'_>, judged: &Judged<'_>) -> bool {
-    let order =
-        |judged: &Judged<'_>| (judged.pod.started.is_some(), judged.number, judged.pod.meta.uid.clone());
-    let Some(at) = judged.on_at.filter(|at| survey.doubled.contains(at)) else { return false };
+fn is_duplicate(survey: &Survey<'_>, assessed: &AssessedPod<'_>) -> bool {
+    let order = |assessed: &AssessedPod<'_>| {
+        (assessed.pod.started.is_some(), assessed.number, assessed.pod.meta.uid.clone())
+    };
+    let Some(at) = assessed.on_at.filter(|at| survey.duplicates.contains(at)) else { return false };
     let others = survey.pods().iter().filter(|other| other.on_at == Some(at) && other.is_counted());
-    others.map(order).max() > Some(order(judged))
+    others.map(order).max() > Some(order(assessed))
 }
 
 /// Sets or removes the annotation, if the pod has not changed.
 fn mark(pod: &Pod, reason: Option<DeletedFor>) -> Action<DaemonJobStatus> {
-    Action::Merge {
+    Action::MergePatch {
         resource: PODS,
         namespace: pod.meta.namespace.clone(),
         name: pod.meta.name.clone(),
@@ -177,32 +179,34 @@ pub(crate) fn unneeded<'s>(
     job: &DaemonJob,
     survey: &'s Survey<'_>,
     now: Timestamp,
-) -> (Vec<&'s Judged<'s>>, Option<Timestamp>) {
+) -> (Vec<&'s AssessedPod<'s>>, Option<Timestamp>) {
     let run_expires = expiry(job, survey);
     let mut again = run_expires.filter(|at| *at > now);
     let run_expired = run_expires.is_some_and(|at| at <= now);
-    let is_over = |judged: &&Judged<'_>| matches!(judged.fate, Fate::Ended { .. }) && !judged.is_deleted;
-    let ended: Vec<&Judged<'_>> = survey.pods().iter().filter(is_over).collect();
+    let is_over = |assessed: &&AssessedPod<'_>| {
+        matches!(assessed.fate, PodOutcome::Ended { .. }) && !assessed.is_deleted
+    };
+    let ended: Vec<&AssessedPod<'_>> = survey.pods().iter().filter(is_over).collect();
     let (mut unneeded, mut succeeded, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     // The pods are sorted by node and number, so a later pod replaces an earlier one.
-    for of_node in ended.chunk_by(|one, other| one.home == other.home) {
-        let has_failed = |judged: &Judged<'_>| judged.phase == Phase::Failed;
-        let last_failed = of_node.iter().rposition(|judged| has_failed(judged));
-        for (at, judged) in of_node.iter().copied().enumerate() {
+    for of_node in ended.chunk_by(|one, other| one.target == other.target) {
+        let has_failed = |assessed: &AssessedPod<'_>| assessed.phase == Phase::Failed;
+        let last_failed = of_node.iter().rposition(|assessed| has_failed(assessed));
+        for (at, assessed) in of_node.iter().copied().enumerate() {
             let is_kept = at + 1 == of_node.len() || Some(at) == last_failed;
-            let expires = pod_expiry(job, survey, judged);
+            let expires = pod_expiry(job, survey, assessed);
             if !is_kept || run_expired || expires.is_some_and(|at| at <= now) {
-                unneeded.push(judged);
+                unneeded.push(assessed);
                 continue;
             }
             again = again.into_iter().chain(expires).min();
-            if has_failed(judged) { &mut failed } else { &mut succeeded }.push(judged);
+            if has_failed(assessed) { &mut failed } else { &mut succeeded }.push(assessed);
         }
     }
     for (mut kept, most) in [(succeeded, KEPT_SUCCEEDED_PODS), (failed, KEPT_FAILED_PODS)] {
         if kept.len() > most {
             // The sort is stable, so of pods that ended at the same time those of the first nodes are kept.
-            kept.sort_by_cached_key(|judged| Reverse(ended_at(survey, judged)));
+            kept.sort_by_cached_key(|assessed| Reverse(ended_at(survey, assessed)));
             unneeded.extend(kept.drain(most..));
         }
     }

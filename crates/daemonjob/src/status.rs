@@ -13,7 +13,7 @@ use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout};
 use crate::deadline::worked;
 use crate::failure_policy::{braked_since, max_failed, tolerates};
 use crate::ledger::{SHARDS, shard_name};
-use crate::node_state::{Cause, Message, State, Surveyed, counted, pod_name};
+use crate::node_state::{Cause, Message, SelectedNode, State, counted, pod_name};
 use crate::observe::World;
 use crate::rollout::{Ending, rollout_before};
 use crate::survey::Survey;
@@ -31,24 +31,25 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
     ledger_shards.extend(world.shards().filter_map(|shard| shard.number(name)));
     ledger_shards.sort_unstable();
     ledger_shards.dedup();
-    let failed = nodes(survey, |surveyed| match &surveyed.state {
+    let failed = nodes(survey, |selected| match &selected.state {
         State::Failed(reason) => Some((reason.cause, Some(&reason.message))),
         _ => None,
     });
-    let pending = nodes(survey, |surveyed| match &surveyed.state {
+    let pending = nodes(survey, |selected| match &selected.state {
         State::Starting(reason) | State::Waiting(reason) => Some((reason.cause, Some(&reason.message))),
         State::Due(_) => Some((Cause::Creating, None)),
         // The node has failed, and keeps its slot until it is Ready or lost.
-        State::Failed(reason) if surveyed.holds_place.is_some() => {
+        State::Failed(reason) if selected.holds_slot.is_some() => {
             Some((Cause::NotReadySinceAttempt, Some(&reason.message)))
         }
         _ => None,
     });
-    let skipped = nodes(survey, |surveyed| match &surveyed.state {
+    let skipped = nodes(survey, |selected| match &selected.state {
         State::Skipped(reason) => Some((reason.cause, Some(&reason.message))),
         _ => None,
     });
-    let terminating = survey.pods().iter().filter(|judged| judged.occupies() && judged.is_deleted).count();
+    let terminating =
+        survey.pods().iter().filter(|assessed| assessed.occupies() && assessed.is_deleted).count();
     let is_suspended = job.spec.suspend == Some(true);
     let start = (!is_suspended).then_some(Time(survey.start));
     let complete = wanted.iter().any(|wanted| wanted.type_ == "Complete" && wanted.status == Some(true));
@@ -56,7 +57,7 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
     let mut status = DaemonJobStatus {
         observed_generation: job.metadata.generation,
         desired: number(survey.desired()),
-        active: number(survey.pods().iter().filter(|judged| judged.is_counted()).count()),
+        active: number(survey.pods().iter().filter(|assessed| assessed.is_counted()).count()),
         succeeded: number(survey.count(|state| *state == State::Done)),
         failed: number(failed.count),
         pending: number(pending.count),
@@ -130,15 +131,15 @@ impl NodeList {
 /// Lists the nodes that have a cause, with their messages.
 fn nodes<'s>(
     survey: &'s Survey<'_>,
-    reason: impl Fn(&'s Surveyed<'_>) -> Option<(Cause, Option<&'s Message>)>,
+    reason: impl Fn(&'s SelectedNode<'_>) -> Option<(Cause, Option<&'s Message>)>,
 ) -> NodeList {
     let mut list = NodeList::default();
-    for surveyed in &survey.nodes {
-        let Some((cause, message)) = reason(surveyed) else { continue };
+    for selected in &survey.nodes {
+        let Some((cause, message)) = reason(selected) else { continue };
         list.count += 1;
         if list.count <= LISTED {
             list.nodes.push(NodeReason {
-                node: surveyed.node.meta.name.to_string(),
+                node: selected.node.meta.name.to_string(),
                 reason: cause.word().to_owned(),
                 message: message.map(Message::to_string).unwrap_or_default(),
             });
@@ -148,7 +149,7 @@ fn nodes<'s>(
 }
 
 /// The result of the run so far, for the conditions.
-struct Standing {
+struct RunResult {
     complete: bool,
     failed: bool,
     /// Whether the manager creates no pods until a user acts.
@@ -157,7 +158,7 @@ struct Standing {
     message: String,
 }
 
-fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
+fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
     let done = survey.count(|state| *state == State::Done);
     let failed = survey.count(|state| matches!(state, State::Failed(_)));
     // A tainted node that the template does not tolerate is not a part of the run, as for a DaemonSet.
@@ -169,7 +170,8 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
     let is_over = survey.is_finished() && !is_idle && survey.ending.is_none();
     let is_tolerated = failed > 0 && tolerates(job, failed, survey.base);
     // A failed node that has been not Ready since its attempt keeps its slot until it is Ready or lost.
-    let is_suspect = |one: &&Surveyed<'_>| matches!(one.state, State::Failed(_)) && one.holds_place.is_some();
+    let is_suspect =
+        |one: &&SelectedNode<'_>| matches!(one.state, State::Failed(_)) && one.holds_slot.is_some();
     let suspect = survey.nodes.iter().find(is_suspect).filter(|_| is_tolerated);
     let is_over = is_over && suspect.is_none();
     let complete = is_over && (failed == 0 || is_tolerated);
@@ -201,9 +203,9 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
     } else if let Some(suspect) = suspect {
         ("NodesPending", format!("{so_far}; {} has not been Ready since its pod ran", suspect.node.meta.name))
     } else {
-        let waits = survey.nodes.iter().find_map(|surveyed| match &surveyed.state {
+        let waits = survey.nodes.iter().find_map(|selected| match &selected.state {
             State::Starting(reason) | State::Waiting(reason) if reason.cause != Cause::WaitingForTurn => {
-                Some(format!("; {}: {} {}", surveyed.node.meta.name, reason.cause.word(), reason.message))
+                Some(format!("; {}: {} {}", selected.node.meta.name, reason.cause.word(), reason.message))
             }
             _ => None,
         });
@@ -212,9 +214,9 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
     // A run has ended when its last pod is terminating.
     let has_ended = !is_idle && survey.ending.is_some();
     let failed_for_good =
-        survey.count(|state| matches!(state, State::Failed(reason) if !reason.cause.heals()));
+        survey.count(|state| matches!(state, State::Failed(reason) if !reason.cause.is_provisional()));
     let stays_failed = is_over && failed_for_good > 0 && !tolerates(job, failed_for_good, survey.base);
-    Standing {
+    RunResult {
         complete,
         failed: is_over && !complete || has_ended && !survey.has_counted_pods(),
         // A complete run needs no pods.
@@ -236,26 +238,26 @@ fn needs_user(hold: Cause, survey: &Survey<'_>) -> bool {
 
 /// The condition Ready, for tools that wait (kstatus): the DaemonJob matches its spec. It stays True while
 /// nodes join or change after the rollout was complete.
-fn ready(job: &DaemonJob, survey: &Survey<'_>, standing: &Standing) -> Wanted {
+fn ready(job: &DaemonJob, survey: &Survey<'_>, run_result: &RunResult) -> Wanted {
     let hold = survey.hold.as_ref().map(|hold| hold.cause);
     let before = job.status.as_ref().filter(|_| rollout_before(job, &survey.key).is_some());
     let ready = before.and_then(|before| conditions::find_true(&before.conditions, "Ready"));
     let was_ready = ready.is_some_and(|ready| ready.reason != Cause::Suspended.word());
-    let continues = !standing.failed && !standing.stalled && hold.is_none();
-    let (is_ready, reason) = if standing.complete || hold == Some(Cause::Suspended) {
-        (true, standing.reason)
+    let continues = !run_result.failed && !run_result.stalled && hold.is_none();
+    let (is_ready, reason) = if run_result.complete || hold == Some(Cause::Suspended) {
+        (true, run_result.reason)
     } else if was_ready && continues {
         (true, "CompletedBefore")
     } else {
-        (false, standing.reason)
+        (false, run_result.reason)
     };
-    Wanted { type_: "Ready", status: Some(is_ready), reason, message: standing.message.clone() }
+    Wanted { type_: "Ready", status: Some(is_ready), reason, message: run_result.message.clone() }
 }
 
 fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted> {
-    let standing = standing(job, survey);
-    let ready = ready(job, survey, &standing);
-    let Standing { complete, failed, stalled, reason, message } = standing;
+    let run_result = run_result(job, survey);
+    let ready = ready(job, survey, &run_result);
+    let RunResult { complete, failed, stalled, reason, message } = run_result;
     let of_run = |type_, status| Wanted { type_, status: Some(status), reason, message: message.clone() };
     let not_failed =
         Wanted { type_: "Failed", status: Some(false), reason: "NotFailed", message: String::new() };
@@ -288,7 +290,7 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
     }
     let skipped_for = |cause: Cause| {
         let skips = |state: &State| matches!(state, State::Skipped(reason) if reason.cause == cause);
-        survey.nodes.iter().filter(|surveyed| skips(&surveyed.state)).count()
+        survey.nodes.iter().filter(|selected| skips(&selected.state)).count()
     };
     let (lost, foreign) = (skipped_for(Cause::RecordLost), skipped_for(Cause::LedgerFormat));
     if lost > 0 {
@@ -331,16 +333,16 @@ fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Op
     if world.refusals.is_empty() {
         return None;
     }
-    let wanted = survey.nodes.iter().filter(|surveyed| match &surveyed.state {
+    let wanted = survey.nodes.iter().filter(|selected| match &selected.state {
         State::Due(_) => true,
         State::Waiting(reason) => {
             matches!(reason.cause, Cause::FailedCreate | Cause::NameTaken | Cause::WaitingForTurn)
         }
         _ => false,
     });
-    let mut refused = wanted.filter_map(|surveyed| {
-        let history = survey.histories.of(&surveyed.node.meta.uid)?;
-        world.refusals.of(Verb::Create, &PODS, &pod_name(job, surveyed.node, history.number + 1))
+    let mut refused = wanted.filter_map(|selected| {
+        let history = survey.histories.of(&selected.node.meta.uid)?;
+        world.refusals.of(Verb::Create, &PODS, &pod_name(job, selected.node, history.number + 1))
     });
     refused.find(|refusal| refusal.reason != RefusalReason::LabelsMissing)
 }
@@ -354,7 +356,7 @@ fn refused_shard<'a>(job: &DaemonJob, world: &'a World) -> Option<&'a Refusal> {
 }
 
 /// The Events for the difference between two statuses, so that each is recorded once.
-pub fn news(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Event> {
+pub fn events(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Event> {
     let nothing = DaemonJobStatus::default();
     let before = job.status.as_ref().unwrap_or(&nothing);
     let mut events = Vec::new();

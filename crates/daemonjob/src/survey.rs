@@ -5,9 +5,9 @@ use foldhash::HashSet;
 use jiff::Timestamp;
 
 use crate::failure_policy::Failures;
-use crate::history::{Histories, Judged};
+use crate::history::{AssessedPod, Histories};
 use crate::labels::{NODE_UID_LABEL, pinned_to};
-use crate::node_state::{Reason, State, Surveyed};
+use crate::node_state::{Reason, SelectedNode, State};
 use crate::rollout::{Ending, Key};
 
 /// The result of the assessment.
@@ -23,15 +23,15 @@ pub struct Survey<'a> {
     /// Whether the rollout changes now. The status must have its number before anything else happens.
     pub changes: bool,
     /// The selected nodes, in the order in which they get their pods.
-    pub nodes: Vec<Surveyed<'a>>,
+    pub nodes: Vec<SelectedNode<'a>>,
     /// The histories of the nodes and their pods.
     pub histories: Histories<'a>,
     /// The indexes of nodes with several counted pods, which a late write can cause.
-    pub doubled: Vec<usize>,
+    pub duplicates: Vec<usize>,
     /// By the index of a node: whether its pods hold no slots, because it was unwell for too long.
     pub written_off: Vec<bool>,
     /// The number of pods that have not ended, on nodes that are not selected or deleted.
-    pub elsewhere: usize,
+    pub pods_elsewhere: usize,
     /// The names of suspect nodes without a pod that are not selected or being deleted. They hold slots too.
     pub suspects_elsewhere: Vec<&'a str>,
     /// The nodes that count as failed.
@@ -60,15 +60,15 @@ pub struct Survey<'a> {
 
 impl<'a> Survey<'a> {
     /// The pods, by node and number.
-    pub fn pods(&self) -> &[Judged<'a>] {
+    pub fn pods(&self) -> &[AssessedPod<'a>] {
         &self.histories.pods
     }
 
     /// Whether the ledger line of the pod's node must not change, so that the pod cannot be recorded.
-    pub fn is_line_frozen(&self, judged: &Judged<'_>) -> bool {
-        match self.histories.of_home(judged) {
+    pub fn is_line_frozen(&self, assessed: &AssessedPod<'_>) -> bool {
+        match self.histories.of_target(assessed) {
             Some(history) => history.is_frozen,
-            None => judged
+            None => assessed
                 .pod
                 .label(NODE_UID_LABEL)
                 .is_some_and(|uid| self.histories.gone.get(uid).is_some_and(|gone| gone.is_frozen)),
@@ -82,7 +82,7 @@ impl<'a> Survey<'a> {
 
     /// The number of desired nodes, and of other nodes where a pod still runs.
     pub fn desired(&self) -> usize {
-        self.count(State::is_desired) + self.elsewhere
+        self.count(State::is_desired) + self.pods_elsewhere
     }
 
     /// The number of nodes that are neither done nor failed nor skipped.
@@ -91,18 +91,21 @@ impl<'a> Survey<'a> {
     }
 
     /// Whether a pod holds a slot: it has not ended, and its node was not written off.
-    pub(crate) fn holds_place(&self, judged: &Judged<'_>) -> bool {
-        judged.occupies() && judged.on_at.is_none_or(|at| !self.written_off[at])
+    pub(crate) fn holds_slot(&self, assessed: &AssessedPod<'_>) -> bool {
+        assessed.occupies() && assessed.on_at.is_none_or(|at| !self.written_off[at])
     }
 
     /// Whether a pod exists that has not ended, is not terminating and holds a slot.
     pub fn has_counted_pods(&self) -> bool {
-        self.pods().iter().any(|judged| judged.is_counted() && self.holds_place(judged))
+        self.pods().iter().any(|assessed| assessed.is_counted() && self.holds_slot(assessed))
     }
 
     /// Whether the run is finished: no node is left to run.
     pub fn is_finished(&self) -> bool {
-        !self.is_template_invalid && self.unfinished() == 0 && self.elsewhere == 0 && !self.has_counted_pods()
+        !self.is_template_invalid
+            && self.unfinished() == 0
+            && self.pods_elsewhere == 0
+            && !self.has_counted_pods()
     }
 
     /// Whether a pod runs on a healthy node, or may be created. The clock of the run advances then.
@@ -116,22 +119,22 @@ impl<'a> Survey<'a> {
         if let Some(node) = self.suspects_elsewhere.first() {
             return format!("; {node} has not been Ready since its pod ran and holds a slot");
         }
-        if self.elsewhere == 0 {
+        if self.pods_elsewhere == 0 {
             return String::new();
         }
         let listed: HashSet<usize> = self.nodes.iter().map(|one| one.at).collect();
-        let is_listed = |judged: &&Judged<'_>| judged.on_at.is_some_and(|at| listed.contains(&at));
-        let holder = self.pods().iter().find(|judged| self.holds_place(judged) && !is_listed(judged));
-        holder.map_or_else(String::new, |judged| {
+        let is_listed = |assessed: &&AssessedPod<'_>| assessed.on_at.is_some_and(|at| listed.contains(&at));
+        let holder = self.pods().iter().find(|assessed| self.holds_slot(assessed) && !is_listed(assessed));
+        holder.map_or_else(String::new, |assessed| {
             format!(
                 "; {} on {} holds a slot",
-                judged.pod.meta.name,
-                pinned_to(judged.pod).unwrap_or("no node")
+                assessed.pod.meta.name,
+                pinned_to(assessed.pod).unwrap_or("no node")
             )
         })
     }
 
-    pub(crate) fn look_again(&mut self, at: Option<Timestamp>) {
+    pub(crate) fn requeue_at(&mut self, at: Option<Timestamp>) {
         self.again = self.again.into_iter().chain(at).min();
     }
 }

@@ -35,7 +35,7 @@ const KEPT_UIDS: usize = 256;
 
 /// Whether a plan will record a pod's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum OwnerState {
     /// No: the pod belongs to no DaemonJob, or to one that is deleted or terminating.
     Unowned,
     /// Yes: its DaemonJob exists and this process serves it.
@@ -47,18 +47,18 @@ pub enum Standing {
 }
 
 /// The plan for one pod.
-pub fn plan(pod: &Pod, standing: Standing, now: Timestamp) -> Plan<()> {
+pub fn plan(pod: &Pod, owner_state: OwnerState, now: Timestamp) -> Plan<()> {
     let mut plan = Plan::default();
-    let is_off = match standing {
-        Standing::Unowned => true,
-        Standing::Served => {
+    let is_off = match owner_state {
+        OwnerState::Unowned => true,
+        OwnerState::Served => {
             // The DaemonJob may disappear without a watch event, together with its definition.
-            plan.look_again(now.checked_add(RECHECK).unwrap_or(now));
+            plan.requeue_at(now.checked_add(RECHECK).unwrap_or(now));
             false
         }
-        Standing::SwitchedOff => pod.terminating(),
-        Standing::Unknown => {
-            plan.look_again(now.checked_add(SOON).unwrap_or(now));
+        OwnerState::SwitchedOff => pod.terminating(),
+        OwnerState::Unknown => {
+            plan.requeue_at(now.checked_add(SOON).unwrap_or(now));
             false
         }
     };
@@ -83,7 +83,7 @@ fn daemonjob_of(pod: &Pod) -> Option<&Owner> {
 impl Reconciler for Sweeper {
     type Object = Pod;
     type Status = ();
-    type World = Standing;
+    type World = OwnerState;
     type Effect = std::convert::Infallible;
 
     fn name(&self) -> &'static str {
@@ -98,23 +98,23 @@ impl Reconciler for Sweeper {
         None
     }
 
-    async fn observe(&self, pod: &Pod, _refusals: Refusals) -> Result<Standing, Error> {
-        let Some(owner) = daemonjob_of(pod) else { return Ok(Standing::Unowned) };
-        let Some(served) = &self.served else { return Ok(Standing::SwitchedOff) };
+    async fn observe(&self, pod: &Pod, _refusals: Refusals) -> Result<OwnerState, Error> {
+        let Some(owner) = daemonjob_of(pod) else { return Ok(OwnerState::Unowned) };
+        let Some(served) = &self.served else { return Ok(OwnerState::SwitchedOff) };
         let key =
             Key { namespace: pod.meta.namespace.clone(), name: owner.name.clone(), uid: owner.uid.clone() };
         let health = served.health();
         match (served.get(&key), health) {
-            (Some(job), _) if job.terminating() => return Ok(Standing::Unowned),
-            (Some(_), Health::Synced { .. }) => return Ok(Standing::Served),
-            (_, Health::Unsynced) => return Ok(Standing::Unknown),
+            (Some(job), _) if job.terminating() => return Ok(OwnerState::Unowned),
+            (Some(_), Health::Synced { .. }) => return Ok(OwnerState::Served),
+            (_, Health::Unsynced) => return Ok(OwnerState::Unknown),
             (Some(_), Health::Absent { .. }) | (None, _) => {}
         }
-        Ok(if self.is_gone(pod, owner).await? { Standing::Unowned } else { Standing::Served })
+        Ok(if self.is_gone(pod, owner).await? { OwnerState::Unowned } else { OwnerState::Served })
     }
 
-    fn plan(&self, pod: &Pod, standing: &Standing, now: Timestamp) -> Plan<()> {
-        plan(pod, *standing, now)
+    fn plan(&self, pod: &Pod, owner_state: &OwnerState, now: Timestamp) -> Plan<()> {
+        plan(pod, *owner_state, now)
     }
 
     fn concerns(&self, pod: &Pod) -> bool {
@@ -172,7 +172,7 @@ pub fn register(context: &Context, served: Option<Informer<DaemonJob>>) {
                 _ => return,
             };
             for pod in pods.owned_by(&going.key()).iter().filter(|pod| pod.terminating()) {
-                waker.look_again(pod.key());
+                waker.enqueue_low_priority(pod.key());
             }
         });
     }
@@ -201,28 +201,32 @@ mod tests {
         .unwrap()
     }
 
-    fn is_released(pod: &Pod, standing: Standing, now: i64) -> bool {
-        !plan(pod, standing, at(now)).steps.is_empty()
+    fn is_released(pod: &Pod, owner_state: OwnerState, now: i64) -> bool {
+        !plan(pod, owner_state, at(now)).steps.is_empty()
     }
 
     #[rstest]
-    #[case::unowned(pod(None, "Running"), Standing::Unowned, true)]
-    #[case::unowned_and_terminating(pod(Some(0), "Running"), Standing::Unowned, true)]
-    #[case::served(pod(Some(0), "Succeeded"), Standing::Served, false)]
-    #[case::disabled(pod(None, "Succeeded"), Standing::SwitchedOff, false)]
-    #[case::disabled_and_terminating(pod(Some(0), "Running"), Standing::SwitchedOff, true)]
-    fn releases_pods_without_a_plan(#[case] pod: Pod, #[case] standing: Standing, #[case] released: bool) {
-        assert_eq!(is_released(&pod, standing, 100), released);
+    #[case::unowned(pod(None, "Running"), OwnerState::Unowned, true)]
+    #[case::unowned_and_terminating(pod(Some(0), "Running"), OwnerState::Unowned, true)]
+    #[case::served(pod(Some(0), "Succeeded"), OwnerState::Served, false)]
+    #[case::disabled(pod(None, "Succeeded"), OwnerState::SwitchedOff, false)]
+    #[case::disabled_and_terminating(pod(Some(0), "Running"), OwnerState::SwitchedOff, true)]
+    fn releases_pods_without_a_plan(
+        #[case] pod: Pod,
+        #[case] owner_state: OwnerState,
+        #[case] released: bool,
+    ) {
+        assert_eq!(is_released(&pod, owner_state, 100), released);
     }
 
     #[test]
     fn removes_the_finalizer_at_its_index() {
-        let plan = plan(&pod(Some(0), "Failed"), Standing::Unowned, at(100));
-        let Action::Patch { operations, .. } = &plan.steps[0][0] else { panic!() };
+        let plan = plan(&pod(Some(0), "Failed"), OwnerState::Unowned, at(100));
+        let Action::JsonPatch { operations, .. } = &plan.steps[0][0] else { panic!() };
         assert_eq!(operations[0], json!({"op": "test", "path": "/metadata/uid", "value": "u"}));
         assert_eq!(operations[2], json!({"op": "remove", "path": "/metadata/finalizers/1"}));
         let mut free = pod(Some(0), "Failed");
         free.meta.finalizers = Box::default();
-        assert!(!is_released(&free, Standing::Unowned, 100));
+        assert!(!is_released(&free, OwnerState::Unowned, 100));
     }
 }

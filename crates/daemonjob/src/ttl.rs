@@ -4,24 +4,28 @@ use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::model::conditions;
 
 use crate::api::DaemonJob;
-use crate::history::Judged;
+use crate::history::AssessedPod;
 use crate::node_state::is_done;
-use crate::outcome::Fate;
+use crate::outcome::PodOutcome;
 use crate::survey::Survey;
 
 /// When a pod ended, by the manager's clock if the ledger has the time.
-pub(crate) fn ended_at(survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Timestamp> {
-    let Fate::Ended { at, .. } = judged.fate else { return None };
-    let line = survey.histories.of_home(judged).and_then(|history| history.recorded);
-    Some(line.filter(|line| line.pod == judged.number).map_or(at, |line| line.ended))
+pub(crate) fn ended_at(survey: &Survey<'_>, assessed: &AssessedPod<'_>) -> Option<Timestamp> {
+    let PodOutcome::Ended { at, .. } = assessed.fate else { return None };
+    let line = survey.histories.of_target(assessed).and_then(|history| history.recorded);
+    Some(line.filter(|line| line.pod == assessed.number).map_or(at, |line| line.ended))
 }
 
 /// When a pod of a done node is deleted.
-pub(crate) fn pod_expiry(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Timestamp> {
+pub(crate) fn pod_expiry(
+    job: &DaemonJob,
+    survey: &Survey<'_>,
+    assessed: &AssessedPod<'_>,
+) -> Option<Timestamp> {
     let ttl = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
-    let history = survey.histories.of_home(judged)?;
+    let history = survey.histories.of_target(assessed)?;
     let is_done = is_done(history, &survey.key.hash, job, history.node?);
-    ended_at(survey, judged)?.checked_add(ttl).ok().filter(|_| is_done)
+    ended_at(survey, assessed)?.checked_add(ttl).ok().filter(|_| is_done)
 }
 
 /// When all pods of a finished run are deleted. The status must have its end first.

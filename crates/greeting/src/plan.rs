@@ -58,7 +58,7 @@ pub fn plan(greeting: &Greeting, world: &World, now: Timestamp) -> Planned {
         // The answer to our claim was lost. Print its lines first, even if the Greeting has changed since.
         plan.events.push(said(owed.say.cause));
         plan.steps.push(vec![Action::Effect(Effect::Say(owed.say.clone()))]);
-        plan.look_again(now);
+        plan.requeue_at(now);
     } else if greeting.terminating() {
         pass.farewell(&mut plan);
     } else {
@@ -96,7 +96,7 @@ impl Pass<'_> {
         }
         if let Some(at) = self.world.let_go.filter(|at| is_recent(*at, SEEN_WITHIN, self.now)) {
             // The cache has not shown the removal yet.
-            plan.look_again(at + SEEN_WITHIN);
+            plan.requeue_at(at + SEEN_WITHIN);
             return;
         }
         let is_owed = self.before.claim.as_ref().is_some_and(|claim| {
@@ -109,7 +109,7 @@ impl Pass<'_> {
             match self.call(plan, Cause::Delete) {
                 Called::Said(lines, room) => {
                     self.claim(plan, Cause::Delete, hash(message), lines, room);
-                    plan.look_again(self.now);
+                    plan.requeue_at(self.now);
                     return;
                 }
                 Called::Again => return,
@@ -207,7 +207,7 @@ impl Pass<'_> {
             origin.checked_add(SignedDuration::from_millis(millis)).unwrap_or(Timestamp::MAX)
         };
         let latest = offset(passed);
-        plan.look_again(offset(passed + 1));
+        plan.requeue_at(offset(passed + 1));
         if latest < *leading_since || latest > now || ticked.is_some_and(|ticked| latest <= ticked) {
             return;
         }
@@ -232,7 +232,7 @@ impl Pass<'_> {
         let uid = self.greeting.meta().uid.as_deref().unwrap_or_default();
         match handlers::verdict(&failure, (cause, about), self.world.attempt.as_ref(), uid, self.now) {
             Verdict::Again { at, attempt } => {
-                plan.look_again(at);
+                plan.requeue_at(at);
                 plan.steps.push(vec![Action::Effect(Effect::Retry(attempt))]);
                 Called::Again
             }
@@ -328,7 +328,7 @@ fn patch<E>(greeting: &Greeting, operations: [serde_json::Value; 2]) -> Action<G
     let key = greeting.key();
     let [first, second] = operations;
     let uid = json!({ "op": "test", "path": "/metadata/uid", "value": &*key.uid });
-    Action::Patch {
+    Action::JsonPatch {
         resource: Resource::of::<Greeting>(),
         namespace: key.namespace,
         name: key.name,

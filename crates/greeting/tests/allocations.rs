@@ -49,7 +49,7 @@ fn a_plan_allocates_little() {
     let new = greeting(&[], &Value::Null);
     let (held, first) = allocations(|| plan(&new, &world, now()));
     let mut actions = first.steps.iter().flatten();
-    assert!(matches!((actions.next(), actions.next()), (Some(Action::Patch { .. }), None)), "{first:?}");
+    assert!(matches!((actions.next(), actions.next()), (Some(Action::JsonPatch { .. }), None)), "{first:?}");
 
     let new = greeting(&[FINALIZER], &Value::Null);
     let (claimed, second) = allocations(|| plan(&new, &world, now()));

@@ -316,7 +316,7 @@ impl Simulation {
                 Action::Claim { status, token } => {
                     Write::Claim { status, token, version: version.clone(), uid: uid.clone() }
                 }
-                Action::Patch { operations, .. } => Write::Patch { operations },
+                Action::JsonPatch { operations, .. } => Write::Patch { operations },
                 other => panic!("{other:?}"),
             };
             if !self.send(who, write, std::mem::replace(&mut fate, Fate::Well)) {

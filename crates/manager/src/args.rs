@@ -14,7 +14,7 @@ use clap::{ArgAction, Command as ClapCommand, CommandFactory as _, FromArgMatche
 use quintet_kinds::KINDS;
 use quintet_runtime::LEASE_NAME;
 
-use crate::cluster::{ClusterArgs, is_name, parse_name};
+use crate::api_client::{ClusterArgs, is_name, parse_name};
 use crate::logs::Log;
 use crate::parse::parse_duration;
 use crate::{check, explain, uninstall};

@@ -9,7 +9,7 @@ use quintet_runtime::model::resource::{DEPLOYMENTS, LEASES};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
-use crate::cluster::{Cluster, ClusterArgs, answered};
+use crate::api_client::{Cluster, ClusterArgs, answered};
 use crate::parse::parse_duration;
 use crate::uninstall::{LeaseArgs, Manager, parse_manager};
 

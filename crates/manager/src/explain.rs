@@ -22,7 +22,7 @@ use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS, Resource};
 
-use crate::cluster::{Cluster, ClusterArgs, is_name, is_type_absent, parse_name};
+use crate::api_client::{Cluster, ClusterArgs, is_name, is_type_absent, parse_name};
 
 /// Show what a DaemonJob would do on each node now, and why. The command writes nothing.
 ///

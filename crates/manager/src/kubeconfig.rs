@@ -7,7 +7,7 @@ use kube::Config;
 use kube::config::{Cluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use quintet_runtime::model::clock::Clock;
 
-use crate::cluster::ClusterArgs;
+use crate::api_client::ClusterArgs;
 
 /// The client configuration, from the kubeconfig or else from the pod's ServiceAccount. The client reloads a certificate
 /// authority from a file when the file changes.

@@ -1,15 +1,15 @@
 //! The program `quintet`: the manager of the kinds, and commands for users.
 
+mod api_client;
 mod args;
 mod check;
-mod cluster;
-mod endpoint;
 mod explain;
 mod kubeconfig;
 mod logs;
+mod metrics_auth;
+mod pages;
 mod parse;
 mod run;
-mod secure;
 mod uninstall;
 
 use std::io::Write as _;

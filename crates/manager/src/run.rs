@@ -22,10 +22,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::args::Args;
-use crate::endpoint::{self, Pages};
 use crate::kubeconfig::{configure, identity};
 use crate::logs::LogHandle;
-use crate::secure::{Guard, Identity};
+use crate::metrics_auth::{Guard, Identity};
+use crate::pages::{self, Pages};
 
 /// How long a shutdown may take, including the reconciles in flight and the release of the Lease.
 const SHUTDOWN: Duration = Duration::from_secs(20);
@@ -131,7 +131,7 @@ impl Listeners {
         if let Some(listener) = self.debug {
             let pages = pages.clone();
             tasks.spawn(async move {
-                endpoint::serve_debugging(listener, pages).await;
+                pages::serve_debugging(listener, pages).await;
                 "debug"
             });
         }
@@ -140,9 +140,9 @@ impl Listeners {
             tasks.spawn(async move {
                 match secured {
                     Some((identity, guard)) => {
-                        endpoint::serve_secured(listener, pages, identity, guard).await;
+                        pages::serve_secured(listener, pages, identity, guard).await;
                     }
-                    None => endpoint::serve(listener, pages).await,
+                    None => pages::serve(listener, pages).await,
                 }
                 "metrics"
             });

@@ -23,7 +23,7 @@ use serde_json::json;
 
 use self::writer::Writer;
 pub use self::writer::{LeaseArgs, Manager, parse_manager};
-use crate::cluster::{Cluster, ClusterArgs, code_of, is_absent, is_type_absent, parse_name, wait_of};
+use crate::api_client::{Cluster, ClusterArgs, code_of, is_absent, is_type_absent, parse_name, wait_of};
 
 /// Consecutive rounds without progress before the command gives up.
 const FRUITLESS: usize = 5;
@@ -112,7 +112,7 @@ pub async fn run(args: &Args) -> Result<()> {
     let writer = match &args.manager {
         None => None,
         Some(manager) => {
-            Some(Writer::become_the_one(&cluster, &args.cluster, manager, args.lease.of(manager)).await?)
+            Some(Writer::acquire_exclusive(&cluster, &args.cluster, manager, args.lease.of(manager)).await?)
         }
     };
     let freed = free_all(&cluster, &args.namespace, writer.as_ref()).await;
@@ -410,7 +410,7 @@ mod tests {
     }
 
     fn answer(code: u16, name: &str) -> Freed {
-        sorted(&crate::cluster::answer(code, "", name))
+        sorted(&crate::api_client::answer(code, "", name))
     }
 
     #[test]

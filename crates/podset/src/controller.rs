@@ -28,17 +28,17 @@ struct PodSets {
     executor: Arc<Executor>,
     /// Pods that left the watch without a deletion.
     departed: Arc<Departed<Pod>>,
-    newcomers: Arc<Newcomers>,
+    newcomers: Arc<NewPodSets>,
 }
 
 /// PodSets that were created while this process led and that have no status yet, by UID. They cannot have
 /// older pods. The value is whether they were reconciled.
 #[derive(Default)]
-struct Newcomers(Mutex<HashMap<Arc<str>, bool>>);
+struct NewPodSets(Mutex<HashMap<Arc<str>, bool>>);
 
 /// Whether a PodSet is new to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum Familiarity {
     /// It may be old.
     Other,
     /// It is new, and this is its first reconcile.
@@ -47,7 +47,7 @@ enum Look {
     Further,
 }
 
-impl Newcomers {
+impl NewPodSets {
     /// Handles a change. `leads` is whether this process leads.
     fn follow(&self, change: &Change<'_, PodSet>, leads: bool) {
         match change {
@@ -61,11 +61,11 @@ impl Newcomers {
     }
 
     /// Returns whether a PodSet is new, and marks it as reconciled.
-    fn look(&self, key: &Key) -> Look {
+    fn look(&self, key: &Key) -> Familiarity {
         match self.lock().get_mut(&key.uid).map(|looked| std::mem::replace(looked, true)) {
-            None => Look::Other,
-            Some(false) => Look::First,
-            Some(true) => Look::Further,
+            None => Familiarity::Other,
+            Some(false) => Familiarity::First,
+            Some(true) => Familiarity::Further,
         }
     }
 
@@ -124,14 +124,14 @@ impl Reconciler for PodSets {
         }
         if !has_begun(object) {
             match self.newcomers.look(&key) {
-                Look::First => world.unsearched = true,
+                Familiarity::First => world.unsearched = true,
                 // The answer may be slightly old; the cache has the pods that this process created.
-                Look::Further => {
+                Familiarity::Further => {
                     let since = self.pods.position(&key.namespace);
                     let selector = format!("{NAME_LABEL}={},{UID_LABEL}!={}", key.name, key.uid);
                     self.look_for_older_pods(object, &key, &mut world, &selector, since).await?;
                 }
-                Look::Other => {
+                Familiarity::Other => {
                     let selector = format!("{NAME_LABEL}={}", key.name);
                     self.look_for_older_pods(object, &key, &mut world, &selector, 0).await?;
                 }
@@ -181,7 +181,7 @@ impl PodSets {
             // The first status has reported them.
             return Ok(());
         }
-        world.strangers = others.first().map(|first| {
+        world.foreign_pods = others.first().map(|first| {
             let (count, first) = (others.len(), &first.meta.name);
             format!("{count} foreign pods have the label {selector}, for instance {first}; ignoring them")
         });
@@ -196,7 +196,7 @@ pub fn register(context: &Context) -> Result<(), prometheus::Error> {
     let objects = context.informer::<PodSet>("podsets", resource, None);
     metrics::follow(&context.metrics.registry, &objects)?;
     let reads = pods.tracked();
-    let newcomers = Arc::<Newcomers>::default();
+    let newcomers = Arc::<NewPodSets>::default();
     let follower = newcomers.clone();
     let gate = context.gate.clone();
     objects.subscribe(move |change| follower.follow(change, gate.term().is_some()));
@@ -226,26 +226,29 @@ mod tests {
 
     #[test]
     fn only_podsets_created_while_leading_are_new() {
-        let newcomers = Newcomers::default();
+        let newcomers = NewPodSets::default();
         let [new, listed, stood_by] = ["new", "listed", "stood-by"].map(|uid| podset(uid, &json!({})));
         newcomers.follow(&Change::Applied { new: &new, old: None, came: true }, true);
         newcomers.follow(&Change::Applied { new: &listed, old: None, came: false }, true);
         newcomers.follow(&Change::Applied { new: &stood_by, old: None, came: true }, false);
         assert_eq!(
             [&new, &new, &new].map(|set| newcomers.look(&set.key())),
-            [Look::First, Look::Further, Look::Further]
+            [Familiarity::First, Familiarity::Further, Familiarity::Further]
         );
-        assert_eq!([&listed, &stood_by].map(|set| newcomers.look(&set.key())), [Look::Other; 2]);
+        assert_eq!([&listed, &stood_by].map(|set| newcomers.look(&set.key())), [Familiarity::Other; 2]);
         // Another PodSet of the same name is new again.
         let again = podset("again", &json!({}));
         newcomers.follow(&Change::Deleted { old: &new }, true);
         newcomers.follow(&Change::Applied { new: &again, old: None, came: true }, true);
-        assert_eq!([&again, &new].map(|set| newcomers.look(&set.key())), [Look::First, Look::Other]);
+        assert_eq!(
+            [&again, &new].map(|set| newcomers.look(&set.key())),
+            [Familiarity::First, Familiarity::Other]
+        );
     }
 
     #[test]
     fn drops_podsets_with_a_status() {
-        let newcomers = Newcomers::default();
+        let newcomers = NewPodSets::default();
         let new = podset("new", &json!({}));
         newcomers.follow(&Change::Applied { new: &new, old: None, came: true }, true);
         let told = podset("new", &json!({ "selector": "app=p" }));

@@ -19,7 +19,7 @@ pub struct World {
     /// Names in the PodSet's form that other pods have, mostly released ones.
     pub taken: Vec<Arc<str>>,
     /// The report about foreign pods with its name as a label, if they were just listed.
-    pub strangers: Option<String>,
+    pub foreign_pods: Option<String>,
     /// The recent refusals, by pod name.
     pub refusals: Refusals,
 }

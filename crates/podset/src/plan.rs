@@ -20,8 +20,8 @@ use serde_json::json;
 
 use crate::api::{PodSet, PodSetStatus};
 use crate::observe::World;
-use crate::rollout::{Limits, Member, rollout};
-use crate::status::{Findings, news, status};
+use crate::rollout::{CandidatePod, Limits, rollout};
+use crate::status::{StatusInput, events, status};
 
 /// Label: the PodSet's name, as in the tutorial.
 pub const NAME_LABEL: &str = "app";
@@ -88,7 +88,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     going.extend(&rollout.going);
     let held_until = held.iter().min().copied();
     if let Some(at) = held_until {
-        plan.look_again(at);
+        plan.requeue_at(at);
     }
     attempts.sort_unstable_by(|one, other| other.cmp(one));
     let attempts = attempts.into_iter().chain(repeat(0));
@@ -98,7 +98,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     let Creations { creates, more, labels, refused } =
         creations(podset, world, &hash, (missing - held.len(), attempts), now);
     if let Some(at) = refused.map(|refusal| refusal.until).filter(|until| *until > now) {
-        plan.look_again(at);
+        plan.requeue_at(at);
     }
     let failed_create = refused.map(|refusal| ("FailedCreate", refusal));
     let patches: Vec<_> = releases(podset, world).into_iter().chain(labels).collect();
@@ -114,11 +114,11 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     plan.steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
     if world.unsearched {
         // Only the status waits for the search of older pods, because the status ends the search.
-        plan.look_again(now);
+        plan.requeue_at(now);
         return plan;
     }
     let is_going = |pod: &&Arc<Pod>| pod.is_running() && pod.meta.deleted.is_some();
-    let found = Findings {
+    let found = StatusInput {
         hash: &hash,
         wanted: limits.wanted,
         is_migrated: world.unmigrated.is_empty(),
@@ -131,10 +131,10 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     };
     let (status, again) = status(podset, &found, now);
     if let Some(again) = again {
-        plan.look_again(again);
+        plan.requeue_at(again);
     }
-    plan.events = news(podset.status.as_ref(), &status);
-    if let Some(note) = &world.strangers {
+    plan.events = events(podset.status.as_ref(), &status);
+    if let Some(note) = &world.foreign_pods {
         plan.events.push(Event {
             type_: EventType::Warning,
             reason: "ForeignPods",
@@ -200,7 +200,7 @@ fn creations<'a>(
 }
 
 fn merge(podset: &PodSet, name: &str, labels: &serde_json::Value) -> Action<PodSetStatus> {
-    Action::Merge {
+    Action::MergePatch {
         resource: PODS,
         namespace: podset.metadata.namespace.as_deref().unwrap_or_default().into(),
         name: name.into(),
@@ -215,7 +215,7 @@ fn members<'a>(
     hash: &str,
     now: Timestamp,
     plan: &mut Plan<PodSetStatus>,
-) -> Vec<Member<'a>> {
+) -> Vec<CandidatePod<'a>> {
     let must_be_ready = podset.spec.min_ready_seconds.filter(|seconds| *seconds > 0);
     let must_be_ready = must_be_ready.map(|seconds| SignedDuration::from_secs(seconds.into()));
     let labelled =
@@ -229,14 +229,14 @@ fn members<'a>(
             None => pod.ready_since.is_some(),
             Some(wait) => match pod.ready_since.and_then(|since| since.checked_add(wait).ok()) {
                 Some(at) if at > now => {
-                    plan.look_again(at);
+                    plan.requeue_at(at);
                     false
                 }
                 at => at.is_some(),
             },
         };
         // A pod without the hash label counts as current, because a needless replacement would be worse.
-        Member { pod, outdated: made_from.is_some_and(|made_from| made_from != hash), available }
+        CandidatePod { pod, outdated: made_from.is_some_and(|made_from| made_from != hash), available }
     });
     members.collect()
 }
@@ -270,7 +270,7 @@ fn release(pod: &Pod) -> Option<Action<PodSetStatus>> {
         let path = format!("/metadata/labels/{}", UID_LABEL.replace('/', "~1"));
         tests.push(json!({ "op": "remove", "path": path }));
     }
-    Some(Action::Patch {
+    Some(Action::JsonPatch {
         resource: PODS,
         namespace: pod.meta.namespace.clone(),
         name: pod.meta.name.clone(),
@@ -279,7 +279,7 @@ fn release(pod: &Pod) -> Option<Action<PodSetStatus>> {
 }
 
 fn label(pod: &Pod, labels: &serde_json::Value) -> Action<PodSetStatus> {
-    Action::Merge {
+    Action::MergePatch {
         resource: PODS,
         namespace: pod.meta.namespace.clone(),
         name: pod.meta.name.clone(),

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use quintet_runtime::model::core_types::{Phase, Pod};
 
-use crate::rollout::Member;
+use crate::rollout::CandidatePod;
 
 /// Annotation: pods with a lower cost are deleted first. Default 0.
 pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -32,7 +32,7 @@ struct Rank<'a> {
 }
 
 /// Sorts pods in the order of deletion.
-pub fn ranked(mut members: Vec<Member<'_>>, now: Timestamp) -> Vec<Member<'_>> {
+pub fn ranked(mut members: Vec<CandidatePod<'_>>, now: Timestamp) -> Vec<CandidatePod<'_>> {
     let mut on_node: HashMap<&str, usize> = HashMap::new();
     for member in &members {
         if let Some(node) = &member.pod.node {
@@ -43,7 +43,7 @@ pub fn ranked(mut members: Vec<Member<'_>>, now: Timestamp) -> Vec<Member<'_>> {
     members
 }
 
-fn rank<'a>(member: &Member<'a>, on_node: &HashMap<&str, usize>, now: Timestamp) -> Rank<'a> {
+fn rank<'a>(member: &CandidatePod<'a>, on_node: &HashMap<&str, usize>, now: Timestamp) -> Rank<'a> {
     let pod = member.pod;
     Rank {
         assigned: pod.node.is_some(),
@@ -112,8 +112,8 @@ mod tests {
         Arc::new(serde_json::from_value(pod).unwrap())
     }
 
-    fn member(pod: &Arc<Pod>) -> Member<'_> {
-        Member { pod, outdated: false, available: pod.ready_since.is_some() }
+    fn member(pod: &Arc<Pod>) -> CandidatePod<'_> {
+        CandidatePod { pod, outdated: false, available: pod.ready_since.is_some() }
     }
 
     fn ranked<'a>(pods: impl IntoIterator<Item = &'a Arc<Pod>>, now: Timestamp) -> Vec<&'a Arc<Pod>> {
@@ -174,7 +174,8 @@ mod tests {
             pod("a", &json!({"/metadata/annotations": {DELETION_COST_ANNOTATION: "5"}})),
             pod("b", &json!({})),
         );
-        let order = super::ranked(vec![member(&cheap), Member { available: false, ..member(&dear) }], now());
+        let order =
+            super::ranked(vec![member(&cheap), CandidatePod { available: false, ..member(&dear) }], now());
         assert_eq!(&*order[0].pod.meta.name, "a");
     }
 

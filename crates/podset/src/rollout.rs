@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use quintet_runtime::model::core_types::Pod;
-use quintet_runtime::model::int_or_percent::{Round, of_whole};
+use quintet_runtime::model::int_or_percent::{Round, scaled_value};
 
 use crate::api::{PodSet, UpdateStrategyType};
 use crate::ranking::ranked;
@@ -37,7 +37,7 @@ impl Limits {
         // An object from before the schema may have a negative number.
         let wanted = usize::try_from(podset.spec.replicas).unwrap_or_default().min(MOST_REPLICAS);
         let strategy = podset.spec.update_strategy.as_ref();
-        let amount = |amount: Option<&IntOrString>, round| of_whole(amount?, wanted, round);
+        let amount = |amount: Option<&IntOrString>, round| scaled_value(amount?, wanted, round);
         let surge = strategy.and_then(|strategy| amount(strategy.max_surge.as_ref(), Round::Up)).unwrap_or(0);
         let unavailable = strategy
             .and_then(|strategy| amount(strategy.max_unavailable.as_ref(), Round::Down))
@@ -59,7 +59,7 @@ impl Limits {
 
 /// A counted pod.
 #[derive(Clone, Copy, Debug)]
-pub struct Member<'a> {
+pub struct CandidatePod<'a> {
     /// The pod.
     pub pod: &'a Arc<Pod>,
     /// Whether it has an older template.
@@ -88,7 +88,7 @@ pub struct Rollout<'a> {
 pub fn rollout<'a>(
     limits: Limits,
     named: &[String],
-    members: Vec<Member<'a>>,
+    members: Vec<CandidatePod<'a>>,
     now: Timestamp,
 ) -> Rollout<'a> {
     let (counted, mut available) = (members.len(), members.iter().filter(|member| member.available).count());
@@ -102,12 +102,12 @@ pub fn rollout<'a>(
         return rollout;
     }
     let named: HashSet<&str> = named.iter().map(String::as_str).collect();
-    let is_named = |member: &Member<'_>| named.contains(&*member.pod.meta.name);
+    let is_named = |member: &CandidatePod<'_>| named.contains(&*member.pod.meta.name);
     let mut order = ranked(members, now);
     // The same order decides which outdated pods to keep.
     order.sort_by_key(|member| !is_named(member));
     let mut yet = replaced;
-    let mut order: Vec<(Member<'_>, bool)> = order
+    let mut order: Vec<(CandidatePod<'_>, bool)> = order
         .into_iter()
         .map(|member| {
             let is_replaced = member.outdated && yet > 0;
@@ -189,9 +189,13 @@ mod tests {
             .collect()
     }
 
-    fn members(pods: &[(String, Arc<Pod>)]) -> Vec<Member<'_>> {
+    fn members(pods: &[(String, Arc<Pod>)]) -> Vec<CandidatePod<'_>> {
         pods.iter()
-            .map(|(word, pod)| Member { pod, outdated: word.contains('o'), available: word.contains('a') })
+            .map(|(word, pod)| CandidatePod {
+                pod,
+                outdated: word.contains('o'),
+                available: word.contains('a'),
+            })
             .collect()
     }
 

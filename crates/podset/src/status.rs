@@ -11,7 +11,7 @@ use quintet_runtime::model::refusals::Refusal;
 
 use crate::api::{NotReady, PodSet, PodSetStatus, UpdateStrategyType};
 use crate::plan::{NAME_LABEL, UID_LABEL};
-use crate::rollout::Member;
+use crate::rollout::CandidatePod;
 
 /// The limit of pod names in the status.
 const MOST_NAMES: usize = 100;
@@ -21,7 +21,7 @@ const MOST_NOT_READY: usize = 20;
 const PROGRESS_DEADLINE: i32 = 600;
 
 /// The results of a plan that the status reports.
-pub struct Findings<'a> {
+pub struct StatusInput<'a> {
     /// The hash of the current template.
     pub hash: &'a str,
     /// The desired number of pods.
@@ -31,7 +31,7 @@ pub struct Findings<'a> {
     /// Whether the namespace is being deleted.
     pub namespace_terminating: bool,
     /// The counted pods.
-    pub members: Vec<Member<'a>>,
+    pub members: Vec<CandidatePod<'a>>,
     /// Pods that are being deleted and have not ended.
     pub terminating: usize,
     /// How many pods of older templates are still to be replaced.
@@ -43,7 +43,7 @@ pub struct Findings<'a> {
 }
 
 /// Returns the status, and when it changes by time alone.
-pub fn status(podset: &PodSet, found: &Findings<'_>, now: Timestamp) -> (PodSetStatus, Option<Timestamp>) {
+pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodSetStatus, Option<Timestamp>) {
     let members = &found.members;
     let nothing = PodSetStatus::default();
     let before = podset.status.as_ref().unwrap_or(&nothing);
@@ -119,7 +119,7 @@ pub fn status(podset: &PodSet, found: &Findings<'_>, now: Timestamp) -> (PodSetS
     (status, waits_for_deadline.then_some(deadline))
 }
 
-fn replica_failure(found: &Findings<'_>) -> Wanted {
+fn replica_failure(found: &StatusInput<'_>) -> Wanted {
     let (status, reason, message) = match found.failure {
         _ if found.namespace_terminating => (
             true,
@@ -142,7 +142,7 @@ fn has_progressed(before: &PodSetStatus, after: &PodSetStatus) -> bool {
 }
 
 /// Whether pods of an older template wait for the end of a pause.
-fn is_paused(podset: &PodSet, members: &[Member<'_>]) -> bool {
+fn is_paused(podset: &PodSet, members: &[CandidatePod<'_>]) -> bool {
     let paused = podset.spec.update_strategy.as_ref().and_then(|strategy| strategy.paused);
     paused == Some(true) && members.iter().any(|member| member.outdated)
 }
@@ -158,7 +158,7 @@ fn was_settled(before: &PodSetStatus) -> bool {
 
 fn progressing(
     podset: &PodSet,
-    found: &Findings<'_>,
+    found: &StatusInput<'_>,
     available: usize,
     (deadline, now): (Timestamp, Timestamp),
 ) -> Wanted {
@@ -220,7 +220,7 @@ fn why_not_ready(pod: &Pod) -> Option<NotReady> {
 }
 
 /// Returns Events from the difference of two statuses, so that each is recorded once.
-pub fn news(before: Option<&PodSetStatus>, after: &PodSetStatus) -> Vec<Event> {
+pub fn events(before: Option<&PodSetStatus>, after: &PodSetStatus) -> Vec<Event> {
     let reason = |status: &PodSetStatus| -> Option<(String, String)> {
         let found = status.conditions.iter().find(|condition| condition.type_ == "Progressing")?;
         Some((found.reason.clone(), found.message.clone()))

@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
-use crate::backlog::{Figures, Reading, Unknown, figures};
+use crate::backlog::{BacklogSample, Figures, Unknown, figures};
 use crate::secrets::Sensitive;
 use crate::topic::Topic;
 
@@ -40,7 +40,7 @@ const REDIRECTS: usize = 3;
 
 /// The target of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct BacklogQuery {
     /// The admin API's address.
     pub url: String,
     /// The topic.
@@ -115,17 +115,25 @@ fn root(error: &hyper_util::client::legacy::Error) -> String {
 impl Admin {
     /// Reads the figures of a subscription. `partitioned` is the last known state of the topic, which decides
     /// the first request.
-    pub async fn read(&self, asked: &Asked, access: &Access, partitioned: Option<bool>) -> Reading {
+    pub async fn read(
+        &self,
+        asked: &BacklogQuery,
+        access: &Access,
+        partitioned: Option<bool>,
+    ) -> BacklogSample {
         match tokio::time::timeout(CALL, self.look(asked, access, partitioned.unwrap_or_default())).await {
             Ok(reading) => reading,
             Err(_elapsed) => {
                 let message = format!("{} did not answer within {} s.", asked.url, CALL.as_secs());
-                Reading { figures: Err(Unknown { reason: "AdminUnreachable", message }), partitioned: None }
+                BacklogSample {
+                    figures: Err(Unknown { reason: "AdminUnreachable", message }),
+                    partitioned: None,
+                }
             }
         }
     }
 
-    async fn look(&self, asked: &Asked, access: &Access, partitioned: bool) -> Reading {
+    async fn look(&self, asked: &BacklogQuery, access: &Access, partitioned: bool) -> BacklogSample {
         for partitioned in [partitioned, !partitioned] {
             match self.stats(asked, access, partitioned).await {
                 Ok(Some(figures)) => {
@@ -136,24 +144,24 @@ impl Admin {
                             asked.topic, asked.subscription
                         ),
                     });
-                    return Reading { figures, partitioned: Some(partitioned) };
+                    return BacklogSample { figures, partitioned: Some(partitioned) };
                 }
                 Ok(None) => {}
-                Err(unknown) => return Reading { figures: Err(unknown), partitioned: None },
+                Err(unknown) => return BacklogSample { figures: Err(unknown), partitioned: None },
             }
         }
         let message = format!(
             "There is no topic {}. The first client creates it, if the broker allows it.",
             asked.topic
         );
-        Reading { figures: Err(Unknown { reason: Unknown::NO_TOPIC, message }), partitioned: None }
+        BacklogSample { figures: Err(Unknown { reason: Unknown::NO_TOPIC, message }), partitioned: None }
     }
 
     /// Reads the statistics of a topic, as partitioned or not. Returns None without such a topic, Some(None)
     /// without the subscription.
     async fn stats(
         &self,
-        asked: &Asked,
+        asked: &BacklogQuery,
         access: &Access,
         partitioned: bool,
     ) -> Result<Option<Option<Figures>>, Unknown> {
@@ -342,8 +350,8 @@ mod tests {
 
     const TOPIC: &str = "/admin/v2/persistent/public/default/t";
 
-    fn asked(url: &str) -> Asked {
-        Asked { url: url.to_owned(), topic: Topic::of("t"), subscription: "s".to_owned() }
+    fn asked(url: &str) -> BacklogQuery {
+        BacklogQuery { url: url.to_owned(), topic: Topic::of("t"), subscription: "s".to_owned() }
     }
 
     fn with_token() -> Access {

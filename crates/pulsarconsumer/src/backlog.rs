@@ -48,7 +48,7 @@ impl Unknown {
 
 /// A reading of the backlog.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
+pub struct BacklogSample {
     /// The figures, or why they are unknown.
     pub figures: Result<Figures, Unknown>,
     /// Whether the topic has partitions; None if unknown.

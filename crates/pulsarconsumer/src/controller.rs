@@ -21,7 +21,7 @@ use crate::deployment::{DEPLOYMENT_SUFFIX, Image, NAME_LABEL, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
 };
-use crate::kept::{Attempt, Attempts};
+use crate::managed_object::{Attempt, Attempts};
 use crate::metrics::Metrics;
 use crate::observe::{Keda, World};
 use crate::plan::plan;
@@ -176,7 +176,7 @@ async fn follow_keda(
             was = is;
             // Including those without autoscaling, whose objects of KEDA must be deleted.
             for object in objects.all() {
-                waker.look_again(object.key());
+                waker.enqueue_low_priority(object.key());
             }
         }
         any_changed(&mut health).await;

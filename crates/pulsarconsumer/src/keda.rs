@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Autoscaling, PulsarConsumer, SecretKey};
 use crate::deployment::{AUTHORITIES, NAME_LABEL, TOKEN, key_of, label_value};
-use crate::kept::{APPLIED_ANNOTATION, Kept};
+use crate::managed_object::{APPLIED_ANNOTATION, ManagedObject};
 use crate::topic::Topic;
 
 /// ScaledObjects.
@@ -111,7 +111,7 @@ impl Object for KedaObject {
     }
 }
 
-impl Kept for KedaObject {
+impl ManagedObject for KedaObject {
     fn meta(&self) -> &Meta {
         &self.meta
     }

@@ -10,7 +10,7 @@ pub mod backlog;
 pub mod controller;
 pub mod deployment;
 mod keda;
-mod kept;
+mod managed_object;
 pub mod metrics;
 pub mod observe;
 pub mod plan;

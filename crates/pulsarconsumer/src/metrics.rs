@@ -7,7 +7,7 @@ use quintet_runtime::cache::informer::Informer;
 use quintet_runtime::model::object::Key;
 
 use crate::api::PulsarConsumer;
-use crate::backlog::Reading;
+use crate::backlog::BacklogSample;
 
 /// The states of consumers.
 const STATES: [&str; 2] = ["desired", "ready"];
@@ -82,7 +82,7 @@ impl Metrics {
 
     /// Exports a reading of an object's backlog. After a failure it exports no figures, because an old figure
     /// would look current.
-    pub fn read(&self, key: &Key, reading: &Reading) {
+    pub fn read(&self, key: &Key, reading: &BacklogSample) {
         let labels: [&str; 2] = [&key.namespace, &key.name];
         match &reading.figures {
             Ok(figures) => {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use quintet_runtime::model::core_types::{Deployment, Pod};
 use quintet_runtime::model::refusals::Refusals;
 
-use crate::backlog::Reading;
+use crate::backlog::BacklogSample;
 use crate::deployment::Image;
 use crate::keda::KedaObject;
-use crate::kept::Attempts;
+use crate::managed_object::Attempts;
 
 /// The input of a plan besides the PulsarConsumer.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub struct World {
     /// The objects of KEDA with its name.
     pub keda: Keda,
     /// The last reading of its backlog; None before the first.
-    pub backlog: Option<Reading>,
+    pub backlog: Option<BacklogSample>,
     /// The default image and its port.
     pub image: Arc<Image>,
     /// The recent refusals, by the object's name.

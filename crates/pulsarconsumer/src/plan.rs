@@ -13,9 +13,11 @@ use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, is_partitioned, scaled_object, scaled_object_name,
     trigger_authentication, trigger_authentication_name,
 };
-use crate::kept::{Attempt, FOLLOW_UP, Kept, LOOK_AGAIN, Past, Standing, Steps, Target, in_future, is_of};
+use crate::managed_object::{
+    ApplyState, Attempt, FOLLOW_UP, LOOK_AGAIN, ManagedObject, Past, Steps, Target, in_future, is_of,
+};
 use crate::observe::{Keda, World};
-use crate::status::{announce, status};
+use crate::status::{events, status};
 
 /// A plan of this kind.
 pub type ConsumerPlan = Plan<PulsarConsumerStatus, Attempt>;
@@ -38,10 +40,10 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     };
     let recreate = target.body["spec"]["strategy"]["type"] == "Recreate";
     let past = Past { told: &before.applied, attempts: &world.attempts, refusals: &world.refusals };
-    let mut standing = Standing::of(target, world.deployment.as_deref(), past, now);
+    let mut apply_state = ApplyState::of(target, world.deployment.as_deref(), past, now);
     let mut scaling = scaling(consumer, world, past, now);
-    plan.again = standing.look_again(now).into_iter().chain(scaling.look_again(now)).min();
-    let due = standing.take_due();
+    plan.again = apply_state.requeue_at(now).into_iter().chain(scaling.requeue_at(now)).min();
+    let due = apply_state.take_due();
     if !due.is_empty() {
         prepare(&mut plan, own, recreate);
     }
@@ -52,12 +54,12 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     plan.withhold(&world.refusals, now);
     if !plan.steps.is_empty() {
         // The next reconcile writes the status, when the result is known.
-        plan.look_again(in_future(now, FOLLOW_UP));
+        plan.requeue_at(in_future(now, FOLLOW_UP));
         return plan;
     }
-    let mut after = status(consumer, world, &standing, &scaling, &before, now);
-    after.applied = applied(&standing, &scaling, past);
-    plan.events = announce(&before, &after);
+    let mut after = status(consumer, world, &apply_state, &scaling, &before, now);
+    after.applied = applied(&apply_state, &scaling, past);
+    plan.events = events(&before, &after);
     plan.status = Some(after);
     plan
 }
@@ -73,7 +75,7 @@ fn prepare(plan: &mut ConsumerPlan, own: Option<&Deployment>, recreate: bool) {
         "spec": { "strategy": { "type": "Recreate", "rollingUpdate": Value::Null } },
     });
     let (namespace, name) = (own.meta.namespace.clone(), own.meta.name.clone());
-    plan.steps.push(vec![Action::Merge { resource: DEPLOYMENTS, namespace, name, body }]);
+    plan.steps.push(vec![Action::MergePatch { resource: DEPLOYMENTS, namespace, name, body }]);
 }
 
 /// The state of the autoscaling.
@@ -90,9 +92,9 @@ pub enum Scaling<'a> {
     /// KEDA's objects.
     On {
         /// The TriggerAuthentication; None without `auth`.
-        authentication: Option<Standing<'a, KedaObject>>,
+        authentication: Option<ApplyState<'a, KedaObject>>,
         /// The ScaledObject.
-        scaled_object: Standing<'a, KedaObject>,
+        scaled_object: ApplyState<'a, KedaObject>,
     },
 }
 
@@ -100,18 +102,18 @@ impl Scaling<'_> {
     /// The due steps in order. The TriggerAuthentication comes first, because the ScaledObject refers to it.
     fn steps(&mut self) -> Steps {
         let Self::On { authentication, scaled_object } = self else { return Vec::new() };
-        authentication.iter_mut().chain([scaled_object]).flat_map(Standing::take_due).collect()
+        authentication.iter_mut().chain([scaled_object]).flat_map(ApplyState::take_due).collect()
     }
 
-    fn look_again(&self, now: Timestamp) -> Option<Timestamp> {
+    fn requeue_at(&self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Off | Self::NoKeda => None,
             // An installation of KEDA causes an event, a failed read does not.
             Self::Unknown => Some(in_future(now, LOOK_AGAIN)),
             Self::Waiting => Some(in_future(now, FOLLOW_UP)),
             Self::On { authentication, scaled_object } => {
-                let standings = authentication.iter().chain([scaled_object]);
-                standings.filter_map(|standing| standing.look_again(now)).min()
+                let apply_states = authentication.iter().chain([scaled_object]);
+                apply_states.filter_map(|apply_state| apply_state.requeue_at(now)).min()
             }
         }
     }
@@ -131,15 +133,15 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
         (None, Some(reading), said) => reading.partitioned.or(said).unwrap_or_default(),
         (None, None, None) => return Scaling::Waiting,
     };
-    let standing = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
+    let apply_state = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
         let target = Target { resource, owner: &key, name, body };
-        Standing::of(target, found.as_deref(), past, now)
+        ApplyState::of(target, found.as_deref(), past, now)
     };
     let name = trigger_authentication_name(consumer);
     Scaling::On {
         authentication: trigger_authentication(consumer)
-            .map(|body| standing(TRIGGER_AUTHENTICATIONS, name, body, authentication)),
-        scaled_object: standing(
+            .map(|body| apply_state(TRIGGER_AUTHENTICATIONS, name, body, authentication)),
+        scaled_object: apply_state(
             SCALED_OBJECTS,
             scaled_object_name(consumer),
             scaled_object(consumer, autoscaling, partitioned),
@@ -149,8 +151,12 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
 }
 
 /// The applied objects for the status.
-fn applied(standing: &Standing<'_, Deployment>, scaling: &Scaling<'_>, past: Past<'_>) -> Vec<AppliedObject> {
-    let mut all = vec![standing.applied(&DEPLOYMENTS, past)];
+fn applied(
+    apply_state: &ApplyState<'_, Deployment>,
+    scaling: &Scaling<'_>,
+    past: Past<'_>,
+) -> Vec<AppliedObject> {
+    let mut all = vec![apply_state.applied(&DEPLOYMENTS, past)];
     if let Scaling::On { authentication, scaled_object } = scaling {
         all.push(scaled_object.applied(&SCALED_OBJECTS, past));
         all.extend(authentication.iter().map(|one| one.applied(&TRIGGER_AUTHENTICATIONS, past)));

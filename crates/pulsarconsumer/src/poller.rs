@@ -18,9 +18,9 @@ use quintet_runtime::model::object::{Key, Object as _};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::admin::{Access, Admin, Asked};
+use crate::admin::{Access, Admin, BacklogQuery};
 use crate::api::{PulsarConsumer, PulsarConsumerSpec};
-use crate::backlog::{Reading, Unknown};
+use crate::backlog::{BacklogSample, Unknown};
 use crate::metrics::Metrics;
 use crate::secrets;
 use crate::topic::Topic;
@@ -35,7 +35,7 @@ const SPREAD: Duration = Duration::from_secs(1);
 /// The polling settings of an object. A change restarts the task.
 #[derive(Clone, Debug, PartialEq)]
 struct Order {
-    asked: Asked,
+    asked: BacklogQuery,
     interval: Duration,
     spec: Arc<PulsarConsumerSpec>,
 }
@@ -44,7 +44,7 @@ impl Order {
     /// The polling settings of an object; None without `adminURL`.
     fn of(consumer: &PulsarConsumer) -> Option<Self> {
         let spec = &consumer.spec;
-        let asked = Asked {
+        let asked = BacklogQuery {
             url: spec.admin_url.clone()?,
             topic: Topic::of(&spec.topic),
             subscription: spec.subscription_name.clone(),
@@ -65,7 +65,7 @@ struct Running {
     order: Order,
     task: JoinHandle<()>,
     /// The last answer; None before the first.
-    reading: Option<Reading>,
+    reading: Option<BacklogSample>,
 }
 
 impl Drop for Running {
@@ -138,12 +138,12 @@ impl Poller {
     }
 
     /// The last reading for an object; None before the first.
-    pub fn reading(&self, key: &Key) -> Option<Reading> {
+    pub fn reading(&self, key: &Key) -> Option<BacklogSample> {
         self.lock().get(&key.uid)?.reading.clone()
     }
 
     /// Stores a reading. Returns whether it differs from the last one.
-    fn learn(&self, key: &Key, reading: Option<Reading>) -> bool {
+    fn learn(&self, key: &Key, reading: Option<BacklogSample>) -> bool {
         let mut running = self.lock();
         let Some(running) = running.get_mut(&key.uid) else { return false };
         let is_news = running.reading != reading;
@@ -197,7 +197,7 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
         let partitioned = before.as_ref().and_then(|reading| reading.partitioned);
         let mut reading = match &access {
             Ok(access) => tools.admin.read(&order.asked, access, partitioned).await,
-            Err(unknown) => Reading { figures: Err(unknown.clone()), partitioned: None },
+            Err(unknown) => BacklogSample { figures: Err(unknown.clone()), partitioned: None },
         };
         read = Some((read_at, access));
         // A topic that cannot be read for a while has not lost its partitions.
@@ -218,7 +218,7 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
 
 /// Returns the reading for the status after another read. It omits the rate, and keeps the message of a
 /// failure while the reason is the same, because both would change with every read.
-fn next(before: Option<Reading>, mut reading: Reading) -> Reading {
+fn next(before: Option<BacklogSample>, mut reading: BacklogSample) -> BacklogSample {
     match (&mut reading.figures, before.map(|before| before.figures)) {
         (Ok(figures), _) => figures.rate = 0.0,
         (Err(now), Some(Err(before))) if now.reason == before.reason => *now = before,
@@ -236,8 +236,8 @@ mod tests {
         Unknown { reason, message: message.to_owned() }
     }
 
-    fn reading(figures: Result<Figures, Unknown>) -> Reading {
-        Reading { figures, partitioned: None }
+    fn reading(figures: Result<Figures, Unknown>) -> BacklogSample {
+        BacklogSample { figures, partitioned: None }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::told;
 use crate::deployment::{NAME_LABEL, deployment_name, label_value};
 use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
-use crate::kept::{NOT_OWNED, OVERRULED, Standing};
+use crate::managed_object::{ApplyState, NOT_OWNED, OVERRULED};
 use crate::observe::World;
 use crate::plan::{Scaling, is_about};
 
@@ -34,16 +34,16 @@ fn is_current(own: &Deployment) -> bool {
 pub fn status(
     consumer: &PulsarConsumer,
     world: &World,
-    standing: &Standing<'_, Deployment>,
+    apply_state: &ApplyState<'_, Deployment>,
     scaling: &Scaling<'_>,
     before: &PulsarConsumerStatus,
     now: Timestamp,
 ) -> PulsarConsumerStatus {
     let (meta, spec) = (consumer.meta(), &consumer.spec);
-    let own = standing.own();
-    let applied = applied(consumer, standing);
-    let available = match standing {
-        Standing::NotOwned(_) | Standing::NeverApplied(_) | Standing::Terminating(_) => {
+    let own = apply_state.own();
+    let applied = applied(consumer, apply_state);
+    let available = match apply_state {
+        ApplyState::NotOwned(_) | ApplyState::NeverApplied(_) | ApplyState::Terminating(_) => {
             Ok(Wanted { type_: AVAILABLE, ..applied.clone() })
         }
         // Enough pods are ready, perhaps of an older spec, so the condition stays.
@@ -199,12 +199,12 @@ fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
 }
 
 /// Whether the Deployment matches the spec.
-fn applied(consumer: &PulsarConsumer, standing: &Standing<'_, Deployment>) -> Wanted {
+fn applied(consumer: &PulsarConsumer, apply_state: &ApplyState<'_, Deployment>) -> Wanted {
     let name = deployment_name(consumer);
     let replicas = consumer.spec.replicas;
-    let scaled = standing.own().filter(|own| own.spec["replicas"] != replicas);
+    let scaled = apply_state.own().filter(|own| own.spec["replicas"] != replicas);
     let scaled = scaled.and_then(|own| own.scaled_by.as_ref());
-    let (status, reason, message) = match (standing.trouble(&DEPLOYMENTS, &name), scaled) {
+    let (status, reason, message) = match (apply_state.trouble(&DEPLOYMENTS, &name), scaled) {
         (Some((reason, message)), _) => (false, reason, message),
         (None, Some(manager)) => (
             false,
@@ -272,7 +272,7 @@ pub fn condition<'a>(status: &'a PulsarConsumerStatus, type_: &str) -> Option<&'
 
 /// Returns Events for new problems that a user should know, from the difference of two statuses, so that each
 /// is recorded once. The executor reports rejected writes.
-pub fn announce(before: &PulsarConsumerStatus, after: &PulsarConsumerStatus) -> Vec<Event> {
+pub fn events(before: &PulsarConsumerStatus, after: &PulsarConsumerStatus) -> Vec<Event> {
     /// Reasons that are temporary, or that another Event reports.
     const QUIET: [&str; 6] =
         ["ConsumersNotReady", "DeploymentMissing", "Refused", "Terminating", "NotObservedYet", "KedaPending"];

@@ -185,7 +185,7 @@ impl Reconciler for Content {
 
     fn plan(&self, _object: &Pod, (): &(), now: Timestamp) -> Plan<()> {
         let mut plan = Plan::default();
-        plan.look_again(now + Duration::from_secs(10));
+        plan.requeue_at(now + Duration::from_secs(10));
         plan
     }
 }

@@ -78,7 +78,7 @@ impl Reconciler for Odd {
     fn plan(&self, object: &Pod, (): &(), now: Timestamp) -> Plan<()> {
         let mut plan = Plan::default();
         if &*object.meta.name == "again" {
-            plan.look_again(now + Duration::from_secs(10));
+            plan.requeue_at(now + Duration::from_secs(10));
         }
         if &*object.meta.name == "makes" {
             let body = json!({}).into();

@@ -491,7 +491,7 @@ async fn reports_a_recovery_only_after_an_outage() {
         answers.push((200, bookmark(6, false)));
         let (client, _) = scripted(&answers);
         let (informer, link): (Informer<Pod>, _) = (Informer::new(PODS, &[], None), Link::default());
-        let returns = link.returns();
+        let returns = link.recoveries();
         let task = tokio::spawn(informer.run(client, link));
         sleep(Duration::from_secs(100)).await;
         assert_eq!(returns.has_changed().unwrap(), is_news, "{times}");

@@ -53,7 +53,7 @@ struct FailedAttempt {
 
 /// Checks the rules of the module.
 #[derive(Debug, Default)]
-pub struct Judge {
+pub struct Assessor {
     /// By UID of the DaemonJob.
     stops: BTreeMap<String, Stop>,
     /// By UID of the Node.
@@ -111,7 +111,7 @@ fn is_outage(state: &State, job: &Value) -> bool {
         // Both timestamps have whole seconds, so their text order is their time order.
         let is_member = text(node, "/metadata/creationTimestamp") <= start;
         let node = serde_json::from_value(Value::clone(node));
-        is_member && node.is_ok_and(|node| placement.verdict(&node).is_selected())
+        is_member && node.is_ok_and(|node| placement.eligibility(&node).is_selected())
     };
     let members: Vec<_> = state.objects("nodes").filter(was_there).collect();
     let unhealthy = members.iter().filter(|node| !is_ready(node)).count();
@@ -172,7 +172,7 @@ fn deleted(state: &State, job: &Value, rollout: i64) -> i64 {
     count
 }
 
-impl Judge {
+impl Assessor {
     /// Checks one write. Returns the violations.
     pub fn committed(&mut self, commit: &Commit<'_>, knows: Knowledge) -> Vec<String> {
         let is_manager = commit.who.starts_with(crate::watcher::MANAGER);
@@ -477,7 +477,7 @@ impl Judge {
             let is_new =
                 self.nodes.get(node_uid).is_none_or(|track| commit.now.duration_since(track.since) < LAG);
             let Ok(parsed) = serde_json::from_value(Value::clone(node)) else { continue };
-            if is_new || !placement.verdict(&parsed).is_selected() {
+            if is_new || !placement.eligibility(&parsed).is_selected() {
                 continue;
             }
             let name = text(node, "/metadata/name");

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::plan::{Event, Fault, Plan, Trouble};
-use crate::promises::{Judge, Knowledge};
+use crate::promises::{Assessor, Knowledge};
 
 /// The fault's orders to the task that runs the processes.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ struct Inner {
     /// Names of nodes that were ever not Ready.
     unready: BTreeSet<String>,
     /// The rules of DaemonJob.
-    promises: Judge,
+    promises: Assessor,
 }
 
 /// A partition of a process from the API server.

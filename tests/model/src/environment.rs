@@ -76,7 +76,7 @@ pub enum Event {
 
 impl Event {
     /// The priority of an event without disturbances: repairs first, time last. `None` for a disturbance.
-    pub fn heals(self) -> Option<u8> {
+    pub fn is_provisional(self) -> Option<u8> {
         Some(match self {
             Self::Drop => 0,
             Self::Recover(_) => 1,
@@ -478,12 +478,13 @@ impl State {
         let is_open = pod.mark.is_some() && outcome == Some(Outcome::Failed);
         self.truth.nodes[pod.node.slot()].is_ambiguous |=
             is_open || outcome.is_none() && phase == Phase::Failed;
-        let home = if is_renewed { NodeId { generation: node.generation, ..pod.node } } else { pod.node };
-        let has_own = self.shards[home.slot()].line != 0 || self.pods.iter().any(|other| other.node == home);
-        let truth = &mut self.truth.nodes[home.slot()];
+        let target = if is_renewed { NodeId { generation: node.generation, ..pod.node } } else { pod.node };
+        let has_own =
+            self.shards[target.slot()].line != 0 || self.pods.iter().any(|other| other.node == target);
+        let truth = &mut self.truth.nodes[target.slot()];
         // A late write created the pod for the former Node of this name, and the present Node had its own
         // pod. The rules do not decide which of the two counts.
-        truth.has_second_pod |= home != pod.node && (has_own || truth.tried.is_some());
+        truth.has_second_pod |= target != pod.node && (has_own || truth.tried.is_some());
         truth.is_ambiguous |= truth.has_second_pod;
         truth.tried = truth.tried.max(Some(pod.truth));
         // A superfluous pod has no outcome, so the rules do not decide whether it makes its node suspect. The

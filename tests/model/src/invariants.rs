@@ -1,4 +1,4 @@
-//! The invariants of a DaemonJob (docs/reliability.md), judged by the events and not by the plan's reports.
+//! The invariants of a DaemonJob (docs/reliability.md), assessed by the events and not by the plan's reports.
 //!
 //! The rules may leave open whether something counts, such as a write in flight or a failure during a
 //! deletion. Then an invariant that requires something assumes fewer failures, and one that forbids assumes

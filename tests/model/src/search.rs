@@ -106,7 +106,7 @@ impl Search {
                         after
                     }
                 };
-                if let Some(rank) = event.heals()
+                if let Some(rank) = event.is_provisional()
                     && after != number
                     && best.is_none_or(|(least, _)| rank < least)
                 {

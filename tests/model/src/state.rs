@@ -1,4 +1,4 @@
-//! The state of the model: everything that the plan reads, and the truth by which the invariants are judged.
+//! The state of the model: everything that the plan reads, and the truth by which the invariants are assessed.
 //!
 //! A state is small and has no clock. A time is an age, rounded down to the last threshold that it has
 //! passed. Ledger lines and statuses are numbers of interned values, see [`crate::world`].

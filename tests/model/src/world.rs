@@ -614,10 +614,10 @@ impl Worlds {
             Action::Create { resource, name, body, .. } if *resource == CONFIG_MAPS => {
                 self.record(state, name, &body.value()["data"])
             }
-            Action::Merge { resource, name, body, .. } if *resource == CONFIG_MAPS => {
+            Action::MergePatch { resource, name, body, .. } if *resource == CONFIG_MAPS => {
                 self.record(state, name, &body["data"])
             }
-            Action::Merge { name, body, .. } => {
+            Action::MergePatch { name, body, .. } => {
                 let word = body["metadata"]["annotations"][DELETED_FOR_ANNOTATION].as_str();
                 let mark = word.and_then(|word| (0..).zip(MARKS).find(|(_, mark)| *mark == word));
                 Write::Mark { pod: pod(name), mark: mark.map(|(number, _)| number) }
@@ -625,7 +625,7 @@ impl Worlds {
             Action::Delete { name, resource_version, .. } => {
                 Write::Delete { pod: pod(name), if_unchanged: resource_version.is_some() }
             }
-            Action::Patch { name, .. } => Write::Release(pod(name)),
+            Action::JsonPatch { name, .. } => Write::Release(pod(name)),
             other => panic!("no plan of this kind does this: {other:?}"),
         }
     }

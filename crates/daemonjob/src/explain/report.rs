@@ -6,9 +6,9 @@
 use crate::api::DaemonJob;
 use crate::assess::assess;
 use crate::eligibility::Placement;
-use crate::history::Judged;
+use crate::history::AssessedPod;
 use crate::ledger::{Entry, Outcome};
-use crate::node_state::{Cause, Reason, State, Surveyed, not_tolerated, occupants};
+use crate::node_state::{Cause, Reason, SelectedNode, State, not_tolerated, occupants};
 use crate::observe::World;
 use crate::outcome::{DeletedFor, Rules};
 use crate::removal::deletion_reason;
@@ -169,8 +169,8 @@ pub fn report(job: &DaemonJob, world: &World, origin: Origin, now: Timestamp) ->
         refused: refused(job, &survey, origin),
         placement: Placement::of(job.spec.template.spec()),
     };
-    let mut rows: Vec<Row> = survey.nodes.iter().map(|surveyed| view.selected(surveyed)).collect();
-    let seen: HashSet<&str> = survey.nodes.iter().map(|surveyed| &*surveyed.node.meta.uid).collect();
+    let mut rows: Vec<Row> = survey.nodes.iter().map(|selected| view.selected(selected)).collect();
+    let seen: HashSet<&str> = survey.nodes.iter().map(|selected| &*selected.node.meta.uid).collect();
     let mut others: Vec<&Node> =
         world.nodes.iter().map(|node| &**node).filter(|node| !seen.contains(&*node.meta.uid)).collect();
     others.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
@@ -222,27 +222,27 @@ impl View<'_> {
     /// The cells that do not depend on the state.
     fn begin(&self, node: &Node) -> Row {
         let (pod, history) = (self.pods.of(node), self.survey.histories.of(&node.meta.uid));
-        let run = pod.filter(|judged| judged.pod.is_running()).map(|judged| judged.number);
+        let run = pod.filter(|assessed| assessed.pod.is_running()).map(|assessed| assessed.number);
         Row {
             node: node.meta.name.to_string(),
             number: run.or(history.map(|history| history.number).filter(|run| *run > 0)),
             last: history.and_then(|history| history.latest.as_deref().cloned()),
-            is_going: pod.is_some_and(|judged| self.going.contains_key(&*judged.pod.meta.uid)),
-            pod: pod.map(|judged| judged.pod.meta.name.to_string()),
-            termination_message: pod.and_then(|judged| termination_message(judged.pod)),
+            is_going: pod.is_some_and(|assessed| self.going.contains_key(&*assessed.pod.meta.uid)),
+            pod: pod.map(|assessed| assessed.pod.meta.name.to_string()),
+            termination_message: pod.and_then(|assessed| termination_message(assessed.pod)),
             ..Row::default()
         }
     }
 
     /// The row of a node in the survey.
-    fn selected(&self, surveyed: &Surveyed<'_>) -> Row {
-        let node = &**surveyed.node;
+    fn selected(&self, selected: &SelectedNode<'_>) -> Row {
+        let node = &**selected.node;
         let (pod, history) = (self.pods.of(node), self.survey.histories.of(&node.meta.uid));
-        let mut row = Row { eligible: surveyed.eligible, ..self.begin(node) };
-        match &surveyed.state {
+        let mut row = Row { eligible: selected.eligible, ..self.begin(node) };
+        match &selected.state {
             State::Done => {
                 done(&mut row, &self.survey.key.hash);
-                if let (false, Some(taint)) = (surveyed.eligible, self.taint(node)) {
+                if let (false, Some(taint)) = (selected.eligible, self.taint(node)) {
                     row.message = format!("{}; {}", row.message, not_tolerated(&taint));
                 }
             }
@@ -250,9 +250,9 @@ impl View<'_> {
             State::Starting(reason) => row.set_from(Word::Starting, reason),
             State::Skipped(reason) => row.set_from(Word::Skipped, reason),
             State::Running => {
-                let since = pod.and_then(|judged| judged.pod.started);
+                let since = pod.and_then(|assessed| assessed.pod.started);
                 row.set(Word::Running, "", since.map(|since| format!("since {since}")).unwrap_or_default());
-                if !surveyed.eligible
+                if !selected.eligible
                     && let Some(taint) = self.taint(node)
                 {
                     row.set(
@@ -265,7 +265,7 @@ impl View<'_> {
             State::Waiting(reason) => {
                 row.set_from(Word::Waiting, reason);
                 row.is_queued = reason.cause == Cause::WaitingForTurn;
-                if !pod.is_some_and(|judged| judged.pod.is_running()) {
+                if !pod.is_some_and(|assessed| assessed.pod.is_running()) {
                     row.number = Some(history.map_or(1, |history| history.number + 1));
                 }
             }
@@ -277,10 +277,10 @@ impl View<'_> {
                 }
             }
         }
-        if let Some(judged) = pod
-            && let Some(reason) = self.going.get(&*judged.pod.meta.uid)
+        if let Some(assessed) = pod
+            && let Some(reason) = self.going.get(&*assessed.pod.meta.uid)
         {
-            let message = format!("pod {} would be deleted", judged.pod.meta.name);
+            let message = format!("pod {} would be deleted", assessed.pod.meta.name);
             row.set(row.state, reason.word(), message);
         }
         if self.is_ended() && matches!(row.state, Word::WouldRun | Word::Waiting) {
@@ -307,7 +307,7 @@ impl View<'_> {
 
     /// The taint that keeps pods away from a node.
     fn taint(&self, node: &Node) -> Option<Taint> {
-        self.placement.verdict(node).taint().cloned()
+        self.placement.eligibility(node).taint().cloned()
     }
 }
 
@@ -380,20 +380,20 @@ fn not_selected(job: &DaemonJob, node: &Node) -> (&'static str, String) {
 struct PodsOfNodes<'s> {
     survey: &'s Survey<'s>,
     /// The running pods, by the index of their node.
-    running: Vec<Option<&'s Judged<'s>>>,
+    running: Vec<Option<&'s AssessedPod<'s>>>,
     /// The last pods, by the index of the node that they count for.
-    last: HashMap<usize, &'s Judged<'s>>,
+    last: HashMap<usize, &'s AssessedPod<'s>>,
 }
 
 impl<'s> PodsOfNodes<'s> {
     fn new(survey: &'s Survey<'s>) -> Self {
         // The pods are sorted by number.
-        let of_home = |judged: &'s Judged<'s>| Some((judged.home?, judged));
-        let last = survey.pods().iter().filter_map(of_home).collect();
+        let of_target = |assessed: &'s AssessedPod<'s>| Some((assessed.target?, assessed));
+        let last = survey.pods().iter().filter_map(of_target).collect();
         Self { survey, running: occupants(&survey.histories), last }
     }
 
-    fn of(&self, node: &Node) -> Option<&'s Judged<'s>> {
+    fn of(&self, node: &Node) -> Option<&'s AssessedPod<'s>> {
         let at = self.survey.histories.at(&node.meta.uid)?;
         self.running[at].or_else(|| self.last.get(&at).copied())
     }
@@ -407,8 +407,8 @@ fn deleted_pods<'s>(
     now: Timestamp,
 ) -> HashMap<&'s str, DeletedFor> {
     let rules = Rules::of(job);
-    let reason = |judged: &'s Judged<'_>| {
-        Some((&*judged.pod.meta.uid, deletion_reason(job, world, survey, &rules, judged, now)?))
+    let reason = |assessed: &'s AssessedPod<'_>| {
+        Some((&*assessed.pod.meta.uid, deletion_reason(job, world, survey, &rules, assessed, now)?))
     };
     survey.pods().iter().filter_map(reason).collect()
 }
@@ -458,10 +458,13 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
     if report.selected() == 0 {
         notes.push("The template selects no node.".to_owned());
     }
-    let homeless: Vec<&Judged<'_>> =
-        survey.pods().iter().filter(|judged| judged.home.is_none() && judged.pod.is_counted()).collect();
+    let homeless: Vec<&AssessedPod<'_>> = survey
+        .pods()
+        .iter()
+        .filter(|assessed| assessed.target.is_none() && assessed.pod.is_counted())
+        .collect();
     if let Some(first) = homeless.first() {
-        let fate = if homeless.iter().all(|judged| going.contains_key(&*judged.pod.meta.uid)) {
+        let fate = if homeless.iter().all(|assessed| going.contains_key(&*assessed.pod.meta.uid)) {
             "; they would be deleted"
         } else {
             ""

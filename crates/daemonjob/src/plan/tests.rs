@@ -94,7 +94,7 @@ fn recorded(job: &DaemonJob, mut world: World, plan: &Plan<DaemonJobStatus>) -> 
             Action::Create { resource: CONFIG_MAPS, name, body, .. } => {
                 (name.clone(), body.value()["data"].clone(), true)
             }
-            Action::Merge { resource: CONFIG_MAPS, name, body, .. } => {
+            Action::MergePatch { resource: CONFIG_MAPS, name, body, .. } => {
                 (name.to_string(), body["data"].clone(), false)
             }
             _ => continue,
@@ -160,7 +160,7 @@ fn deleted(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
         .flatten()
         .filter_map(|action| match action {
             Action::Delete { name, .. } => Some(name.to_string()),
-            Action::Merge { resource: PODS, name, body, .. } => {
+            Action::MergePatch { resource: PODS, name, body, .. } => {
                 body.pointer("/metadata/annotations")?.get(DELETED_FOR_ANNOTATION)?.as_str()?;
                 Some(name.to_string())
             }
@@ -172,7 +172,7 @@ fn deleted(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
 /// The reasons for the deletion of pods, by name.
 fn marks(plan: &Plan<DaemonJobStatus>) -> Vec<(String, Option<String>)> {
     let marks = plan.steps.iter().flatten().filter_map(|action| match action {
-        Action::Merge { resource: PODS, name, body, .. } => {
+        Action::MergePatch { resource: PODS, name, body, .. } => {
             let mark = body.pointer("/metadata/annotations")?.get(DELETED_FOR_ANNOTATION)?;
             Some((name.to_string(), mark.as_str().map(str::to_owned)))
         }
@@ -462,7 +462,7 @@ fn state<'s>(status: &'s DaemonJobStatus, node: &str) -> Option<&'s str> {
 
 fn released(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
     let patches = plan.steps.iter().flatten().filter_map(|action| match action {
-        Action::Patch { name, .. } => Some(name.to_string()),
+        Action::JsonPatch { name, .. } => Some(name.to_string()),
         _ => None,
     });
     patches.collect()
@@ -472,7 +472,7 @@ fn released(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
 fn written(plan: &Plan<DaemonJobStatus>) -> BTreeMap<String, String> {
     let bodies = plan.steps.iter().flatten().filter_map(|action| match action {
         Action::Create { resource: CONFIG_MAPS, body, .. } => body.value()["data"].as_object().cloned(),
-        Action::Merge { resource: CONFIG_MAPS, body, .. } => body["data"].as_object().cloned(),
+        Action::MergePatch { resource: CONFIG_MAPS, body, .. } => body["data"].as_object().cloned(),
         _ => None,
     });
     bodies
@@ -671,7 +671,7 @@ fn writes_the_ledger_at_most_once_a_second_for_a_finalizer() {
         )
     );
     assert_eq!(released(&flush), ["a-1"]);
-    assert!(matches!(flush.steps[1][0], Action::Patch { .. }));
+    assert!(matches!(flush.steps[1][0], Action::JsonPatch { .. }));
     let world = recorded(&job, world, &flush);
     let after = plan(&job, &world, later(1));
     assert!(written(&after).is_empty());
@@ -741,7 +741,7 @@ fn skips_a_node_whose_pod_does_not_start_in_time() {
     assert_eq!(plan(&job, &waiting, now()).again, Some(later(30)));
     // Clocks differ, so the annotation comes first. A pod that has started by then stays and loses it.
     let first = plan(&job, &waiting, later(30));
-    let Action::Merge { body, .. } = &first.steps[0][0] else { panic!("{first:?}") };
+    let Action::MergePatch { body, .. } = &first.steps[0][0] else { panic!("{first:?}") };
     assert_eq!(body["metadata"]["annotations"], json!({ DELETED_FOR_ANNOTATION: "PendingDeadline" }));
     assert_eq!(body["metadata"]["resourceVersion"], "1");
     let with_mark = |phase: &str| marked(pod(&job, "a", 1, phase), DeletedFor::PendingDeadline);
@@ -750,7 +750,7 @@ fn skips_a_node_whose_pod_does_not_start_in_time() {
     assert_eq!(deleted(&plan(&job, &again, later(30))), ["a-1"]);
     again.pods[0] = Arc::new(with_mark("Running"));
     let started = plan(&job, &again, later(30));
-    let Action::Merge { body, .. } = &started.steps[0][0] else { panic!("{started:?}") };
+    let Action::MergePatch { body, .. } = &started.steps[0][0] else { panic!("{started:?}") };
     assert_eq!(body["metadata"]["annotations"], json!({ DELETED_FOR_ANNOTATION: null }));
     assert!(deleted(&started).is_empty());
     // The API server's clock is behind the manager's.
@@ -874,7 +874,7 @@ fn a_gated_pod_has_no_deadline() {
         plan.steps
             .iter()
             .flatten()
-            .any(|action| matches!(action, Action::Delete { .. } | Action::Merge { resource: PODS, .. }))
+            .any(|action| matches!(action, Action::Delete { .. } | Action::MergePatch { resource: PODS, .. }))
     };
     assert!(!deletes(&waits));
     gated.is_gated = false;
@@ -953,7 +953,7 @@ fn restores_lost_labels() {
     let job = with_status(job, &one, now());
     let plan_ = plan(&job, &one, now());
     assert!(created(&plan_).is_empty());
-    let Action::Merge { body, .. } = &plan_.steps[0][0] else { panic!() };
+    let Action::MergePatch { body, .. } = &plan_.steps[0][0] else { panic!() };
     assert_eq!(body["metadata"], json!({"uid": "a-1", "labels": {KIND_LABEL: "DaemonJob"}}));
     // A pod without its label that no watch has shown has the name of the new pod.
     let mut met = world(&["a"], vec![]);
@@ -968,7 +968,7 @@ fn restores_lost_labels() {
     met.refusals.insert(&PODS, pod_name(&job, &node("a"), 1), refusal);
     let plan_ = plan(&job, &met, now());
     assert!(created(&plan_).is_empty());
-    assert!(matches!(&plan_.steps[0][0], Action::Merge { resource: PODS, .. }));
+    assert!(matches!(&plan_.steps[0][0], Action::MergePatch { resource: PODS, .. }));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The other actors of a cluster: the scheduler, kubelets, the node and pod garbage collectors, and users.
 
 use jiff::SignedDuration;
-use quintet_daemonjob::eligibility::{Placement, Verdict};
+use quintet_daemonjob::eligibility::{Eligibility, Placement};
 use quintet_daemonjob::labels::NODE_NAME_ANNOTATION;
 use quintet_runtime::model::core_types::{Phase, Pod};
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ impl Server {
         assert_eq!(name, annotated, "a pod is pinned to the node of its annotation");
         let placement = Placement::of(self.spec(pod).as_object().unwrap());
         let node = self.nodes.objects.get(&name);
-        let fits = !full && node.is_some_and(|node| placement.verdict(&node.seen) == Verdict::Run);
+        let fits = !full && node.is_some_and(|node| placement.eligibility(&node.seen) == Eligibility::Run);
         self.edit_pod(pod, |json| {
             if fits {
                 json["spec"]["nodeName"] = json!(name);

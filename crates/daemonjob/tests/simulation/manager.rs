@@ -338,7 +338,7 @@ impl Manager {
         let Some((verb, name)) = name_of(action) else { return };
         if resource_of(action) == CONFIG_MAPS {
             self.clocks.ledger_written(self.local(now));
-        } else if matches!(action, Action::Delete { .. } | Action::Patch { .. }) {
+        } else if matches!(action, Action::Delete { .. } | Action::JsonPatch { .. }) {
             self.clocks.pods_tidied(self.local(now));
         }
         self.refusals.forget(verb, &resource_of(action), name);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus, FailurePolicyType, RerunOn};
-use quintet_daemonjob::eligibility::{Placement, Verdict};
+use quintet_daemonjob::eligibility::{Eligibility, Placement};
 use quintet_daemonjob::failure_policy::max_failed;
 use quintet_daemonjob::labels::{NODE_NAME_ANNOTATION, NODE_UID_LABEL};
 use quintet_daemonjob::node_state::node_lost_after;
@@ -82,9 +82,9 @@ fn is_occupied(pass: &Pass, name: &str) -> bool {
     pass.world.pods.iter().any(|pod| occupies(pod) && annotation(pod, NODE_NAME_ANNOTATION) == name)
 }
 
-pub fn selected<'p>(pass: &'p Pass, placement: &Placement) -> Vec<(&'p Node, Verdict)> {
-    let nodes = pass.world.nodes.iter().map(|node| (&**node, placement.verdict(node)));
-    nodes.filter(|(node, verdict)| verdict.is_selected() && node.meta.deleted.is_none()).collect()
+pub fn selected<'p>(pass: &'p Pass, placement: &Placement) -> Vec<(&'p Node, Eligibility)> {
+    let nodes = pass.world.nodes.iter().map(|node| (&**node, placement.eligibility(node)));
+    nodes.filter(|(node, eligibility)| eligibility.is_selected() && node.meta.deleted.is_none()).collect()
 }
 
 pub fn rollout_number(status: Option<&DaemonJobStatus>) -> Option<u64> {
@@ -237,7 +237,7 @@ impl View {
                 && !machine.was_leaving
                 && (self.has_been(unwell.not_ready, job) || is_counted);
             let is_kept_away = node.meta.deleted.is_some()
-                || !placement.verdict(node).is_selected()
+                || !placement.eligibility(node).is_selected()
                 || placement.is_tainted(node)
                 || placement.is_unhealthy(node) && (self.has_been(unwell.unhealthy, job) || is_counted);
             let is_gone = machine.has_failed_in(rollout) && is_kept_away;
@@ -270,7 +270,7 @@ impl View {
                 || !recorded && !node.ready && has_run
                 || !recorded
                     && has_failed
-                    && (placement.verdict(node) != Verdict::Run || node.meta.deleted.is_some())
+                    && (placement.eligibility(node) != Eligibility::Run || node.meta.deleted.is_some())
         });
         let gone = self.machines.values().filter(|machine| {
             machine.node.is_none()
@@ -292,12 +292,12 @@ impl View {
         };
         let mut holders = Vec::new();
         for node in &pass.world.nodes {
-            let verdict = placement.verdict(node);
+            let eligibility = placement.eligibility(node);
             let machine = self.machines.get(&*node.meta.uid);
             let Some(machine) = machine.filter(|machine| !machine.is_odd) else { continue };
             let is_suspect = machine.suspect_rollout().is_some() && !self.may_be_written_off(node, job);
             let retries = policy_type(job) != FailurePolicyType::Continue
-                && verdict == Verdict::Run
+                && eligibility == Eligibility::Run
                 && machine.has_failed_in(rollout)
                 && node.meta.deleted.is_none()
                 && !is_over(node);
@@ -399,7 +399,7 @@ impl View {
         if !failed.is_empty() && !is_tolerated {
             return Err(format!("complete: {failed:?} failed and is not tolerated"));
         }
-        for (node, verdict) in selected(pass, &placement) {
+        for (node, eligibility) in selected(pass, &placement) {
             let name = &*node.meta.name;
             let machine = self.machine(node);
             let is_skipped = status.skipped_nodes.iter().any(|skipped| skipped.node == name);
@@ -415,7 +415,7 @@ impl View {
             if sure.iter().any(|failed| failed == name) {
                 return wrong(name, "has failed and is not counted");
             }
-            if verdict == Verdict::Run && !is_skipped && !self.is_done(node, job) {
+            if eligibility == Eligibility::Run && !is_skipped && !self.is_done(node, job) {
                 return wrong(name, "is not done");
             }
         }

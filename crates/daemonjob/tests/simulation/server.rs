@@ -336,18 +336,18 @@ impl Server {
                     && resource_version.as_ref().is_none_or(|version| *version == meta.resource_version);
                 if is_same { Answer::Done(self.delete_pod(name, None)) } else { Answer::News }
             }
-            Action::Patch { resource, name, operations, .. } => {
+            Action::JsonPatch { resource, name, operations, .. } => {
                 assert_eq!(*resource, PODS, "only pods are patched");
                 self.patch_pod(name, operations)
             }
-            Action::Merge { resource, name, body, .. } if *resource == CONFIG_MAPS => {
+            Action::MergePatch { resource, name, body, .. } if *resource == CONFIG_MAPS => {
                 if self.refuse_ledger > 0 {
                     self.refuse_ledger -= 1;
                     return Answer::Refused;
                 }
                 merge(&mut self.shards, &mut self.revision, name, body)
             }
-            Action::Merge { resource, name, body, .. } if *resource == PODS => {
+            Action::MergePatch { resource, name, body, .. } if *resource == PODS => {
                 merge(&mut self.pods, &mut self.revision, name, body)
             }
             other => panic!("unexpected action: {other:?}"),

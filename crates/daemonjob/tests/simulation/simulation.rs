@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus};
 use quintet_daemonjob::plan::plan;
-use quintet_daemonjob::sweep::{self, Standing};
+use quintet_daemonjob::sweep::{self, OwnerState};
 use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 use serde_json::{Value, json};
@@ -454,7 +454,7 @@ impl Simulation {
         let name = name_of(action).map(|(_, name)| name.to_owned()).unwrap_or_default();
         let before = self.server.pods.objects.get(&name).map(|pod| pod.seen.clone());
         let released = match (action, &before) {
-            (Action::Patch { .. }, Some(pod)) => self.truth.released(&self.server, pod),
+            (Action::JsonPatch { .. }, Some(pod)) => self.truth.released(&self.server, pod),
             _ => Ok(()),
         };
         let answer = self.server.commit(action);
@@ -475,7 +475,9 @@ impl Simulation {
                 }
                 self.truth.one_pod_a_node(&self.server)?;
             }
-            Action::Create { resource, .. } | Action::Merge { resource, .. } if *resource == CONFIG_MAPS => {
+            Action::Create { resource, .. } | Action::MergePatch { resource, .. }
+                if *resource == CONFIG_MAPS =>
+            {
                 self.truth.ledger_written(&self.server);
                 if maker == Maker::Late
                     && let Some(number) =
@@ -710,18 +712,18 @@ impl Simulation {
 
     /// The sweeper, for its pods.
     fn sweep(&mut self) {
-        let standing = match self.job() {
-            Some(job) if job.metadata.deletion_timestamp.is_none() => Standing::Served,
-            _ => Standing::Unowned,
+        let owner_state = match self.job() {
+            Some(job) if job.metadata.deletion_timestamp.is_none() => OwnerState::Served,
+            _ => OwnerState::Unowned,
         };
         let pods: Vec<_> = self.managers[self.leader].pods.objects.values().cloned().collect();
         for pod in pods.iter().filter(|pod| pod.meta.deleted.is_some() && !pod.meta.finalizers.is_empty()) {
-            let plan: Plan<()> = sweep::plan(pod, standing, self.server.now);
+            let plan: Plan<()> = sweep::plan(pod, owner_state, self.server.now);
             for action in plan.steps.into_iter().flatten() {
-                let Action::Patch { resource, namespace, name, operations } = action else {
+                let Action::JsonPatch { resource, namespace, name, operations } = action else {
                     panic!("{action:?}")
                 };
-                self.server.commit(&Action::Patch { resource, namespace, name, operations });
+                self.server.commit(&Action::JsonPatch { resource, namespace, name, operations });
             }
         }
     }

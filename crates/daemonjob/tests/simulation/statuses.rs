@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use quintet_daemonjob::api::{DaemonJobStatus, NodeReason};
-use quintet_daemonjob::eligibility::{Placement, Verdict};
+use quintet_daemonjob::eligibility::{Eligibility, Placement};
 use quintet_daemonjob::labels::NODE_NAME_ANNOTATION;
 use quintet_daemonjob::parallelism::parallelism;
 use quintet_runtime::model::conditions::is_true;
@@ -72,12 +72,12 @@ pub fn status_is_true(view: &View, pass: &Pass, status: &DaemonJobStatus) -> Jud
     let nodes = selected(pass, &placement);
     let mut undesired = 0;
     let (mut done, mut least_done) = (0, 0);
-    for (node, verdict) in &nodes {
+    for (node, eligibility) in &nodes {
         let entry = listed(status, &node.meta.name)?;
         if let Listed::Skipped(why) = &entry {
             undesired += usize::from(NOT_DESIRED.contains(&why.reason.as_str()));
         }
-        node_is_true(view, pass, status, (node, verdict), &entry)?;
+        node_is_true(view, pass, status, (node, eligibility), &entry)?;
         if entry == Listed::Nothing {
             let is_odd = view.machine(node).is_odd;
             let is_done = view.is_done(node, &pass.job);
@@ -91,7 +91,7 @@ pub fn status_is_true(view: &View, pass: &Pass, status: &DaemonJobStatus) -> Jud
     if let Some(foreign) = listed.find(|one| !names.contains(one.node.as_str())) {
         return wrong(&format!("{foreign:?} is listed, but not selected"));
     }
-    let elsewhere: BTreeSet<&str> = pass
+    let pods_elsewhere: BTreeSet<&str> = pass
         .world
         .pods
         .iter()
@@ -103,7 +103,7 @@ pub fn status_is_true(view: &View, pass: &Pass, status: &DaemonJobStatus) -> Jud
         let node = pass.world.nodes.iter().find(|node| *node.meta.name == ***name);
         node.is_some_and(|node| view.may_be_written_off(node, &pass.job))
     };
-    let least = elsewhere.len() - elsewhere.iter().filter(may_be_written_off).count();
+    let least = pods_elsewhere.len() - pods_elsewhere.iter().filter(may_be_written_off).count();
     let here = nodes.len() - undesired;
     let within = |what: &str, number: Option<i32>, least: usize, most: usize| {
         if (least..=most).contains(&count(number)) {
@@ -112,7 +112,7 @@ pub fn status_is_true(view: &View, pass: &Pass, status: &DaemonJobStatus) -> Jud
             wrong(&format!("{what} is {number:?}, but must be {least} to {most}"))
         }
     };
-    within("desired", status.desired, here + least, here + elsewhere.len())?;
+    within("desired", status.desired, here + least, here + pods_elsewhere.len())?;
     within("succeeded", status.succeeded, least_done, done)?;
     let active = pass.world.pods.iter().filter(|pod| pod.is_counted()).count();
     within("active", status.active, active, active)?;
@@ -137,7 +137,7 @@ fn node_is_true(
     view: &View,
     pass: &Pass,
     status: &DaemonJobStatus,
-    (node, verdict): (&Node, &Verdict),
+    (node, eligibility): (&Node, &Eligibility),
     entry: &Listed<'_>,
 ) -> Judgement {
     let (job, name) = (&pass.job, &node.meta.name);
@@ -169,7 +169,7 @@ fn node_is_true(
                     machine.may_have_failed(rollout, i64::MAX, job.spec.disruption_limit.map(i64::from))
                 }
                 "NodeLost" => !node.ready,
-                "FailedAndGone" => may_have_failed && *verdict != Verdict::Run,
+                "FailedAndGone" => may_have_failed && *eligibility != Eligibility::Run,
                 _ => false,
             };
             if is_true { Ok(()) } else { wrong(&format!("{why:?} is not true")) }

@@ -111,14 +111,14 @@ fn claim(plan: &Planned) -> (&GreetingStatus, &str, &Say) {
 
 /// The operations of a plan that begins with a patch.
 fn patch(plan: &Planned) -> &Value {
-    let [Action::Patch { operations, .. }] = &plan.steps[0][..] else { panic!("{:?}", plan.steps) };
+    let [Action::JsonPatch { operations, .. }] = &plan.steps[0][..] else { panic!("{:?}", plan.steps) };
     operations
 }
 
 /// Whether a plan removes the finalizer and does nothing else.
 fn lets_go(plan: &Planned) -> bool {
     plan.steps.len() == 2
-        && matches!(plan.steps[0][..], [Action::Patch { .. }])
+        && matches!(plan.steps[0][..], [Action::JsonPatch { .. }])
         && matches!(plan.steps[1][..], [Action::Effect(Effect::LetGo(_))])
 }
 

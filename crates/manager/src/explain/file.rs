@@ -15,7 +15,7 @@ use quintet_runtime::model::resource::Resource;
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
-use crate::cluster::is_name;
+use crate::api_client::is_name;
 
 /// The largest file. The API server accepts no object of this size.
 const LARGEST: u64 = 16 << 20;

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::{MANUALLY, tell};
-use crate::cluster::{Cluster, ClusterArgs, answered, is_absent, parse_name};
+use crate::api_client::{Cluster, ClusterArgs, answered, is_absent, parse_name};
 use crate::kubeconfig;
 
 /// How long a stopping manager may take to release its Lease, plus the time until this process notices.
@@ -121,7 +121,7 @@ pub struct Writer {
 
 impl Writer {
     /// Stops the manager, waits for its pods that do not use the Lease, and acquires the Lease.
-    pub async fn become_the_one(
+    pub async fn acquire_exclusive(
         cluster: &Cluster,
         reached_by: &ClusterArgs,
         manager: &Manager,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::backlog::{Figures, Reading, Unknown};
+use crate::backlog::{BacklogSample, Figures, Unknown};
 use crate::deployment::{Image, NAME_LABEL};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -23,8 +23,8 @@ impl<T: Object> Departed<T> {
         owners: &Informer<O>,
         missed: impl Fn(&T) -> bool + Send + Sync + 'static,
     ) -> Arc<Self> {
-        let departed = Arc::new(Self { objects: Mutex::default() });
-        let (follower, owners) = (departed.clone(), owners.clone());
+        let deselected = Arc::new(Self { objects: Mutex::default() });
+        let (follower, owners) = (deselected.clone(), owners.clone());
         informer.subscribe(move |change| match change {
             Change::Deleted { old } if missed(old) => {
                 let Key { namespace, .. } = old.key();
@@ -41,7 +41,7 @@ impl<T: Object> Departed<T> {
             Change::Applied { new, .. } => follower.settle(new),
             _ => {}
         });
-        departed
+        deselected
     }
 
     fn lock(&self) -> MutexGuard<'_, ByOwner<T>> {
@@ -51,17 +51,17 @@ impl<T: Object> Departed<T> {
     /// The last known versions of an owner's objects that left the selection.
     pub fn owned_by(&self, owner: &Key) -> Vec<Arc<T>> {
         let objects = self.lock();
-        let departed = objects.get(&owner.uid).into_iter().flat_map(BTreeMap::values);
-        departed.filter(|object| object.key().namespace == owner.namespace).cloned().collect()
+        let deselected = objects.get(&owner.uid).into_iter().flat_map(BTreeMap::values);
+        deselected.filter(|object| object.key().namespace == owner.namespace).cloned().collect()
     }
 
     /// Drops an object that is known to be gone, or that is back.
     pub fn settle(&self, object: &T) {
         let Some(owner) = object.owner() else { return };
         let mut objects = self.lock();
-        if let Some(departed) = objects.get_mut(&owner.uid) {
-            departed.remove(&object.key().uid);
-            if departed.is_empty() {
+        if let Some(deselected) = objects.get_mut(&owner.uid) {
+            deselected.remove(&object.key().uid);
+            if deselected.is_empty() {
                 objects.remove(&owner.uid);
             }
         }

@@ -146,7 +146,7 @@ pub(super) async fn run<T: Object>(part: NamespaceInformer<T>, client: Client, l
     let mut keeper = Keeper {
         backoff: DefaultBackoff::default(),
         doubts: link.doubts(),
-        returns: link.returns(),
+        returns: link.recoveries(),
         relists: part.inner.relist.subscribe(),
         part,
         client,

@@ -104,7 +104,7 @@ impl<R: Reconciler> Controller<R> {
         let mut stop = self.context.stop.clone();
         let mut progress: Vec<_> = self.caches.iter().map(|cache| cache.watch_progress()).collect();
         let mut health = self.objects.watch_health();
-        let mut returns = self.context.link.returns();
+        let mut returns = self.context.link.recoveries();
         let mut begun = self.nowhere();
         let mut batch = Vec::new();
         loop {

@@ -109,7 +109,7 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
     }
     let outcome = if execution.refusals.is_empty() { "success" } else { "refused" };
     pass.log(&execution, wrote_status, outcome, started);
-    if execution.news {
+    if execution.is_stale {
         return Err(Error::Stale(format!("an object of {} {key}", reconciler.resource().kind)));
     }
     // The next plan reads the refusal and reports it in the status.

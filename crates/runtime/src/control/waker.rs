@@ -28,7 +28,7 @@ impl Waker {
     }
 
     /// Enqueues an object with bulk priority, as one of many.
-    pub fn look_again(&self, key: Key) {
+    pub fn enqueue_low_priority(&self, key: Key) {
         let _ = self.sender.send(Wake::Key(key, Priority::Bulk));
     }
 

@@ -107,7 +107,7 @@ impl Campaign {
             gate,
             clock,
             slow: metrics.slow_renewals.with_label_values(&[&*metrics.lease]),
-            returns: link.returns(),
+            returns: link.recoveries(),
             link,
             started: Instant::now(),
             observed: Observed::default(),
@@ -140,14 +140,14 @@ impl Campaign {
                 Attempt::Refused(error) | Attempt::Unanswered(error) => self.fail(&error, began),
                 Attempt::HeldByOther(holder) => {
                     self.stand_by(holder).await?;
-                    self.gate.note_try();
+                    self.gate.mark_attempted();
                     tokio::select! {
                         () = self.wait_until_available() => continue,
                         _ = stop.wait_for(|stop| *stop) => return Ok(false),
                     }
                 }
             };
-            self.gate.note_try();
+            self.gate.mark_attempted();
             tokio::select! {
                 () = sleep(pause) => {}
                 _ = self.returns.changed(), if !self.answered => {}
@@ -194,7 +194,7 @@ impl Campaign {
         // This attempt came after any earlier news.
         self.returns.mark_unchanged();
         if std::mem::replace(&mut self.answered, is_answered) && !is_answered {
-            self.link.doubt();
+            self.link.suspect();
         }
         // A starting API server may reject what it granted before, so only a granted attempt counts as a recovery.
         let is_granted = matches!(outcome, Attempt::Held(_) | Attempt::HeldByOther(_));

@@ -12,7 +12,7 @@ pub enum Round {
 }
 
 /// The amount for this `whole`. None for a negative number or an invalid percentage, which the schema should reject.
-pub fn of_whole(amount: &IntOrString, whole: usize, round: Round) -> Option<usize> {
+pub fn scaled_value(amount: &IntOrString, whole: usize, round: Round) -> Option<usize> {
     match amount {
         IntOrString::Int(number) => usize::try_from(*number).ok(),
         IntOrString::String(percent) => {
@@ -33,12 +33,12 @@ mod tests {
     #[test]
     fn rounds_percentages_in_the_given_direction() {
         let percent = |text: &str| IntOrString::String(text.to_owned());
-        assert_eq!(of_whole(&percent("25%"), 10, Round::Up), Some(3));
-        assert_eq!(of_whole(&percent("25%"), 10, Round::Down), Some(2));
-        assert_eq!(of_whole(&percent("100%"), 7, Round::Down), Some(7));
-        assert_eq!(of_whole(&IntOrString::Int(4), 1, Round::Up), Some(4));
+        assert_eq!(scaled_value(&percent("25%"), 10, Round::Up), Some(3));
+        assert_eq!(scaled_value(&percent("25%"), 10, Round::Down), Some(2));
+        assert_eq!(scaled_value(&percent("100%"), 7, Round::Down), Some(7));
+        assert_eq!(scaled_value(&IntOrString::Int(4), 1, Round::Up), Some(4));
         for nonsense in [IntOrString::Int(-1), percent("5"), percent("x%"), percent("-1%")] {
-            assert_eq!(of_whole(&nonsense, 10, Round::Up), None);
+            assert_eq!(scaled_value(&nonsense, 10, Round::Up), None);
         }
     }
 }

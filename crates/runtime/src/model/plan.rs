@@ -38,7 +38,7 @@ impl<S, E> Default for Plan<S, E> {
 
 impl<S, E> Plan<S, E> {
     /// Requeues at `at`, unless an earlier time is set.
-    pub fn look_again(&mut self, at: Timestamp) {
+    pub fn requeue_at(&mut self, at: Timestamp) {
         self.again = Some(self.again.map_or(at, |already| already.min(at)));
     }
 
@@ -64,7 +64,7 @@ impl<S, E> Plan<S, E> {
         }
         if let Some(until) = first {
             self.steps.retain(|step| !step.is_empty());
-            self.look_again(until);
+            self.requeue_at(until);
         }
     }
 }
@@ -111,7 +111,7 @@ pub enum Action<S, E = Infallible> {
         force: bool,
     },
     /// JSON patch, with its own `test` operations.
-    Patch {
+    JsonPatch {
         /// Type.
         resource: Resource,
         /// Namespace.
@@ -122,7 +122,7 @@ pub enum Action<S, E = Infallible> {
         operations: Value,
     },
     /// JSON merge patch. A uid or resourceVersion in its metadata is a precondition.
-    Merge {
+    MergePatch {
         /// Type.
         resource: Resource,
         /// Namespace.
@@ -152,8 +152,8 @@ impl<S, E> Action<S, E> {
             Self::Create { resource, name, .. } => Some((Verb::Create, resource, name)),
             Self::Delete { resource, name, .. } => Some((Verb::Delete, resource, name)),
             Self::Apply { resource, name, .. } => Some((Verb::Apply, resource, name)),
-            Self::Patch { resource, name, .. } => Some((Verb::JsonPatch, resource, name)),
-            Self::Merge { resource, name, .. } => Some((Verb::MergePatch, resource, name)),
+            Self::JsonPatch { resource, name, .. } => Some((Verb::JsonPatch, resource, name)),
+            Self::MergePatch { resource, name, .. } => Some((Verb::MergePatch, resource, name)),
             Self::Claim { .. } | Self::Effect(_) => None,
         }
     }

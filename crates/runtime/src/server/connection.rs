@@ -345,7 +345,7 @@ mod tests {
         let asked = async {
             for path in ["/a", "/b", "/doubt", "/c", "/d"] {
                 if path == "/doubt" {
-                    link.doubt();
+                    link.suspect();
                     continue;
                 }
                 let read = Request::get(path).body(Vec::new()).unwrap();

@@ -28,7 +28,7 @@ impl Default for Link {
 
 impl Link {
     /// Reports that a request got no answer, so that connections may be dead.
-    pub fn doubt(&self) {
+    pub fn suspect(&self) {
         self.doubts.send_modify(|doubts| *doubts += 1);
     }
 
@@ -49,7 +49,7 @@ impl Link {
     }
 
     /// A receiver that wakes at every reported recovery from now on.
-    pub fn returns(&self) -> watch::Receiver<Option<Instant>> {
+    pub fn recoveries(&self) -> watch::Receiver<Option<Instant>> {
         self.returns.subscribe()
     }
 }
@@ -61,7 +61,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn reports_a_flapping_server_at_a_limited_pace() {
         let link = Link::default();
-        let mut returns = link.returns();
+        let mut returns = link.recoveries();
         link.is_back();
         assert!(returns.has_changed().unwrap(), "the first news is for all");
         returns.mark_unchanged();

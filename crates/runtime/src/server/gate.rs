@@ -93,7 +93,7 @@ impl Gate {
     }
 
     /// Records an attempt of the election.
-    pub(crate) fn note_try(&self) {
+    pub(crate) fn mark_attempted(&self) {
         self.tried.send_replace(true);
     }
 

@@ -75,7 +75,7 @@ pub struct Execution {
     pub refused: bool,
     /// Whether an object differed from what the plan saw. The reconcile is repeated soon, because the cache may never
     /// show it (an object that existed only for a moment).
-    pub news: bool,
+    pub is_stale: bool,
     /// The successful writes, for logs and Events: verb, kind and name.
     pub done: Vec<(Verb, &'static str, String)>,
     /// The metadata of each applied object, as the API server returned it.
@@ -209,7 +209,7 @@ impl Executor {
                 if verb == Verb::MergePatch {
                     self.memory.forget_creation(owner, &resource, &name);
                 }
-                execution.news = true;
+                execution.is_stale = true;
                 false
             }
             Ok(Answer::NamespaceTerminating) => {
@@ -258,10 +258,10 @@ impl Executor {
             Action::Apply { resource, namespace, name, body, force } => {
                 request::apply(resource, namespace, name, &body, force)
             }
-            Action::Patch { resource, namespace, name, operations } => {
+            Action::JsonPatch { resource, namespace, name, operations } => {
                 request::json_patch(resource, namespace, &name, &operations)
             }
-            Action::Merge { resource, namespace, name, body } => {
+            Action::MergePatch { resource, namespace, name, body } => {
                 request::merge_patch(resource, namespace, &name, &body)
             }
             Action::Claim { status, token } => {

@@ -55,7 +55,8 @@ impl Scene {
 
     fn carry_out(&mut self, action: &Action<DaemonJobStatus>) {
         match action {
-            Action::Create { resource: CONFIG_MAPS, .. } | Action::Merge { resource: CONFIG_MAPS, .. } => {
+            Action::Create { resource: CONFIG_MAPS, .. }
+            | Action::MergePatch { resource: CONFIG_MAPS, .. } => {
                 self.world.clocks.ledger_written(self.now());
             }
             Action::Create { resource: PODS, body, .. } => {
@@ -67,7 +68,7 @@ impl Scene {
                 body["status"] = json!({"phase": "Pending"});
                 self.world.pods.push(Arc::new(serde_json::from_value(body).unwrap()));
             }
-            Action::Merge { resource: PODS, name, body, .. } => {
+            Action::MergePatch { resource: PODS, name, body, .. } => {
                 let word = body["metadata"]["annotations"][DELETED_FOR_ANNOTATION].as_str();
                 self.edit_pod_named(name, |pod| {
                     let kept = pod.meta.annotations.iter().filter(|(key, _)| *key != DELETED_FOR_ANNOTATION);
@@ -83,7 +84,7 @@ impl Scene {
                 self.world.pods.retain(|pod| !is_over(pod) || pod.meta.has_finalizer(FINALIZER));
                 self.world.clocks.pods_tidied(now);
             }
-            Action::Patch { name, .. } => {
+            Action::JsonPatch { name, .. } => {
                 self.edit_pod_named(name, |pod| pod.meta.finalizers = Box::default());
                 self.world.pods.retain(|pod| *pod.meta.name != **name || pod.meta.deleted.is_none());
                 self.world.clocks.pods_tidied(self.now());

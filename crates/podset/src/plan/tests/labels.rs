@@ -70,7 +70,7 @@ fn skips_any_number_of_foreign_names() {
 #[test]
 fn reports_foreign_pods() {
     let mut scene = Scene::new(of(0), "");
-    scene.world.strangers = Some("3 pods of others".into());
+    scene.world.foreign_pods = Some("3 pods of others".into());
     let events = &scene.plan(0).events;
     assert_eq!((events[0].reason, &*events[0].note), ("ForeignPods", "3 pods of others"));
 }

@@ -181,8 +181,8 @@ pub fn body(plan: &Plan<PodSetStatus>) -> Value {
 /// The operations of patches, and the labels of merge patches.
 pub fn patches(plan: &Plan<PodSetStatus>) -> Vec<&Value> {
     let patches = plan.steps.iter().flatten().filter_map(|action| match action {
-        Action::Patch { operations, .. } => Some(operations),
-        Action::Merge { body, .. } => Some(&body["metadata"]["labels"]),
+        Action::JsonPatch { operations, .. } => Some(operations),
+        Action::MergePatch { body, .. } => Some(&body["metadata"]["labels"]),
         _ => None,
     });
     patches.collect()

@@ -90,7 +90,7 @@ impl Cluster {
                 is_sent &= sends;
                 let after = self.figures();
                 prop_assert!(after.0 <= before.0.max(most), "too many: {after:?}, at most {most}");
-                let is_release = matches!(action, Action::Patch { .. });
+                let is_release = matches!(action, Action::JsonPatch { .. });
                 prop_assert!(
                     is_release || after.1 >= before.1.min(least),
                     "too few: {after:?}, at least {least}"
@@ -123,7 +123,7 @@ impl Cluster {
                 }
                 self.pods.retain(|pod| pod.meta.deleted.is_none() || pod.is_running());
             }
-            Action::Patch { name, .. } => {
+            Action::JsonPatch { name, .. } => {
                 self.released.insert(name.to_string());
                 self.pods.retain(|pod| pod.meta.name != *name);
             }

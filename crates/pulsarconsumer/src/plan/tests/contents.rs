@@ -209,7 +209,7 @@ fn exclusive_uses_recreate_and_removes_rolling_update() {
     scene.consumer = exclusive;
     let plan = scene.plan(0);
     let [first, second, _] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
-    let [Action::Merge { body, .. }] = &first[..] else { panic!("{first:?}") };
+    let [Action::MergePatch { body, .. }] = &first[..] else { panic!("{first:?}") };
     assert_eq!(
         *body,
         json!({

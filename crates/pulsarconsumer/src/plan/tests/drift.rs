@@ -65,7 +65,7 @@ fn repairs_three_times_and_then_with_backoff() {
         if wait > 0 {
             let overruled = scene.plan(second - 1);
             assert_eq!((overruled.again, overruled.events.len()), (Some(after(second)), 1));
-            assert_eq!(condition(&overruled, "Applied").0, "False Overruled");
+            assert_eq!(condition(&overruled, "Applied").0, "False Drifted");
             assert_eq!(condition(&overruled, "Available").0, "True ConsumersReady");
         }
         generation += 2;
@@ -170,7 +170,7 @@ fn accepts_a_webhook_that_changes_every_apply() {
         assert!(scene.plan(0).steps.is_empty());
     }
     scene.see(8, other_image);
-    assert_eq!(condition(&scene.plan(0), "Applied").0, "False Overruled");
+    assert_eq!(condition(&scene.plan(0), "Applied").0, "False Drifted");
 }
 
 #[rstest]
@@ -182,7 +182,7 @@ fn accepts_a_webhook_that_removes_metadata(#[case] member: &str) {
     for _ in 0..4 {
         scene.apply(0, 1);
     }
-    assert_eq!(condition(&scene.pass(0), "Applied").0, "False Overruled");
+    assert_eq!(condition(&scene.pass(0), "Applied").0, "False Drifted");
     // A new manager recognizes its own object by the UID.
     scene.world.attempts.clear();
     assert!(applies(&scene.plan(0)).is_some());

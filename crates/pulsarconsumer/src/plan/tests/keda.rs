@@ -98,7 +98,7 @@ fn waits_for_the_partitions_of_the_topic() {
     // An unreadable topic counts as not partitioned, so that KEDA can scale later.
     scene.world.backlog = Some(unknown());
     assert_eq!(is_partitioned(&bodies(&scene)[1]), "false");
-    scene.world.backlog = Some(Reading { partitioned: Some(true), ..figures(0) });
+    scene.world.backlog = Some(BacklogSample { partitioned: Some(true), ..figures(0) });
     let partitioned = bodies(&scene);
     assert_eq!(is_partitioned(&partitioned[1]), "true");
     // The last value stays while the topic cannot be read, for instance after a restart.

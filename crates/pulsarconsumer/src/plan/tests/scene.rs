@@ -67,14 +67,14 @@ pub fn other_image(deployment: &mut Value) {
     deployment.pointer_mut(CONTAINER).unwrap()["image"] = json!("mirror/pulsarconsumer:latest");
 }
 
-pub fn figures(backlog: i64) -> Reading {
+pub fn figures(backlog: i64) -> BacklogSample {
     let figures = Figures { backlog, unacked: 0, consumers: 1, rate: 0.5 };
-    Reading { figures: Ok(figures), partitioned: Some(false) }
+    BacklogSample { figures: Ok(figures), partitioned: Some(false) }
 }
 
-pub fn unknown() -> Reading {
+pub fn unknown() -> BacklogSample {
     let unknown = Unknown { reason: "TopicNotFound", message: "There is no topic x.".into() };
-    Reading { figures: Err(unknown), partitioned: None }
+    BacklogSample { figures: Err(unknown), partitioned: None }
 }
 
 /// A refusal that ends 10 seconds after [`START`].

@@ -163,7 +163,7 @@ fn reports_the_backlog_and_writes_nothing_after_a_restart() {
 #[rstest]
 #[case(None, "Unknown NotObservedYet")]
 #[case(Some(unknown()), "False TopicNotFound")]
-fn a_new_topic_drops_the_old_backlog(#[case] backlog: Option<Reading>, #[case] state: &str) {
+fn a_new_topic_drops_the_old_backlog(#[case] backlog: Option<BacklogSample>, #[case] state: &str) {
     let mut scene = Scene::settled(with(&json!({"adminURL": "http://broker:8080"})));
     scene.world.backlog = Some(figures(5_000));
     scene.pass(0);

@@ -18,7 +18,7 @@ use quintet_runtime::probes;
 use tokio::net::TcpListener;
 
 use crate::logs::LogHandle;
-use crate::secure::{self, Guard, Identity};
+use crate::metrics_auth::{self, Guard, Identity};
 
 /// The most objects that a page lists in each state.
 const NAMED: usize = 200;
@@ -44,7 +44,7 @@ pub async fn serve_debugging(listener: TcpListener, pages: Pages) {
 
 /// Serves all pages over TLS, to clients that the cluster's RBAC authorizes.
 pub async fn serve_secured(listener: TcpListener, pages: Pages, identity: Identity, guard: Guard) {
-    let guarded = middleware::from_fn_with_state(guard, secure::guard);
+    let guarded = middleware::from_fn_with_state(guard, metrics_auth::guard);
     let router = metrics().merge(debugging()).layer(guarded).with_state(pages);
     probes::serve(identity.listen(listener), router).await;
 }

@@ -36,7 +36,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::cluster::code_of;
+use crate::api_client::code_of;
 
 /// How long the cache keeps the verdict "allowed".
 const ALLOWED: Duration = Duration::from_mins(1);

@@ -71,7 +71,7 @@ impl Attempt {
 pub type Attempts = BTreeMap<Resource, Attempt>;
 
 /// An object that this module can keep.
-pub trait Kept: Object {
+pub trait ManagedObject: Object {
     /// Its metadata, with the annotation of this kind.
     fn meta(&self) -> &Meta;
     /// Its spec, including defaults and foreign fields.
@@ -82,7 +82,7 @@ pub trait Kept: Object {
     }
 }
 
-impl Kept for Deployment {
+impl ManagedObject for Deployment {
     fn meta(&self) -> &Meta {
         &self.meta
     }
@@ -135,7 +135,7 @@ pub type Steps = Vec<Vec<Action<PulsarConsumerStatus, Attempt>>>;
 
 /// The state of an object compared with its target.
 #[derive(Debug)]
-pub enum Standing<'a, T> {
+pub enum ApplyState<'a, T> {
     /// It matches the target.
     Settled(&'a T),
     /// These steps apply it now.
@@ -145,7 +145,7 @@ pub enum Standing<'a, T> {
     /// The API server has recently rejected it.
     Refused(&'a Refusal, Option<&'a T>),
     /// Another client changed it back several times. The time of the next apply.
-    Overruled(&'a T, Timestamp),
+    Drifted(&'a T, Timestamp),
     /// It is our own and is being deleted.
     Terminating(&'a T),
     /// Another owner has an object with its name.
@@ -154,7 +154,7 @@ pub enum Standing<'a, T> {
     NeverApplied(&'a T),
 }
 
-impl<'a, T: Kept> Standing<'a, T> {
+impl<'a, T: ManagedObject> ApplyState<'a, T> {
     /// Compares `found`, the object with the target's name, with the target.
     pub fn of(target: Target<'_>, found: Option<&'a T>, past: Past<'a>, now: Timestamp) -> Self {
         let Target { resource, owner, name, mut body } = target;
@@ -184,7 +184,7 @@ impl<'a, T: Kept> Standing<'a, T> {
             if let Some(last) = past.attempts.get(&resource).filter(|last| last.hash == attempt.hash) {
                 let wait = last.wait();
                 if last.is_recent(wait, now) {
-                    return Self::Overruled(own, in_future(last.at, wait));
+                    return Self::Drifted(own, in_future(last.at, wait));
                 }
                 if last.is_recent(wait.max(HELD) * 2, now) {
                     attempt.repairs = last.repairs + u32::from(!is_kept || last.has_changed());
@@ -219,7 +219,7 @@ impl<'a, T: Kept> Standing<'a, T> {
     /// The object, if it is our own.
     pub fn own(&self) -> Option<&'a T> {
         match self {
-            Self::Settled(own) | Self::Overruled(own, _) | Self::Terminating(own) => Some(own),
+            Self::Settled(own) | Self::Drifted(own, _) | Self::Terminating(own) => Some(own),
             Self::Refused(_, own) => *own,
             Self::Due(_) | Self::Applying | Self::NotOwned(_) | Self::NeverApplied(_) => None,
         }
@@ -234,12 +234,12 @@ impl<'a, T: Kept> Standing<'a, T> {
     }
 
     /// When to requeue without an event.
-    pub fn look_again(&self, now: Timestamp) -> Option<Timestamp> {
+    pub fn requeue_at(&self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Settled(_) | Self::Applying => None,
             Self::Due(_) => Some(in_future(now, FOLLOW_UP)),
             Self::Refused(refusal, _) => Some(refusal.until),
-            Self::Overruled(_, at) => Some(*at),
+            Self::Drifted(_, at) => Some(*at),
             Self::Terminating(_) | Self::NotOwned(_) | Self::NeverApplied(_) => {
                 Some(in_future(now, LOOK_AGAIN))
             }
@@ -254,7 +254,7 @@ impl<'a, T: Kept> Standing<'a, T> {
             Self::Refused(refusal, _) => {
                 Some(("Refused", format!("The API server rejected {what}: {}", refusal.message)))
             }
-            Self::Overruled(..) => Some((
+            Self::Drifted(..) => Some((
                 OVERRULED,
                 format!(
                     "Another client changed {what} back after several applies. Find the admission webhook or controller \
@@ -295,12 +295,12 @@ impl<'a, T: Kept> Standing<'a, T> {
 /// The reason for a foreign object.
 pub const NOT_OWNED: &str = "NotOwned";
 /// The reason if another client changes an object back.
-pub const OVERRULED: &str = "Overruled";
+pub const OVERRULED: &str = "Drifted";
 /// The reason while our own object is being deleted.
 pub const TERMINATING: &str = "Terminating";
 
 /// Whether an object's controller is `owner`.
-pub fn is_of(found: &impl Kept, owner: &Key) -> bool {
+pub fn is_of(found: &impl ManagedObject, owner: &Key) -> bool {
     found.meta().is_controlled_by(owner)
 }
 
@@ -310,7 +310,7 @@ pub fn in_future(now: Timestamp, wait: SignedDuration) -> Timestamp {
 }
 
 /// Whether this kind ever applied an object. If a webhook removed the annotation, the UID shows it.
-fn is_applied_once(own: &impl Kept, resource: &Resource, past: Past<'_>) -> bool {
+fn is_applied_once(own: &impl ManagedObject, resource: &Resource, past: Past<'_>) -> bool {
     let meta = own.meta();
     meta.annotations.get(APPLIED_ANNOTATION).is_some()
         || past.returned(resource).any(|one| *one.uid == *meta.uid)
@@ -318,7 +318,7 @@ fn is_applied_once(own: &impl Kept, resource: &Resource, past: Past<'_>) -> bool
 
 /// Whether an object has the annotation and labels of this kind, whose change does not change the generation.
 /// Also compares the replicas, unless another client scales it.
-fn is_visibly(own: &impl Kept, body: &Value, hash: &str) -> bool {
+fn is_visibly(own: &impl ManagedObject, body: &Value, hash: &str) -> bool {
     let meta = own.meta();
     let labels = body["metadata"]["labels"].as_object();
     meta.annotations.get(APPLIED_ANNOTATION) == Some(hash)
