@@ -9,6 +9,7 @@
 mod actors;
 mod machines;
 mod manager;
+mod ops;
 mod rollout;
 mod server;
 mod simulation;
@@ -19,7 +20,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, RngSeed, TestCaseError, TestError, TestRunner};
 use serde_json::{Value, json};
 
-use simulation::{Op, Scenario, Simulation, template};
+use ops::{NodeOp, Op, PodOp, SpecOp};
+use simulation::{Scenario, Simulation, template};
 
 fn lag() -> impl Strategy<Value = u8> {
     prop_oneof![3 => Just(0_u8), 2 => 0..6_u8, 1 => Just(u8::MAX)]
@@ -46,38 +48,38 @@ fn op(take_overs: u32) -> impl Strategy<Value = Op> {
         1 => (1..4_u8).prop_map(Op::RefusePods),
         1 => (1..4_u8).prop_map(Op::RefuseLedger),
         5 => Just(Op::AllGoesWell),
-        6 => (any::<u8>(), prop::bool::weighted(0.2)).prop_map(|(by, full)| Op::Schedule(by, full)),
-        6 => any::<u8>().prop_map(Op::Start),
-        1 => any::<u8>().prop_map(Op::Reject),
-        10 => (any::<u8>(), any::<bool>()).prop_map(|(by, well)| Op::Finish(by, well)),
-        4 => any::<u8>().prop_map(Op::Kill),
-        1 => any::<u8>().prop_map(Op::Evict),
-        1 => any::<u8>().prop_map(Op::Drain),
-        4 => any::<u8>().prop_map(Op::DeletePod),
+        6 => (any::<u8>(), prop::bool::weighted(0.2)).prop_map(|(by, full)| Op::Pod(by, PodOp::Schedule(full))),
+        6 => any::<u8>().prop_map(|by| Op::Pod(by, PodOp::Start)),
+        1 => any::<u8>().prop_map(|by| Op::Pod(by, PodOp::Reject)),
+        10 => (any::<u8>(), any::<bool>()).prop_map(|(by, well)| Op::Pod(by, PodOp::Finish(well))),
+        4 => any::<u8>().prop_map(|by| Op::Pod(by, PodOp::Kill)),
+        1 => any::<u8>().prop_map(|by| Op::Pod(by, PodOp::Evict)),
+        1 => any::<u8>().prop_map(|by| Op::Pod(by, PodOp::Drain)),
+        4 => any::<u8>().prop_map(|by| Op::Pod(by, PodOp::Delete)),
         2 => Just(Op::CollectPods),
         1 => Just(Op::AddNode),
-        2 => any::<u8>().prop_map(Op::DeleteNode),
-        1 => any::<u8>().prop_map(Op::BeginToDeleteNode),
-        2 => (any::<u8>(), any::<bool>()).prop_map(|(by, same)| Op::ReplaceNode(by, same)),
-        2 => (any::<u8>(), any::<bool>()).prop_map(|(by, cordoned)| Op::Cordon(by, cordoned)),
-        2 => (any::<u8>(), 0..3_u8).prop_map(|(by, effect)| Op::Taint(by, effect)),
-        1 => (any::<u8>(), 0..3_u8).prop_map(|(by, effect)| Op::Remediate(by, effect)),
-        1 => (any::<u8>(), any::<bool>()).prop_map(|(by, is_marked)| Op::Leave(by, is_marked)),
-        1 => any::<u8>().prop_map(Op::OutOfService),
-        2 => (any::<u8>(), any::<bool>()).prop_map(|(by, is_selected)| Op::Select(by, is_selected)),
-        4 => (any::<u8>(), prop::bool::weighted(0.6)).prop_map(|(by, ready)| Op::Ready(by, ready)),
-        2 => any::<u8>().prop_map(Op::Die),
-        2 => any::<u8>().prop_map(Op::ShutDown),
-        1 => any::<u8>().prop_map(Op::Reboot),
-        1 => any::<u8>().prop_map(Op::Reinstall),
-        3 => (0..3_u8).prop_map(Op::Template),
-        1 => prop::option::of(0..2_u8).prop_map(Op::RetryToken),
-        1 => (0..3_u8).prop_map(Op::Policy),
-        1 => prop::option::of(0..3_u8).prop_map(Op::MaxFailed),
-        1 => (0..3_u8).prop_map(Op::BackoffLimit),
-        2 => any::<bool>().prop_map(Op::Suspend),
-        1 => any::<bool>().prop_map(Op::Pause),
-        1 => prop::option::of(1..3_u8).prop_map(Op::Parallelism),
+        2 => any::<u8>().prop_map(|by| Op::Node(by, NodeOp::Delete)),
+        1 => any::<u8>().prop_map(|by| Op::Node(by, NodeOp::BeginToDelete)),
+        2 => (any::<u8>(), any::<bool>()).prop_map(|(by, same)| Op::Node(by, NodeOp::Replace(same))),
+        2 => (any::<u8>(), any::<bool>()).prop_map(|(by, cordoned)| Op::Node(by, NodeOp::Cordon(cordoned))),
+        2 => (any::<u8>(), 0..3_u8).prop_map(|(by, effect)| Op::Node(by, NodeOp::Taint(effect))),
+        1 => (any::<u8>(), 0..3_u8).prop_map(|(by, effect)| Op::Node(by, NodeOp::Remediate(effect))),
+        1 => (any::<u8>(), any::<bool>()).prop_map(|(by, is_marked)| Op::Node(by, NodeOp::Leave(is_marked))),
+        1 => any::<u8>().prop_map(|by| Op::Node(by, NodeOp::OutOfService)),
+        2 => (any::<u8>(), any::<bool>()).prop_map(|(by, is_selected)| Op::Node(by, NodeOp::Select(is_selected))),
+        4 => (any::<u8>(), prop::bool::weighted(0.6)).prop_map(|(by, ready)| Op::Node(by, NodeOp::Ready(ready))),
+        2 => any::<u8>().prop_map(|by| Op::Node(by, NodeOp::Die)),
+        2 => any::<u8>().prop_map(|by| Op::Node(by, NodeOp::ShutDown)),
+        1 => any::<u8>().prop_map(|by| Op::Node(by, NodeOp::Reboot)),
+        1 => any::<u8>().prop_map(|by| Op::Node(by, NodeOp::Reinstall)),
+        3 => (0..3_u8).prop_map(|by| Op::Spec(SpecOp::Template(by))),
+        1 => prop::option::of(0..2_u8).prop_map(|by| Op::Spec(SpecOp::RetryToken(by))),
+        1 => (0..3_u8).prop_map(|by| Op::Spec(SpecOp::Policy(by))),
+        1 => prop::option::of(0..3_u8).prop_map(|by| Op::Spec(SpecOp::MaxFailed(by))),
+        1 => (0..3_u8).prop_map(|by| Op::Spec(SpecOp::BackoffLimit(by))),
+        2 => any::<bool>().prop_map(|by| Op::Spec(SpecOp::Suspend(by))),
+        1 => any::<bool>().prop_map(|by| Op::Spec(SpecOp::Pause(by))),
+        1 => prop::option::of(1..3_u8).prop_map(|by| Op::Spec(SpecOp::Parallelism(by))),
         1 => any::<u8>().prop_map(Op::DeleteShard),
         6 => prop_oneof![3 => 1..30_u16, 1 => 90..300_u16, 1 => 300..7_000_u16].prop_map(Op::Wait),
     ]

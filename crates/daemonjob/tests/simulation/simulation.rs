@@ -12,6 +12,7 @@ use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 use serde_json::{Value, json};
 
 use crate::manager::{Lag, Manager, Next, Pass, name_of};
+use crate::ops::Op;
 use crate::rollout::{Memory, View};
 use crate::server::{Answer, Clocks, JOB, Server};
 use crate::statuses::status_is_true;
@@ -19,80 +20,6 @@ use crate::truth::{Judgement, Maker, Truth};
 
 /// The most rounds until the DaemonJob rests, after the faults stop.
 const MOST_ROUNDS: usize = 400;
-
-/// One event. Numbers select among the existing objects.
-#[derive(Clone, Copy, Debug)]
-pub enum Op {
-    /// The leader plans, unless it executes a plan, and does this number of its writes.
-    Pass {
-        writes: u8,
-        any: u8,
-        lags: [Lag; 4],
-    },
-    /// The leader's next write gets no answer. `done`: the server does it. `rest`: and the rest of its step.
-    NoAnswer {
-        done: bool,
-        rest: bool,
-    },
-    /// The leader's process dies and restarts.
-    Crash,
-    /// The leader's process is stopped: it reconciles a last time, exits, and restarts.
-    Stop,
-    /// The other process takes over, with this lag. The writes in flight that the mask selects come late.
-    TakeOver {
-        pods: Lag,
-        nodes: Lag,
-        late: u8,
-    },
-    /// The server executes a late write of a deposed leader.
-    Late(u8),
-    RefusePods(u8),
-    RefuseLedger(u8),
-    /// Each actor does its work.
-    AllGoesWell,
-    /// The scheduler handles a pod. True: no pod fits there.
-    Schedule(u8, bool),
-    Start(u8),
-    Reject(u8),
-    /// A container ends. True: with success.
-    Finish(u8, bool),
-    Kill(u8),
-    Evict(u8),
-    Drain(u8),
-    DeletePod(u8),
-    CollectPods,
-    AddNode,
-    DeleteNode(u8),
-    BeginToDeleteNode(u8),
-    /// True: by the same machine.
-    ReplaceNode(u8, bool),
-    Cordon(u8, bool),
-    Taint(u8, u8),
-    /// An operator taints a node that is not Ready.
-    Remediate(u8, u8),
-    /// An autoscaler marks a node for deletion.
-    Leave(u8, bool),
-    OutOfService(u8),
-    /// A user changes the label that the template selects.
-    Select(u8, bool),
-    Ready(u8, bool),
-    Die(u8),
-    ShutDown(u8),
-    Reboot(u8),
-    Reinstall(u8),
-    Template(u8),
-    RetryToken(Option<u8>),
-    /// failurePolicy.type.
-    Policy(u8),
-    MaxFailed(Option<u8>),
-    BackoffLimit(u8),
-    Suspend(bool),
-    Pause(bool),
-    Parallelism(Option<u8>),
-    DeleteShard(u8),
-    /// This number of tenths of a second passes.
-    Wait(u16),
-}
 
 /// The spec, the cluster, and the end of the simulation.
 #[derive(Clone, Debug)]
@@ -120,16 +47,16 @@ enum Late {
 }
 
 pub struct Simulation {
-    scenario: Scenario,
-    server: Server,
+    pub scenario: Scenario,
+    pub server: Server,
     managers: [Manager; 2],
     leader: usize,
     late: Vec<Late>,
-    truth: Truth,
+    pub truth: Truth,
     memory: Memory,
     /// The leader's knowledge when its reconcile began.
     view: Option<View>,
-    nodes: usize,
+    pub nodes: usize,
     /// The trace of the events.
     pub trace: Option<String>,
 }
@@ -142,10 +69,6 @@ pub fn template(variant: u8, restart: &str) -> Value {
             "restartPolicy": restart, "nodeSelector": {"pool": "a"}, "containers": [{"name": "c", "image": "i"}],
         },
     })
-}
-
-fn choose<T: Clone>(among: &[T], by: u8) -> Option<T> {
-    among.get(usize::from(by) % among.len().max(1)).cloned()
 }
 
 impl Simulation {
@@ -215,151 +138,7 @@ impl Simulation {
         self.vanish()
     }
 
-    fn apply(&mut self, op: Op) -> Judgement {
-        match op {
-            Op::Pass { writes, any, lags } => return self.pass(writes, any, lags),
-            Op::NoAnswer { done, rest } => return self.no_answer(done, rest),
-            Op::Crash => self.restart(),
-            Op::Stop => {
-                self.finish_pass(0)?;
-                self.begin([0; 4], true)?;
-                self.finish_pass(0)?;
-                self.restart();
-            }
-            Op::TakeOver { pods, nodes, late } => {
-                let (pods_too, nodes_too) = self.scenario.stale;
-                self.take_over(if pods_too { pods } else { 0 }, if nodes_too { nodes } else { 0 }, late);
-            }
-            Op::Late(by) => return self.do_late(by),
-            Op::RefusePods(count) => self.server.refuse_pods = count,
-            Op::RefuseLedger(count) => self.server.refuse_ledger = count,
-            Op::AllGoesWell => {
-                self.all_goes_well()?;
-            }
-            Op::Wait(tenths) => self.server.wait(SignedDuration::from_millis(i64::from(tenths) * 100)),
-            Op::CollectPods => {
-                for pod in self.server.orphaned() {
-                    self.server.collect_pod(&pod);
-                }
-            }
-            Op::DeleteShard(by) => {
-                let shards: Vec<String> = self.server.shards.objects.keys().cloned().collect();
-                if let Some(shard) = choose(&shards, by) {
-                    let number = self.server.shards.objects[&shard].seen.number(JOB).unwrap();
-                    self.truth.shard_deleted(number);
-                    self.server.delete_shard(&shard);
-                }
-            }
-            op => {
-                self.apply_to_pods(op)?;
-                self.apply_to_nodes(op);
-                self.apply_to_spec(op);
-            }
-        }
-        Ok(())
-    }
-
-    fn apply_to_pods(&mut self, op: Op) -> Judgement {
-        let server = &self.server;
-        let (pods, by) = match op {
-            Op::Schedule(by, _) => (server.unbound(), by),
-            Op::Start(by) | Op::Reject(by) => (server.startable(), by),
-            Op::Finish(by, _) => (server.running(), by),
-            Op::Kill(by) => (server.killable(), by),
-            Op::Evict(by) => (server.pods_that(|pod| server.is_kept(pod) && pod.is_running()), by),
-            Op::Drain(by) => (server.pods_that(|pod| pod.node.is_some() && pod.is_counted()), by),
-            Op::DeletePod(by) => (server.pods_that(|pod| pod.meta.deleted.is_none()), by),
-            _ => return Ok(()),
-        };
-        let Some(pod) = choose(&pods, by) else { return Ok(()) };
-        match op {
-            Op::Schedule(_, full) => self.server.schedule(&pod, full),
-            Op::Start(_) => self.start(&pod)?,
-            Op::Reject(_) => self.server.reject(&pod),
-            Op::Finish(_, well) => self.finish(&pod, well),
-            Op::Kill(_) => self.server.kill(&pod),
-            Op::Evict(_) => self.server.evict(&pod),
-            Op::Drain(_) => self.server.drain(&pod),
-            _ => {
-                self.server.delete_pod(&pod, None);
-            }
-        }
-        Ok(())
-    }
-
-    fn apply_to_nodes(&mut self, op: Op) {
-        let server = &mut self.server;
-        let nodes: Vec<String> = server.nodes.objects.keys().cloned().collect();
-        let down: Vec<String> =
-            nodes.iter().filter(|node| !server.nodes.objects[*node].seen.ready).cloned().collect();
-        let effect = |effect: u8| [None, Some("NoSchedule"), Some("NoExecute")][usize::from(effect) % 3];
-        let (among, by) = match op {
-            Op::AddNode => {
-                if nodes.len() < 5 {
-                    let name = format!("n{}", self.nodes);
-                    self.nodes += 1;
-                    server.create_node(&name);
-                }
-                return;
-            }
-            Op::Remediate(by, _) | Op::OutOfService(by) => (down, by),
-            Op::DeleteNode(by)
-            | Op::BeginToDeleteNode(by)
-            | Op::ReplaceNode(by, _)
-            | Op::Cordon(by, _)
-            | Op::Taint(by, _)
-            | Op::Leave(by, _)
-            | Op::Select(by, _)
-            | Op::Ready(by, _)
-            | Op::Die(by)
-            | Op::ShutDown(by)
-            | Op::Reboot(by)
-            | Op::Reinstall(by) => (nodes, by),
-            _ => return,
-        };
-        let Some(node) = choose(&among, by) else { return };
-        match op {
-            Op::DeleteNode(_) => server.delete_node(&node),
-            Op::BeginToDeleteNode(_) => server.begin_to_delete_node(&node),
-            Op::ReplaceNode(_, same) => server.replace_node(&node, same),
-            Op::Cordon(_, cordoned) => server.cordon(&node, cordoned),
-            Op::Taint(_, by) | Op::Remediate(_, by) => server.taint(&node, effect(by)),
-            Op::Leave(_, is_marked) => server.mark_for_deletion(&node, is_marked),
-            Op::OutOfService(_) => server.take_out_of_service(&node),
-            Op::Select(_, is_selected) => server.select(&node, is_selected),
-            Op::Ready(_, ready) => server.set_ready(&node, ready),
-            Op::Die(_) => server.die(&node),
-            Op::ShutDown(_) => server.shut_down(&node),
-            Op::Reboot(_) => server.reboot(&node),
-            _ => server.reinstall(&node),
-        }
-    }
-
-    fn apply_to_spec(&mut self, op: Op) {
-        if matches!(op, Op::Template(_) | Op::RetryToken(_)) {
-            self.truth.rollout_changed();
-        }
-        self.server.edit_spec(|spec| match op {
-            Op::Template(variant) => {
-                let restart = spec["template"]["spec"]["restartPolicy"].as_str().unwrap().to_owned();
-                spec["template"] = template(variant, &restart);
-            }
-            Op::RetryToken(token) => spec["retryToken"] = json!(token.map(|token| token.to_string())),
-            Op::Policy(by) => {
-                spec["failurePolicy"]["type"] = json!(["Continue", "FailFast", "Pause"][usize::from(by) % 3]);
-            }
-            Op::MaxFailed(max) if !spec["failurePolicy"].is_null() => {
-                spec["failurePolicy"]["maxFailedNodes"] = json!(max);
-            }
-            Op::BackoffLimit(limit) => spec["backoffLimit"] = json!(limit),
-            Op::Suspend(suspend) => spec["suspend"] = json!(suspend),
-            Op::Pause(paused) => spec["paused"] = json!(paused),
-            Op::Parallelism(limit) => spec["parallelism"] = json!(limit),
-            _ => {}
-        });
-    }
-
-    fn start(&mut self, pod: &str) -> Judgement {
+    pub fn start(&mut self, pod: &str) -> Judgement {
         let seen = self.server.pods.objects[pod].seen.clone();
         if let Some(stored) = self.server.job() {
             self.truth.starts(&self.server, &stored.seen, &seen)?;
@@ -368,7 +147,7 @@ impl Simulation {
         Ok(())
     }
 
-    fn finish(&mut self, pod: &str, well: bool) {
+    pub fn finish(&mut self, pod: &str, well: bool) {
         let seen = self.server.pods.objects[pod].seen.clone();
         self.server.finish(pod, well);
         if well {
@@ -378,7 +157,7 @@ impl Simulation {
 
     // ---- the managers ----
 
-    fn begin(&mut self, lags: [Lag; 4], stopping: bool) -> Judgement {
+    pub fn begin(&mut self, lags: [Lag; 4], stopping: bool) -> Judgement {
         self.view = None;
         let leader = &mut self.managers[self.leader];
         let Some(pass) = leader.begin(&self.server, lags, stopping, plan) else {
@@ -399,7 +178,7 @@ impl Simulation {
         has_the_time_of_the_next_change(pass)
     }
 
-    fn pass(&mut self, writes: u8, any: u8, lags: [Lag; 4]) -> Judgement {
+    pub fn pass(&mut self, writes: u8, any: u8, lags: [Lag; 4]) -> Judgement {
         if self.managers[self.leader].pass.is_none() {
             self.begin(lags, false)?;
         }
@@ -413,7 +192,7 @@ impl Simulation {
         Ok(())
     }
 
-    fn finish_pass(&mut self, any: u8) -> Judgement {
+    pub fn finish_pass(&mut self, any: u8) -> Judgement {
         if self.managers[self.leader].pass.is_some() { self.pass(u8::MAX, any, [0; 4]) } else { Ok(()) }
     }
 
@@ -491,7 +270,7 @@ impl Simulation {
         Ok(answer)
     }
 
-    fn no_answer(&mut self, done: bool, rest: bool) -> Judgement {
+    pub fn no_answer(&mut self, done: bool, rest: bool) -> Judgement {
         if self.managers[self.leader].pass.is_none() {
             self.begin([0; 4], false)?;
         }
@@ -520,14 +299,14 @@ impl Simulation {
         Ok(())
     }
 
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.truth.leader_gone(&self.server);
         let leader = &mut self.managers[self.leader];
         *leader = Manager::start(&self.server, leader.offset());
         (self.view, self.memory) = (None, std::mem::take(&mut self.memory).restarted());
     }
 
-    fn take_over(&mut self, pods: Lag, nodes: Lag, late: u8) {
+    pub fn take_over(&mut self, pods: Lag, nodes: Lag, late: u8) {
         self.truth.leader_gone(&self.server);
         let deposed = &mut self.managers[self.leader];
         if deposed.pass.is_some() {
@@ -559,7 +338,7 @@ impl Simulation {
         self.managers[self.leader].take_over(&self.server, pods, nodes);
     }
 
-    fn do_late(&mut self, by: u8) -> Judgement {
+    pub fn do_late(&mut self, by: u8) -> Judgement {
         if self.late.is_empty() {
             return Ok(());
         }
@@ -576,7 +355,7 @@ impl Simulation {
 
     // ---- afterwards ----
 
-    fn all_goes_well(&mut self) -> Result<bool, String> {
+    pub fn all_goes_well(&mut self) -> Result<bool, String> {
         let before = self.server.revision;
         for pod in self.server.unbound() {
             self.server.schedule(&pod, false);

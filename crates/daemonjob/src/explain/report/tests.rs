@@ -43,6 +43,11 @@ fn node(name: &str, more: &Value) -> Value {
     node
 }
 
+/// Nodes that may run.
+fn ready(names: &[&str]) -> Vec<Value> {
+    names.iter().map(|name| node(name, &json!({}))).collect()
+}
+
 fn pod(job: &DaemonJob, node: &str, run: u64, status: &Value) -> Value {
     json!({"metadata": {"name": format!("d-{node}-{run}"), "namespace": "ns", "uid": format!("pod-{node}-{run}"),
             "creationTimestamp": "2026-01-01T00:00:01Z",
@@ -54,24 +59,27 @@ fn pod(job: &DaemonJob, node: &str, run: u64, status: &Value) -> Value {
         "spec": {"nodeName": node}, "status": status})
 }
 
-fn running() -> Value {
-    json!({"phase": "Running", "containerStatuses": [{"name": "c",
-        "state": {"running": {"startedAt": "2026-01-01T00:00:05Z"}}}]})
-}
-
-fn ended(phase: &str) -> Value {
-    json!({"phase": phase, "containerStatuses": [{"name": "c", "state": {"terminated": {
-        "exitCode": u8::from(phase == "Failed"), "reason": "Error",
-        "startedAt": "2026-01-01T00:00:05Z", "finishedAt": "2026-01-01T00:00:10Z"}}}]})
+/// Pods by node, number and phase. Their containers started at 00:00:05.
+fn pods(job: &DaemonJob, pods: &[(&str, u64, &str)]) -> Vec<Value> {
+    let status = |phase: &str| {
+        let started = "2026-01-01T00:00:05Z";
+        let state = match phase {
+            "Pending" => return json!({"phase": phase}),
+            "Running" => json!({"running": {"startedAt": started}}),
+            _ => json!({"terminated": {"exitCode": u8::from(phase == "Failed"), "reason": "Error",
+                "startedAt": started, "finishedAt": "2026-01-01T00:00:10Z"}}),
+        };
+        json!({"phase": phase, "containerStatuses": [{"name": "c", "state": state}]})
+    };
+    pods.iter().map(|(node, number, phase)| pod(job, node, *number, &status(phase))).collect()
 }
 
 fn world(nodes: Vec<Value>, pods: Vec<Value>) -> World {
-    let decode = |value| Arc::new(serde_json::from_value(value).unwrap());
-    World {
-        nodes: nodes.into_iter().map(|node| Arc::new(serde_json::from_value(node).unwrap())).collect(),
-        pods: pods.into_iter().map(decode).collect(),
-        ..World::default()
-    }
+    World { nodes: decoded(nodes), pods: decoded(pods), ..World::default() }
+}
+
+fn decoded<T: serde::de::DeserializeOwned>(values: Vec<Value>) -> Vec<Arc<T>> {
+    values.into_iter().map(|value| Arc::new(serde_json::from_value(value).unwrap())).collect()
 }
 
 fn recorded(mut world: World, node: &str, line: &str) -> World {
@@ -91,6 +99,12 @@ fn row<'a>(report: &'a Report, node: &str) -> &'a Row {
     report.rows.iter().find(|row| row.node == node).unwrap_or_else(|| panic!("no {node} in {report:#?}"))
 }
 
+/// State and reason of a node.
+fn seen<'a>(report: &'a Report, node: &str) -> (Word, &'a str) {
+    let row = row(report, node);
+    (row.state, &row.reason)
+}
+
 /// A37: the report shows the termination message, which the status omits, to users who may read the pod.
 #[test]
 fn shows_the_termination_message() {
@@ -98,7 +112,7 @@ fn shows_the_termination_message() {
     let terminated = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "no disk\n",
         "startedAt": "2026-01-01T00:00:05Z", "finishedAt": "2026-01-01T00:00:06Z"}});
     let status = json!({"phase": "Failed", "containerStatuses": [{"name": "c", "state": terminated}]});
-    let world = world(vec![node("a", &json!({}))], vec![pod(&job, "a", 1, &status)]);
+    let world = world(ready(&["a"]), vec![pod(&job, "a", 1, &status)]);
     let report = report(&job, &world, Origin::Cluster, now());
     let row = row(&report, "a");
     assert_eq!((row.state, row.termination_message.as_deref()), (Word::Failed, Some("no disk")));
@@ -108,32 +122,18 @@ fn shows_the_termination_message() {
 #[test]
 fn gives_every_node_a_row_and_a_reason() {
     let job = job(&json!({"backoffLimit": 0}));
-    let world = world(
-        vec![
-            node("due", &json!({})),
-            node("runs", &json!({})),
-            node("starts", &json!({})),
-            node("done", &json!({})),
-            node("failed", &json!({})),
-            node("tainted", &json!({"/spec/taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]})),
-            node("other", &json!({"/metadata/labels/app": "v2"})),
-            node("bare", &json!({"/metadata/labels": {}})),
-        ],
-        vec![
-            pod(&job, "runs", 3, &running()),
-            pod(&job, "starts", 1, &json!({"phase": "Pending"})),
-            pod(&job, "failed", 1, &ended("Failed")),
-        ],
-    );
+    let mut nodes = ready(&["due", "runs", "starts", "done", "failed"]);
+    nodes.extend([
+        node("tainted", &json!({"/spec/taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]})),
+        node("other", &json!({"/metadata/labels/app": "v2"})),
+        node("bare", &json!({"/metadata/labels": {}})),
+    ]);
+    let pods = pods(&job, &[("runs", 3, "Running"), ("starts", 1, "Pending"), ("failed", 1, "Failed")]);
     let hash = job.spec.template.hash();
-    let world = recorded(
-        world,
-        "done",
-        &format!(
-            "node=done template={hash} rollout=1 run=1 pod=2 outcome=Succeeded clear=true ended=2026-01-01T00:00:30Z"
-        ),
+    let line = format!(
+        "node=done template={hash} rollout=1 run=1 pod=2 outcome=Succeeded clear=true ended=2026-01-01T00:00:30Z"
     );
-    let report = explain(&job, &world);
+    let report = explain(&job, &recorded(world(nodes, pods), "done", &line));
     let of = |name: &str| {
         let row = row(&report, name);
         (row.state, row.reason.as_str(), row.number, row.message.as_str())
@@ -142,19 +142,13 @@ fn gives_every_node_a_row_and_a_reason() {
     assert_eq!(of("runs"), (Word::Running, "", Some(3), "since 2026-01-01T00:00:05Z"));
     assert_eq!(of("starts"), (Word::Starting, "Starting", Some(1), ""));
     assert_eq!(of("done"), (Word::Done, "Succeeded", Some(2), "pod 2 at 2026-01-01T00:00:30Z"));
-    let (state, reason, ..) = of("failed");
-    assert_eq!((state, reason), (Word::Failed, "BackoffLimitExceeded"));
-    let (state, reason, _, message) = of("tainted");
-    assert_eq!((state, reason), (Word::Skipped, "Tainted"));
-    assert!(message.contains("k=v:NoSchedule"), "{message}");
-    assert_eq!(
-        of("other"),
-        (Word::NotSelected, "NodeSelector", None, "nodeSelector requires app=v1, the node has app=v2")
-    );
-    assert_eq!(
-        of("bare"),
-        (Word::NotSelected, "NodeSelector", None, "nodeSelector requires app=v1, the node has no label app")
-    );
+    assert_eq!(seen(&report, "failed"), (Word::Failed, "BackoffLimitExceeded"));
+    assert_eq!(seen(&report, "tainted"), (Word::Skipped, "Tainted"));
+    assert!(of("tainted").3.contains("k=v:NoSchedule"), "{}", of("tainted").3);
+    let other = "nodeSelector requires app=v1, the node has app=v2";
+    assert_eq!(of("other"), (Word::NotSelected, "NodeSelector", None, other));
+    let bare = "nodeSelector requires app=v1, the node has no label app";
+    assert_eq!(of("bare"), (Word::NotSelected, "NodeSelector", None, bare));
     assert_eq!(row(&report, "runs").pod.as_deref(), Some("d-runs-3"));
     assert_eq!(row(&report, "failed").last.as_ref().unwrap().outcome, Outcome::Failed);
     assert_eq!((report.selected(), report.rows.len()), (6, 8));
@@ -167,11 +161,11 @@ fn gives_every_node_a_row_and_a_reason() {
 }
 
 #[rstest]
-#[case::all_would_run(json!({}), vec![node("a", &json!({})), node("b", &json!({}))], true)]
+#[case::all_would_run(json!({}), ready(&["a", "b"]), true)]
 #[case::others_do_not_matter(json!({}), vec![node("a", &json!({})), node("b", &json!({"/metadata/labels": {}}))], true)]
-#[case::a_turn_comes(json!({"parallelism": 1}), vec![node("a", &json!({})), node("b", &json!({}))], true)]
-#[case::paused(json!({"paused": true}), vec![node("a", &json!({}))], false)]
-#[case::suspended(json!({"suspend": true}), vec![node("a", &json!({}))], false)]
+#[case::a_turn_comes(json!({"parallelism": 1}), ready(&["a", "b"]), true)]
+#[case::paused(json!({"paused": true}), ready(&["a"]), false)]
+#[case::suspended(json!({"suspend": true}), ready(&["a"]), false)]
 #[case::tainted(json!({}), vec![node("a", &json!({"/spec/taints": [{"key": "k", "effect": "NoExecute"}]}))], false)]
 #[case::no_node(json!({}), vec![], true)]
 fn knows_whether_all_nodes_run(#[case] spec: Value, #[case] nodes: Vec<Value>, #[case] all_run: bool) {
@@ -182,10 +176,7 @@ fn knows_whether_all_nodes_run(#[case] spec: Value, #[case] nodes: Vec<Value>, #
 
 #[test]
 fn names_the_nodes_that_wait_for_their_turn() {
-    let report = explain(
-        &job(&json!({"parallelism": 1})),
-        &world(vec![node("a", &json!({})), node("b", &json!({}))], vec![]),
-    );
+    let report = explain(&job(&json!({"parallelism": 1})), &world(ready(&["a", "b"]), vec![]));
     assert_eq!(row(&report, "a").state, Word::WouldRun);
     let waits = row(&report, "b");
     assert_eq!((waits.state, &*waits.reason, waits.number), (Word::Waiting, "WaitingForTurn", Some(1)));
@@ -193,8 +184,7 @@ fn names_the_nodes_that_wait_for_their_turn() {
 
 #[test]
 fn runs_every_node_for_a_new_file() {
-    let report =
-        report(&new(job(&json!({}))), &world(vec![node("a", &json!({}))], vec![]), Origin::New, now());
+    let report = report(&new(job(&json!({}))), &world(ready(&["a"]), vec![]), Origin::New, now());
     assert!(report.begins);
     assert_eq!((row(&report, "a").state, row(&report, "a").number), (Word::WouldRun, Some(1)));
     assert_eq!(report.notes.len(), 1);
@@ -207,14 +197,8 @@ fn runs_again_for_a_changed_file_and_gives_the_reason() {
     let mut after = before.clone();
     after.metadata.generation = Some(2);
     after.spec.template.0["metadata"]["annotations"]["version"] = json!("2");
-    let world = world(
-        vec![node("done", &json!({})), node("runs", &json!({})), node("starts", &json!({}))],
-        vec![
-            pod(&before, "done", 1, &ended("Succeeded")),
-            pod(&before, "runs", 1, &running()),
-            pod(&before, "starts", 1, &json!({"phase": "Pending"})),
-        ],
-    );
+    let pods = pods(&before, &[("done", 1, "Succeeded"), ("runs", 1, "Running"), ("starts", 1, "Pending")]);
+    let world = world(ready(&["done", "runs", "starts"]), pods);
     let report = report(&after, &world, Origin::Changed, now());
     assert!(report.begins);
     let again = row(&report, "done");
@@ -236,9 +220,9 @@ fn a_changed_file_begins_a_run_after_a_failure() {
     let limits = Ending::Deadline.limits(&failed);
     let rollout = failed.status.as_mut().unwrap().rollout.as_mut().unwrap();
     (rollout.ended, rollout.ended_by) = (Some("DeadlineExceeded".into()), Some(limits));
-    let world = world(vec![node("a", &json!({}))], vec![]);
+    let world = world(ready(&["a"]), vec![]);
     let held = explain(&failed, &world);
-    assert_eq!((row(&held, "a").state, &*row(&held, "a").reason), (Word::Waiting, "DeadlineExceeded"));
+    assert_eq!(seen(&held, "a"), (Word::Waiting, "DeadlineExceeded"));
     assert!(held.notes[0].contains("The manager creates no pods"), "{:?}", held.notes);
     failed.metadata.generation = Some(2);
     failed.spec.template.0["metadata"]["annotations"]["version"] = json!("2");
@@ -249,7 +233,7 @@ fn a_changed_file_begins_a_run_after_a_failure() {
 #[test]
 fn names_the_pods_that_would_be_deleted() {
     let job = job(&json!({"suspend": true}));
-    let world = world(vec![node("a", &json!({}))], vec![pod(&job, "a", 1, &running())]);
+    let world = world(ready(&["a"]), pods(&job, &[("a", 1, "Running")]));
     let report = explain(&job, &world);
     let row = row(&report, "a");
     assert_eq!((row.state, &*row.reason, row.is_going), (Word::Running, "Suspend", true));
@@ -262,32 +246,25 @@ fn names_the_pods_that_would_be_deleted() {
 fn shows_pods_on_nodes_that_may_not_have_them() {
     let job = job(&json!({}));
     let taint = |effect: &str| json!({"/spec/taints": [{"key": "k", "effect": effect}]});
-    let world = world(
-        vec![
-            node("stays", &taint("NoSchedule")),
-            node("goes", &taint("NoExecute")),
-            node("done", &taint("NoSchedule")),
-            node("unselected", &json!({"/metadata/labels": {}})),
-            node("going", &json!({"/metadata/deletionTimestamp": "2026-01-01T00:59:00Z"})),
-        ],
-        vec![
-            pod(&job, "stays", 1, &running()),
-            pod(&job, "goes", 1, &running()),
-            pod(&job, "done", 1, &ended("Succeeded")),
-            pod(&job, "unselected", 1, &running()),
-            pod(&job, "gone", 1, &running()),
-        ],
-    );
-    let report = explain(&job, &world);
+    let nodes = vec![
+        node("stays", &taint("NoSchedule")),
+        node("goes", &taint("NoExecute")),
+        node("done", &taint("NoSchedule")),
+        node("unselected", &json!({"/metadata/labels": {}})),
+        node("going", &json!({"/metadata/deletionTimestamp": "2026-01-01T00:59:00Z"})),
+    ];
+    let running = ["stays", "goes", "unselected", "gone"].map(|node| (node, 1, "Running"));
+    let pods = [pods(&job, &running), pods(&job, &[("done", 1, "Succeeded")])].concat();
+    let report = explain(&job, &world(nodes, pods));
     let of = |name: &str| {
         let row = row(&report, name);
         (row.state, row.reason.as_str(), row.is_going, row.message.as_str())
     };
     let tolerates = "the template does not tolerate the taint k:NoSchedule";
     let continues = format!("its pod continues, and {tolerates}");
+    let done = format!("pod 1 at 2026-01-01T00:00:10Z; {tolerates}");
     assert_eq!(of("stays"), (Word::Running, "Tainted", false, continues.as_str()));
     assert_eq!(of("goes"), (Word::Running, "Misplaced", true, "pod d-goes-1 would be deleted"));
-    let done = format!("pod 1 at 2026-01-01T00:00:10Z; {tolerates}");
     assert_eq!(of("done"), (Word::Done, "Succeeded", false, done.as_str()));
     let (state, reason, is_going, message) = of("unselected");
     assert_eq!((state, reason, is_going), (Word::NotSelected, "NodeSelector", true));
@@ -300,10 +277,9 @@ fn shows_pods_on_nodes_that_may_not_have_them() {
 fn gives_the_reason_why_a_node_runs_again() {
     let job = job(&json!({"rerunOn": ["NodeReboot"]}));
     let booted = node("a", &json!({"/status/nodeInfo/bootID": "c"}));
-    let report = explain(&job, &world(vec![booted], vec![pod(&job, "a", 1, &ended("Succeeded"))]));
-    assert_eq!((row(&report, "a").state, &*row(&report, "a").reason), (Word::WouldRun, "NodeChanged"));
-    let report =
-        explain(&job, &world(vec![node("a", &json!({}))], vec![pod(&job, "a", 1, &ended("Failed"))]));
+    let report = explain(&job, &world(vec![booted], pods(&job, &[("a", 1, "Succeeded")])));
+    assert_eq!(seen(&report, "a"), (Word::WouldRun, "NodeChanged"));
+    let report = explain(&job, &world(ready(&["a"]), pods(&job, &[("a", 1, "Failed")])));
     let again = row(&report, "a");
     assert_eq!((again.state, &*again.reason), (Word::WouldRun, "Retry"));
     assert_eq!(again.message, "pod 2; pod 1 was Failed, after 1 failure");
@@ -317,7 +293,7 @@ fn shows_a_node_that_was_done_before_its_last_pod() {
         "node=a template=v1-other rollout=1 run=1 pod=2 outcome=Rejected attempt=Succeeded/{hash}/1 clear=true \
          ended=2026-01-01T00:00:30Z"
     );
-    let report = explain(&job, &recorded(world(vec![node("a", &json!({}))], vec![]), "a", &line));
+    let report = explain(&job, &recorded(world(ready(&["a"]), vec![]), "a", &line));
     let done = row(&report, "a");
     assert_eq!((done.state, &*done.message), (Word::Done, "before pod 2, which was Rejected"));
 }
@@ -335,7 +311,7 @@ fn takes_rejected_pods_from_the_status() {
         serde_json::from_value(json!([{"type": "PodsRefused", "status": "True", "reason": "FailedCreate",
         "message": "denied by a webhook", "lastTransitionTime": "2026-01-01T00:01:00Z"}]))
         .unwrap();
-    let world = world(vec![node("a", &json!({})), node("b", &json!({}))], vec![]);
+    let world = world(ready(&["a", "b"]), vec![]);
     let report = explain(&job, &world);
     let refused = row(&report, "a");
     assert_eq!((refused.state, &*refused.reason), (Word::Waiting, "FailedCreate"));
@@ -352,16 +328,16 @@ fn takes_rejected_pods_from_the_status() {
 fn skips_a_node_whose_record_is_lost() {
     let mut job = job(&json!({}));
     job.status.as_mut().unwrap().ledger_shards = (0..SHARDS).collect();
-    let report = explain(&job, &world(vec![node("a", &json!({}))], vec![]));
-    assert_eq!((row(&report, "a").state, &*row(&report, "a").reason), (Word::Skipped, "RecordLost"));
+    let report = explain(&job, &world(ready(&["a"]), vec![]));
+    assert_eq!(seen(&report, "a"), (Word::Skipped, "RecordLost"));
 }
 
 #[test]
 fn runs_no_node_of_a_daemonjob_that_is_being_deleted() {
     let mut job = job(&json!({}));
     job.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:59:00Z")).unwrap();
-    let report = explain(&job, &world(vec![node("a", &json!({}))], vec![]));
-    assert_eq!((row(&report, "a").state, &*row(&report, "a").reason), (Word::Waiting, "Terminating"));
+    let report = explain(&job, &world(ready(&["a"]), vec![]));
+    assert_eq!(seen(&report, "a"), (Word::Waiting, "Terminating"));
     assert!(!report.all_run() && !report.begins);
     assert!(report.notes[0].contains("being deleted"), "{:?}", report.notes);
 }
@@ -370,7 +346,7 @@ fn runs_no_node_of_a_daemonjob_that_is_being_deleted() {
 fn notes_a_generation_that_was_not_reconciled() {
     let mut job = job(&json!({}));
     job.metadata.generation = Some(4);
-    let report = explain(&job, &world(vec![node("a", &json!({}))], vec![]));
+    let report = explain(&job, &world(ready(&["a"]), vec![]));
     assert!(report.notes[0].contains("status has generation 1, the spec 4"), "{:?}", report.notes);
 }
 
@@ -378,7 +354,7 @@ fn notes_a_generation_that_was_not_reconciled() {
 fn names_the_part_that_does_not_select_a_node() {
     let mut job = job(&json!({}));
     job.spec.template.0["spec"]["nodeName"] = json!("b");
-    let world = world(vec![node("a", &json!({}))], vec![]);
+    let world = world(ready(&["a"]), vec![]);
     assert_eq!(row(&explain(&job, &world), "a").reason, "NodeName");
     job.spec.template.0["spec"]["nodeName"] = Value::Null;
     job.spec.template.0["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =

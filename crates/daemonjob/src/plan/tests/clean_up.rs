@@ -1,23 +1,22 @@
 //! Ended pods: their release, their deletion after the ttl, and the limits of their number.
 
-use super::scene::{Scene, cautious};
 use super::*;
 
-fn scene(spec: &Value, nodes: usize) -> Scene {
+fn numbered(nodes: usize) -> Scene {
     let names: Vec<String> = (0..nodes).map(|number| format!("n{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut scene = Scene::new(with(spec), &names);
+    let mut scene = Scene::new(with(&json!({})), &names);
     scene.pass();
     scene
 }
 
 /// Ends all running pods without a reconcile.
-fn end_all(scene: &mut Scene, phase: Phase) {
+fn end_all(scene: &mut Scene) {
     let now = scene.now();
     for pod in &mut scene.world.pods {
         let pod = Arc::make_mut(pod);
         pod.node = pinned_to(pod).map(Arc::from);
-        (pod.phase, pod.started, pod.finished) = (phase, Some(now), Some(now));
+        (pod.phase, pod.started, pod.finished) = (Phase::Succeeded, Some(now), Some(now));
     }
 }
 
@@ -28,16 +27,15 @@ fn held(scene: &Scene) -> usize {
 /// Reconciles each second, as the manager does while work remains.
 fn seconds(scene: &mut Scene, count: i64) {
     for _ in 0..count {
-        scene.second += 1;
-        scene.pass();
+        scene.tick(1).pass();
     }
 }
 
 /// H6: two minutes after the end of a run no recorded pod has the finalizer. The rate is bounded.
 #[test]
 fn releases_recorded_pods_after_the_end_of_the_run() {
-    let mut scene = scene(&json!({}), 500);
-    end_all(&mut scene, Phase::Succeeded);
+    let mut scene = numbered(500);
+    end_all(&mut scene);
     scene.pass();
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
     assert_eq!(held(&scene), 500, "the manager records the pods first");
@@ -56,17 +54,14 @@ fn releases_recorded_pods_after_the_end_of_the_run() {
 /// A run that continues releases recorded pods after a minute without a new pod and without the end of a pod.
 #[test]
 fn releases_recorded_pods_in_a_quiet_run() {
-    let mut scene = Scene::new(cautious(&json!({"parallelism": 2})), &["a", "b", "c"]);
-    scene.passes();
-    scene.succeed("a");
+    let mut scene = Scene::cautious_with(&json!({"parallelism": 2}), &["a", "b", "c"]);
     // The manager creates a pod for c. The ledger has the first outcome after at most five minutes.
-    scene.wait(300);
+    scene.succeed("a").after(300);
     assert!(scene.line("uid-a").is_some());
     assert_eq!(held(&scene), 2, "a is recorded and the quiet time is over");
-    scene.succeed("b");
-    scene.wait(59);
+    scene.succeed("b").after(59);
     assert_eq!(held(&scene), 2, "b is not recorded, and c runs");
-    scene.edit(|job| job.spec.retry_token = Some("now".into()));
+    scene.retry("now");
     assert!(scene.line("uid-b").is_some(), "a change of the spec records every pod");
     assert_eq!(held(&scene), 2, "b ended 59 s ago");
     scene.wait(1);
@@ -76,12 +71,8 @@ fn releases_recorded_pods_in_a_quiet_run() {
 /// A new leader measures the quiet minute again, and has its own rate.
 #[test]
 fn a_new_leader_waits_for_a_quiet_minute() {
-    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
-    scene.passes();
-    scene.succeed("a");
-    scene.edit(|job| job.spec.retry_token = Some("now".into()));
-    scene.change_leader();
-    scene.wait(59);
+    let mut scene = Scene::cautious(&["a", "b"]);
+    scene.succeed("a").retry("now").change_leader().after(59);
     assert_eq!(held(&scene), 2);
     scene.wait(1);
     assert_eq!(held(&scene), 1);
@@ -90,12 +81,12 @@ fn a_new_leader_waits_for_a_quiet_minute() {
 /// A lost shard may have had the record of a pod. The manager keeps the pod until the shard is written again.
 #[test]
 fn does_not_release_a_pod_whose_shard_is_lost() {
-    let mut scene = scene(&json!({}), 1);
-    end_all(&mut scene, Phase::Succeeded);
+    let mut scene = numbered(1);
+    end_all(&mut scene);
     scene.pass();
     let shard = scene.world.ledger.pop().unwrap();
     scene.world.deleted_shards.push(shard);
-    let plan = plan(&scene.job, &scene.world, scene.now());
+    let plan = scene.plan();
     assert_eq!(plan.steps.len(), 1);
     assert!(matches!(&plan.steps[0][..], [Action::Create { resource: CONFIG_MAPS, .. }]));
 }
@@ -103,8 +94,8 @@ fn does_not_release_a_pod_whose_shard_is_lost() {
 /// A14: a drain may delete the pods together with the manager, and no other manager may be able to run.
 #[test]
 fn releases_deleted_pods_before_the_process_exits() {
-    let mut scene = scene(&json!({}), 2);
-    end_all(&mut scene, Phase::Succeeded);
+    let mut scene = numbered(2);
+    end_all(&mut scene);
     let now = scene.now();
     for pod in &mut scene.world.pods {
         Arc::make_mut(pod).meta.deleted = Some(now);
@@ -119,38 +110,79 @@ fn releases_deleted_pods_before_the_process_exits() {
 #[test]
 fn applies_the_ttl_to_each_pod() {
     let spec = json!({"ttlSecondsAfterFinished": 400, "backoffLimit": 0, "parallelism": 3});
-    let mut scene = Scene::new(with(&spec), &["a", "b", "c"]);
-    scene.passes();
-    scene.succeed("a");
-    scene.fail("b");
-    scene.run("c");
-    scene.wait(399);
-    assert_eq!(scene.world.pods.len(), 3);
-    scene.wait(1);
+    let mut scene = Scene::begun(with(&spec), &["a", "b", "c"]);
     let left = |scene: &Scene| -> Vec<String> {
         scene.world.pods.iter().filter_map(|pod| pinned_to(pod).map(str::to_owned)).collect()
     };
+    scene.succeed("a").fail("b").run("c").after(399);
+    assert_eq!(scene.world.pods.len(), 3);
+    scene.wait(1);
     assert_eq!(left(&scene), ["b", "c"]);
-    scene.succeed("c");
-    scene.wait(399);
+    scene.succeed("c").after(399);
     assert_eq!(left(&scene), ["b", "c"]);
     scene.wait(1);
     assert_eq!(left(&scene), [""; 0], "the run ended 400 s ago");
     assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
 }
 
+#[test]
+fn deletes_pods_after_the_ttl_and_keeps_the_record() {
+    let job = with(&json!({"ttlSecondsAfterFinished": 60}));
+    let mut scene = Scene::settled(job, &["a"], &[("a", 1, "Succeeded")]);
+    let early = scene.plan_at(59);
+    assert_eq!((early.steps.len(), early.again), (0, Some(later(60))));
+    assert_eq!(deleted(&scene.plan_at(60)), ["a-1"]);
+    let quiet = scene.set_pods(&[]).tick(61).settle().plan_at(7_200);
+    assert!(quiet.steps.is_empty() && quiet.again.is_none());
+    assert_eq!(quiet.status.unwrap().succeeded, Some(1));
+}
+
 /// M8: only the newest succeeded pods are kept, so that the pod garbage collector spares the pods of others.
 #[test]
 fn keeps_a_thousand_succeeded_pods() {
-    let mut scene = scene(&json!({}), 1_300);
+    let mut scene = numbered(1_300);
     scene.succeed("n0");
     let oldest = scene.pod("n0").meta.uid.clone();
-    scene.second += 1;
-    end_all(&mut scene, Phase::Succeeded);
+    end_all(scene.tick(1));
     scene.pass();
     seconds(&mut scene, 10);
     let running = scene.world.pods.iter().filter(|pod| pod.meta.deleted.is_none()).count();
     assert_eq!((running, held(&scene)), (1_000, 0));
     assert_eq!(scene.status().succeeded, Some(1_300));
     assert!(!scene.world.pods.iter().any(|pod| pod.meta.uid == oldest));
+}
+
+#[test]
+fn keeps_a_bounded_number_of_failed_pods() {
+    let mut job = simple();
+    job.spec.backoff_limit = Some(0);
+    let names: Vec<String> = (0..150).map(|index| format!("n{index:03}")).collect();
+    let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
+    let pods: Vec<_> = nodes.iter().map(|name| (*name, 1, "Failed")).collect();
+    let mut scene = Scene::with_pods(job, &nodes, &pods);
+    for (name, second) in nodes.iter().zip(0..) {
+        scene.edit_pod(name, |pod| pod.finished = Some(later(second)));
+    }
+    let plan = scene.tick(600).settle().plan();
+    let gone = deleted(&plan);
+    assert_eq!(gone.len(), 50);
+    assert!(gone.contains(&"n000-1") && !gone.contains(&"n149-1"));
+    let status = scene.status();
+    assert_eq!(
+        (status.failed, status.failed_nodes.len(), status.more_failed_nodes),
+        (Some(150), 20, Some(130))
+    );
+}
+
+#[test]
+fn deletes_a_surplus_pod() {
+    let mut scene = Scene::settled(simple(), &["a"], &[("a", 2, "Failed")]);
+    let job = scene.job.clone();
+    scene.job.spec.suspend = Some(true);
+    scene.settle().job = job;
+    // The ledger has a later end: this pod was created late.
+    assert_eq!(deleted(&scene.set_pods(&[("a", 2, "Pending")]).plan()), ["a-2"]);
+    // Two pods for one node name: the pod that has started stays.
+    scene.world.ledger.clear();
+    assert_eq!(deleted(&scene.set_pods(&[("a", 3, "Running"), ("a", 4, "Pending")]).plan()), ["a-4"]);
 }

@@ -1,8 +1,6 @@
 //! Unhealthy nodes, the waits of a run, and the beginning of a run.
 
-use super::scene::{Scene, cautious};
 use super::*;
-use rstest::rstest;
 
 /// H2: the run waits for an unhealthy node that is not done. The later skip begins no run.
 #[rstest]
@@ -10,26 +8,18 @@ use rstest::rstest;
 #[case(json!({"skipAfterSeconds": 20}), Some(20))]
 #[case(json!({"policy": "Wait"}), None)]
 fn waits_for_an_unhealthy_node(#[case] rule: Value, #[case] skipped_after: Option<i64>) {
-    let mut scene =
-        Scene::new(cautious(&json!({"unhealthyNodes": rule, "lateNodes": "Ignore"})), &["a", "b"]);
-    scene.passes();
-    scene.kill("b");
-    scene.succeed("a");
+    let spec = json!({"unhealthyNodes": rule, "lateNodes": "Ignore"});
+    let mut scene = Scene::cautious_with(&spec, &["a", "b"]);
+    scene.kill("b").succeed("a");
     assert_eq!((scene.reason("b"), scene.condition("Complete").0), (Some("NotReady"), false));
     assert_eq!((scene.status().desired, scene.status().pending), (Some(2), Some(1)));
     let start = scene.status().start_time.clone();
-    match skipped_after {
-        None => {
-            scene.wait(100_000);
-            assert!(!scene.condition("Complete").0);
-        }
-        Some(seconds) => {
-            scene.wait(seconds - 1);
-            assert!(!scene.condition("Complete").0);
-            scene.wait(1);
-            assert_eq!(scene.condition("Complete"), (true, "NodesSkipped"));
-            assert_eq!(scene.status().desired, Some(1));
-        }
+    scene.wait(skipped_after.map_or(100_000, |seconds| seconds - 1));
+    assert!(!scene.condition("Complete").0);
+    if skipped_after.is_some() {
+        scene.wait(1);
+        assert_eq!(scene.condition("Complete"), (true, "NodesSkipped"));
+        assert_eq!(scene.status().desired, Some(1));
     }
     scene.heal("b");
     assert_eq!(scene.status().start_time, start, "the node joins the run");
@@ -40,13 +30,8 @@ fn waits_for_an_unhealthy_node(#[case] rule: Value, #[case] skipped_after: Optio
 /// A24: the manager measures the time, so a new leader waits again.
 #[test]
 fn a_new_leader_waits_again() {
-    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
-    scene.passes();
-    scene.kill("b");
-    scene.succeed("a");
-    scene.wait(299);
-    scene.change_leader();
-    scene.wait(299);
+    let mut scene = Scene::cautious(&["a", "b"]);
+    scene.kill("b").succeed("a").after(299).change_leader().after(299);
     assert!(!scene.condition("Complete").0);
     scene.wait(1);
     assert!(scene.condition("Complete").0);
@@ -65,25 +50,15 @@ fn a_change_of_the_wall_clock_skips_no_node() {
 
 /// M2: an unbound pod is deleted when its node becomes unhealthy or tainted, and the next pod waits.
 #[rstest]
-#[case(true)]
-#[case(false)]
-fn deletes_an_unbound_pod_of_an_unhealthy_node(#[case] unhealthy: bool) {
-    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
-    scene.passes();
+#[case::unhealthy(Scene::kill, Scene::heal)]
+#[case::tainted(Scene::taint, Scene::untaint)]
+fn deletes_an_unbound_pod_of_an_unhealthy_node(#[case] begin: Event, #[case] end: Event) {
+    let mut scene = Scene::cautious(&["a", "b"]);
     assert!(scene.pod("a").node.is_none());
-    if unhealthy {
-        scene.kill("a");
-    } else {
-        scene.taint("a");
-    }
-    assert!(scene.pod("b").is_counted(), "the slot is free");
+    begin(&mut scene, "a");
+    assert!(scene.has_pod("b"), "the slot is free");
     assert!(scene.world.pods.iter().all(|pod| pinned_to(pod) != Some("a")), "{:?}", scene.world.pods);
-    scene.succeed("b");
-    if unhealthy {
-        scene.heal("a");
-    } else {
-        scene.untaint("a");
-    }
+    end(scene.succeed("b"), "a");
     assert_eq!(scene.reason("a"), Some("BackingOff"), "A39");
     assert_eq!(scene.wait(10), ["a"]);
 }
@@ -91,11 +66,8 @@ fn deletes_an_unbound_pod_of_an_unhealthy_node(#[case] unhealthy: bool) {
 /// A25: nodes that exist when the run begins are not late, even if clocks differ.
 #[test]
 fn a_wrong_clock_makes_no_node_late() {
-    let mut scene =
-        Scene { job: cautious(&json!({"lateNodes": "Ignore"})), world: world(&["a"], vec![]), second: 0 };
-    let mut ahead = (*scene.world.nodes[0]).clone();
-    ahead.meta.created = Some(later(600));
-    scene.world.nodes[0] = Arc::new(ahead);
+    let mut scene = Scene::unseen(cautious(&json!({"lateNodes": "Ignore"})), &["a"]);
+    scene.edit_node_unseen("a", |node| node.meta.created = Some(later(600)));
     assert_eq!(scene.passes(), ["a"]);
     assert_eq!(scene.status().start_time, Some(Time(later(600))));
 }
@@ -103,15 +75,10 @@ fn a_wrong_clock_makes_no_node_late() {
 /// A25: a node that joins during the run belongs to it. A node that becomes eligible later begins a new run.
 #[test]
 fn a_node_that_becomes_eligible_later_begins_a_run() {
-    let mut scene = Scene::new(cautious(&json!({})), &["a"]);
-    scene.passes();
+    let mut scene = Scene::cautious(&["a"]);
     let run = scene.status().run;
-    scene.second += 10;
-    scene.create_node("b", "uid-b");
-    scene.create_node("c", "uid-c");
-    scene.taint("c");
-    scene.succeed("a");
-    scene.succeed("b");
+    scene.tick(10).create_node("b", "uid-b").create_node("c", "uid-c").taint("c");
+    scene.succeed("a").succeed("b");
     assert!(scene.condition("Complete").0);
     assert_eq!(scene.status().run, run, "b joined the current run");
     scene.untaint("c");
@@ -121,61 +88,121 @@ fn a_node_that_becomes_eligible_later_begins_a_run() {
 /// A23 and N14: the deadline counts only the time in which the run works.
 #[test]
 fn a_hold_stops_the_deadline() {
-    let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 100})), &["a", "b"]);
-    scene.passes();
-    scene.run("a");
-    scene.wait(60);
-    scene.edit(|job| job.spec.paused = Some(true));
+    let mut scene = Scene::cautious_with(&json!({"activeDeadlineSeconds": 100}), &["a", "b"]);
+    scene.run("a").after(60).pause();
     assert_eq!(scene.status().worked_seconds, Some(60));
-    scene.wait(3_600);
-    scene.edit(|job| job.spec.paused = None);
-    assert_eq!(scene.wait(39), [""; 0]);
-    assert!(scene.pod("a").is_counted());
+    scene.after(3_600).edit(|job| job.spec.paused = None);
+    assert!(scene.is_idle_for(&[39]));
+    assert!(scene.has_pod("a"));
     scene.wait(1);
     assert!(scene.pod("a").meta.deleted.is_some());
     scene.fail("a");
     assert_eq!(scene.condition("Failed"), (true, "DeadlineExceeded"));
-    scene.edit(|job| job.spec.retry_token = Some("1".into()));
+    scene.retry("1");
     assert_eq!((scene.condition("Failed").0, scene.status().worked_seconds), (false, Some(0)));
-    assert!(scene.pod("a").is_counted());
+    assert!(scene.has_pod("a"));
 }
 
 /// A23: waiting for an unhealthy node does not count.
 #[test]
 fn an_unhealthy_node_stops_the_deadline() {
-    let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 100})), &["a", "b"]);
-    scene.passes();
-    scene.kill("b");
-    scene.succeed("a");
-    scene.wait(290);
+    let mut scene = Scene::cautious_with(&json!({"activeDeadlineSeconds": 100}), &["a", "b"]);
+    scene.kill("b").succeed("a").after(290);
     assert!(!scene.condition("Failed").0);
     scene.heal("b");
-    assert!(scene.pod("b").is_counted());
+    assert!(scene.has_pod("b"));
+}
+
+/// A23: the clock of the run stops while the only pod is on a node that is not Ready.
+#[test]
+fn the_only_pod_on_an_unhealthy_node_stops_the_deadline() {
+    let mut scene = Scene::cautious_with(&json!({"activeDeadlineSeconds": 120}), &["a", "b"]);
+    scene.run("a").after(60).kill("a").after(300);
+    assert_eq!((scene.condition("Failed").0, scene.status().worked_seconds), (false, Some(60)));
+    scene.heal("a").after(59);
+    assert!(scene.has_pod("a"));
+    scene.wait(1);
+    assert!(scene.pod("a").meta.deleted.is_some());
+}
+
+/// A23: after a finished run the clock does not advance until a node joins.
+#[test]
+fn a_node_that_joins_a_failed_run_has_the_full_deadline() {
+    let spec = json!({"activeDeadlineSeconds": 100, "failurePolicy": {"type": "Continue"}});
+    let mut scene = Scene::cautious_with(&spec, &["a"]);
+    scene.fail("a");
+    assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
+    scene.after(100_000).create_node("b", "uid-b");
+    assert!(scene.has_pod("b") && scene.condition("Failed").1 != "DeadlineExceeded");
+}
+
+/// Neither the earlier leader's clock nor a pause without a leader ends a run.
+#[rstest]
+#[case::clock_ahead(false)]
+#[case::paused_meanwhile(true)]
+fn the_time_before_this_leader_ends_no_run(#[case] is_paused: bool) {
+    let mut scene = Scene::cautious_with(&json!({"activeDeadlineSeconds": 900}), &["a", "b"]);
+    scene.run("a").after(300).tick(3_600);
+    scene.world.clocks = Clocks::default();
+    if is_paused {
+        scene.pause();
+    }
+    scene.passes();
+    assert!(!scene.condition("Failed").0 && scene.has_pod("a"), "{:?}", scene.status());
+}
+
+/// A new template gets a new deadline even if it begins no run.
+#[test]
+fn a_new_template_has_the_full_deadline_without_a_new_run() {
+    let spec = json!({"activeDeadlineSeconds": 100, "rerunOn": ["NodeReboot"]});
+    let mut scene = Scene::cautious_with(&spec, &["a", "b"]);
+    scene.run("a").after(100).fail("a");
+    assert_eq!(scene.condition("Failed"), (true, "DeadlineExceeded"));
+    scene.use_template("other");
+    assert!(!scene.condition("Failed").0 && scene.has_pod("a"), "{:?}", scene.status());
+}
+
+/// A finished run has no deadline.
+#[test]
+fn a_lower_deadline_does_not_fail_a_complete_run() {
+    let mut scene = Scene::cautious_with(&json!({"activeDeadlineSeconds": 100}), &["a"]);
+    scene.run("a").after(60).succeed("a");
+    assert!(scene.condition("Complete").0);
+    scene.edit(|job| job.spec.active_deadline_seconds = Some(50));
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"), "{:?}", scene.condition("Failed"));
 }
 
 /// M11: the backoff depends on numbers, not on the clocks of the manager and the node.
 #[test]
 fn a_retry_waits_if_the_managers_clock_is_ahead() {
-    let mut scene = Scene::new(cautious(&json!({"backoffLimit": 6})), &["a"]);
-    scene.passes();
-    scene.run("a");
+    let mut scene = Scene::cautious_with(&json!({"backoffLimit": 6}), &["a"]);
     // The node's clock is 5 s behind the start of the run.
-    scene.edit_pod("a", |pod| {
+    scene.run("a").edit_pod("a", |pod| {
         (pod.phase, pod.finished, pod.meta.created) = (Phase::Failed, Some(later(-5)), Some(later(-5)));
     });
     assert!(scene.passes().is_empty());
     assert_eq!(scene.reason("a"), Some("BackingOff"));
 }
 
+/// M11: the waits are correct even if the manager's clock is ten minutes ahead.
+#[test]
+fn a_clock_that_is_far_ahead_does_not_shorten_a_wait() {
+    let mut scene = Scene::cautious_with(&json!({"backoffLimit": 6, "pendingDeadlineSeconds": 60}), &["a"]);
+    scene.edit_pod("a", |pod| pod.meta.created = Some(later(-600)));
+    assert!(scene.is_idle_for(&[59]));
+    assert!(scene.has_pod("a"), "the pod still has time to start");
+    scene.run("a").edit_pod("a", |pod| (pod.phase, pod.finished) = (Phase::Failed, Some(later(-600))));
+    assert!(scene.passes().is_empty());
+    assert_eq!(scene.reason("a"), Some("BackingOff"));
+    assert_eq!(scene.wait(10), ["a"]);
+}
+
 /// A resumed run has no backoff, but an exceeded limit stays exceeded.
 #[test]
 fn a_resumed_run_has_no_backoff() {
-    let mut scene = Scene::new(cautious(&json!({"backoffLimit": 1})), &["a"]);
-    scene.passes();
-    scene.fail("a");
-    scene.edit(|job| job.spec.suspend = Some(true));
-    scene.edit(|job| job.spec.suspend = None);
-    assert!(scene.pod("a").is_counted());
+    let mut scene = Scene::cautious_with(&json!({"backoffLimit": 1}), &["a"]);
+    scene.fail("a").suspend().resume();
+    assert!(scene.has_pod("a"));
     scene.fail("a");
     assert_eq!(scene.reason("a"), Some("BackoffLimitExceeded"));
 }
@@ -183,81 +210,82 @@ fn a_resumed_run_has_no_backoff() {
 /// N1: done nodes stay done with a new retryToken and after its removal.
 #[test]
 fn a_retry_token_runs_only_failed_nodes() {
-    let mut scene = Scene::new(
-        cautious(&json!({"failurePolicy": {"type": "Continue"}, "parallelism": null})),
-        &["a", "b"],
-    );
-    scene.passes();
-    scene.fail("a");
-    scene.succeed("b");
+    let spec = json!({"failurePolicy": {"type": "Continue"}, "parallelism": null});
+    let mut scene = Scene::cautious_with(&spec, &["a", "b"]);
+    scene.fail("a").succeed("b");
     let before = (scene.status().run, scene.status().start_time.clone());
-    scene.second += 100;
-    scene.edit(|job| job.spec.retry_token = Some("1".into()));
-    assert!(scene.pod("a").is_counted() && !scene.pod("b").is_counted());
+    scene.tick(100).retry("1");
+    assert!(scene.has_pod("a") && !scene.has_pod("b"));
     assert_eq!((scene.status().run, scene.status().start_time.clone()), before, "a retry is not a new run");
-    assert_eq!(scene.status().rollout.as_ref().unwrap().number, 2);
+    assert_eq!(scene.rollout().number, 2);
     scene.succeed("a");
     for token in [None, Some("1".to_owned())] {
         scene.edit(|job| job.spec.retry_token = token);
-        assert_eq!(scene.status().rollout.as_ref().unwrap().number, 2);
+        assert_eq!(scene.rollout().number, 2);
         assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
     }
 }
 
-/// M7: a reinstalled machine with the same Node runs again if rerunOn names that.
+fn boot(node: &mut Node, id: &str) {
+    node.boot_id = id.into();
+}
+
+fn install(node: &mut Node, id: &str) {
+    node.machine_id = id.into();
+}
+
+/// M7: a rebooted node or a reinstalled machine with the same Node runs again if rerunOn names that.
 #[rstest]
-#[case(json!(["TemplateChange", "MachineChange"]), "one", "two", true)]
-#[case(json!(["TemplateChange", "MachineChange"]), "one", "one", false)]
-#[case(json!(["TemplateChange", "MachineChange"]), "", "two", false)]
-#[case(json!(["TemplateChange", "MachineChange"]), "one", "", false)]
-#[case(json!(["TemplateChange"]), "one", "two", false)]
-fn runs_again_on_another_machine(
+#[case(json!(["TemplateChange", "NodeReboot"]), boot, "one", "two", true)]
+#[case(json!(["TemplateChange"]), boot, "one", "two", false)]
+#[case(json!(["TemplateChange", "MachineChange"]), install, "one", "two", true)]
+#[case(json!(["TemplateChange", "MachineChange"]), install, "one", "one", false)]
+#[case(json!(["TemplateChange", "MachineChange"]), install, "", "two", false)]
+#[case(json!(["TemplateChange", "MachineChange"]), install, "one", "", false)]
+#[case(json!(["TemplateChange"]), install, "one", "two", false)]
+fn runs_again_after_a_change_of_the_node(
     #[case] rerun: Value,
+    #[case] change: fn(&mut Node, &str),
     #[case] old: &str,
     #[case] new: &str,
     #[case] runs: bool,
 ) {
-    let mut scene =
-        Scene { job: cautious(&json!({"rerunOn": rerun})), world: world(&["a"], vec![]), second: 0 };
-    scene.edit_node("a", |node| node.machine_id = old.into());
-    scene.succeed("a");
+    let mut scene = Scene::unseen(cautious(&json!({"rerunOn": rerun})), &["a"]);
+    scene.edit_node("a", |node| change(node, old)).succeed("a");
+    assert!(scene.condition("Complete").0);
     let run = scene.status().run.unwrap();
-    scene.second += 10;
-    scene.edit_node("a", |node| node.machine_id = new.into());
-    assert_eq!(scene.pod("a").is_counted(), runs);
+    scene.tick(10).edit_node("a", |node| change(node, new));
+    assert_eq!(scene.has_pod("a"), runs);
     assert_eq!(scene.status().run, Some(run + i64::from(runs)));
+    assert_eq!(scene.status().start_time == Some(Time(later(10))), runs);
 }
 
 /// After a lost status the numbers continue.
 #[test]
 fn keeps_its_numbers_after_a_lost_status() {
-    let mut scene = Scene::new(cautious(&json!({})), &["a"]);
-    scene.passes();
-    scene.succeed("a");
-    scene.use_template("other");
-    scene.succeed("a");
+    let mut scene = Scene::cautious(&["a"]);
+    scene.succeed("a").use_template("other").succeed("a");
     scene.job.status = None;
     scene.world.pods.clear();
     scene.passes();
-    assert_eq!(scene.status().rollout.as_ref().unwrap().number, 2);
+    assert_eq!(scene.rollout().number, 2);
     assert!(scene.world.pods.is_empty() && scene.condition("Complete").0);
 }
 
 /// Every new node is not Ready at first. That does not move it into a later run.
-#[test]
-fn a_late_node_that_is_not_ready_yet_is_late() {
-    let mut scene = Scene::new(cautious(&json!({"lateNodes": "Ignore"})), &["a"]);
-    scene.passes();
-    scene.succeed("a");
-    let run = scene.status().run;
-    scene.second += 10;
-    let mut new = (*node("b")).clone();
-    (new.meta.created, new.ready) = (Some(scene.now()), false);
-    let taint = json!([{"key": super::scene::NOT_READY, "effect": "NoSchedule"}]);
-    new.taints = serde_json::from_value(taint).unwrap();
-    scene.world.nodes.push(Arc::new(new));
-    scene.passes();
+#[rstest]
+#[case::ready(false)]
+#[case::not_ready_yet(true)]
+fn ignores_late_nodes_with_the_policy_ignore(#[case] is_not_ready: bool) {
+    let mut scene = Scene::cautious_with(&json!({"lateNodes": "Ignore"}), &["a"]);
+    let run = scene.succeed("a").status().run;
+    scene.tick(10).create_node_unseen("b", "uid-b");
+    if is_not_ready {
+        scene.kill_unseen("b");
+    }
+    assert!(scene.passes().is_empty());
     assert_eq!((scene.reason("b"), scene.status().run), (Some("Late"), run));
+    assert!(scene.condition("Complete").0);
     scene.heal("b");
     assert_eq!((scene.reason("b"), scene.status().run), (Some("Late"), run));
 }
@@ -268,73 +296,41 @@ fn a_late_node_that_is_not_ready_yet_is_late() {
 #[case("example.com/going-away", true)]
 #[case("example.com/other", false)]
 fn does_not_count_a_node_that_is_marked_for_deletion(#[case] key: &str, #[case] is_exempt: bool) {
-    let mut scene = Scene { job: cautious(&json!({})), world: world(&["a", "b"], vec![]), second: 0 };
+    let mut scene = Scene::unseen(cautious(&json!({})), &["a", "b"]);
     scene.world.deletion_taints = Arc::from(["example.com/going-away".to_owned()]);
     scene.passes();
-    scene.run("a");
-    let taint = json!([{"key": key, "effect": "PreferNoSchedule"}]);
-    scene.edit_node("a", |node| node.taints = serde_json::from_value(taint).unwrap());
-    scene.kill("a");
-    scene.delete_node("a");
+    scene.run("a").edit_node("a", |node| node.taints = [taint(key, "PreferNoSchedule")].into());
+    scene.kill("a").delete_node("a");
     assert_eq!(scene.is_braked(), !is_exempt);
 }
 
 /// Every new node is not Ready at first, so it does not count for the health of the fleet.
 #[test]
 fn new_nodes_that_are_not_ready_do_not_stop_the_run() {
-    let mut scene = Scene::new(cautious(&json!({})), &["a", "b", "c", "d"]);
-    scene.passes();
-    scene.run("a");
-    scene.second += 60;
-    for number in 0..6 {
-        let name = format!("n{number}");
-        let mut new = (*node(&name)).clone();
-        new.meta.created = Some(scene.now());
-        new.ready = false;
-        new.taints =
-            serde_json::from_value(json!([{"key": super::scene::NOT_READY, "effect": "NoSchedule"}]))
-                .unwrap();
-        scene.world.nodes.push(Arc::new(new));
+    let mut scene = Scene::cautious(&FOUR);
+    scene.run("a").tick(60);
+    for name in ["n0", "n1", "n2", "n3", "n4", "n5"] {
+        scene.create_node_unseen(name, &format!("uid-{name}")).kill_unseen(name);
     }
     scene.passes();
     scene.succeed("a");
     assert!(!scene.condition("Paused").0, "{:?}", scene.status().conditions);
-    assert!(scene.pod("b").is_counted());
+    assert!(scene.has_pod("b"));
 }
 
 /// A retry is not a new run, so the outage continues.
 #[test]
 fn a_retry_token_does_not_end_fleet_unhealthy() {
-    let mut scene = Scene::new(cautious(&json!({})), &["a", "b", "c", "d"]);
-    scene.passes();
-    scene.fail("a");
-    for name in ["a", "b", "c"] {
-        scene.kill(name);
-    }
-    scene.edit(|job| job.spec.retry_token = Some("1".into()));
+    let mut scene = Scene::cautious(&FOUR);
+    scene.fail("a").each(&FOUR[..3], Scene::kill).retry("1");
     assert_eq!(scene.condition("Paused"), (true, "FleetUnhealthy"));
-}
-
-/// A finished run has no deadline.
-#[test]
-fn a_lower_deadline_does_not_fail_a_complete_run() {
-    let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 100})), &["a"]);
-    scene.passes();
-    scene.run("a");
-    scene.wait(60);
-    scene.succeed("a");
-    assert!(scene.condition("Complete").0);
-    scene.edit(|job| job.spec.active_deadline_seconds = Some(50));
-    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"), "{:?}", scene.condition("Failed"));
 }
 
 /// A skipped node does not make Complete False when it is not Ready.
 #[test]
 fn a_skipped_node_that_is_not_ready_stays_skipped() {
-    let mut scene = Scene::new(cautious(&json!({"pendingDeadlineSeconds": 60})), &["a", "b"]);
-    scene.passes();
-    scene.succeed("a");
-    scene.wait(60);
+    let mut scene = Scene::cautious_with(&json!({"pendingDeadlineSeconds": 60}), &["a", "b"]);
+    scene.succeed("a").after(60);
     assert_eq!((scene.reason("b"), scene.condition("Complete").0), (Some("PendingDeadlineExceeded"), true));
     scene.kill("b");
     assert!(scene.condition("Complete").0, "{:?}", scene.reason("b"));
@@ -343,7 +339,7 @@ fn a_skipped_node_that_is_not_ready_stays_skipped() {
 /// With a definition that drops status.rollout, the condition has the remedy and the manager creates no pods.
 #[test]
 fn reports_an_outdated_definition() {
-    let mut scene = Scene { job: cautious(&json!({})), world: world(&["a"], vec![]), second: 0 };
+    let mut scene = Scene::unseen(cautious(&json!({})), &["a"]);
     let mut plan = scene.pass();
     for second in [0, 5, 10] {
         scene.second = second;
@@ -360,10 +356,7 @@ fn reports_an_outdated_definition() {
 #[test]
 fn a_tainted_node_does_not_make_a_run_incomplete() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
-    scene.taint("b");
-    scene.passes();
-    scene.succeed("a");
-    scene.passes();
+    scene.taint("b").succeed("a");
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
     assert_eq!((scene.status().desired, scene.reason("b")), (Some(1), Some("Tainted")));
 }
@@ -372,135 +365,37 @@ fn a_tainted_node_does_not_make_a_run_incomplete() {
 #[test]
 fn a_new_leader_begins_no_run() {
     let spec = json!({"failurePolicy": {"type": "Continue"}, "parallelism": null, "lateNodes": "Ignore"});
-    let mut scene = Scene::new(cautious(&spec), &["a", "b"]);
-    scene.passes();
-    scene.run("a");
-    let now = scene.now();
-    scene.edit_pod("a", |pod| (pod.phase, pod.finished) = (Phase::Succeeded, Some(now)));
-    scene.kill("a");
-    scene.succeed("b");
-    scene.wait(601);
+    let mut scene = Scene::cautious_with(&spec, &["a", "b"]);
+    scene.run("a").end_unseen("a", Phase::Succeeded).kill("a").succeed("b").after(601);
     assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
     let run = scene.status().run;
     scene.change_leader();
     assert_eq!(scene.status().run, run);
 }
 
-/// A23: the clock of the run stops while the only pod is on a node that is not Ready.
-#[test]
-fn the_only_pod_on_an_unhealthy_node_stops_the_deadline() {
-    let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 120})), &["a", "b"]);
-    scene.passes();
-    scene.run("a");
-    scene.wait(60);
-    scene.kill("a");
-    scene.wait(300);
-    assert_eq!((scene.condition("Failed").0, scene.status().worked_seconds), (false, Some(60)));
-    scene.heal("a");
-    scene.wait(59);
-    assert!(scene.pod("a").is_counted());
-    scene.wait(1);
-    assert!(scene.pod("a").meta.deleted.is_some());
-}
-
-/// A23: after a finished run the clock does not advance until a node joins.
-#[test]
-fn a_node_that_joins_a_failed_run_has_the_full_deadline() {
-    let mut scene = Scene::new(
-        cautious(&json!({"activeDeadlineSeconds": 100, "failurePolicy": {"type": "Continue"}})),
-        &["a"],
-    );
-    scene.passes();
-    scene.fail("a");
-    assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
-    scene.wait(100_000);
-    scene.create_node("b", "uid-b");
-    assert!(scene.pod("b").is_counted() && scene.condition("Failed").1 != "DeadlineExceeded");
-}
-
-/// Neither the earlier leader's clock nor a pause without a leader ends a run.
-#[rstest]
-#[case::clock_ahead(false)]
-#[case::paused_meanwhile(true)]
-fn the_time_before_this_leader_ends_no_run(#[case] is_paused: bool) {
-    let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 900})), &["a", "b"]);
-    scene.passes();
-    scene.run("a");
-    scene.wait(300);
-    scene.second += 3_600;
-    scene.world.clocks = crate::clocks::Clocks::default();
-    if is_paused {
-        scene.edit(|job| job.spec.paused = Some(true));
-    }
-    scene.passes();
-    assert!(!scene.condition("Failed").0 && scene.pod("a").is_counted(), "{:?}", scene.status());
-}
-
-/// A new template gets a new deadline even if it begins no run.
-#[test]
-fn a_new_template_has_the_full_deadline_without_a_new_run() {
-    let mut scene =
-        Scene::new(cautious(&json!({"activeDeadlineSeconds": 100, "rerunOn": ["NodeReboot"]})), &["a", "b"]);
-    scene.passes();
-    scene.run("a");
-    scene.wait(100);
-    scene.fail("a");
-    assert_eq!(scene.condition("Failed"), (true, "DeadlineExceeded"));
-    scene.use_template("other");
-    scene.passes();
-    assert!(!scene.condition("Failed").0 && scene.pod("a").is_counted(), "{:?}", scene.status());
-}
-
-/// M11: the waits are correct even if the manager's clock is ten minutes ahead.
-#[test]
-fn a_clock_that_is_far_ahead_does_not_shorten_a_wait() {
-    let spec = json!({"backoffLimit": 6, "pendingDeadlineSeconds": 60});
-    let mut scene = Scene::new(cautious(&spec), &["a"]);
-    scene.passes();
-    scene.edit_pod("a", |pod| pod.meta.created = Some(later(-600)));
-    assert!(scene.wait(59).is_empty());
-    assert!(scene.pod("a").is_counted(), "the pod still has time to start");
-    scene.run("a");
-    scene.edit_pod("a", |pod| (pod.phase, pod.finished) = (Phase::Failed, Some(later(-600))));
-    assert!(scene.passes().is_empty());
-    assert_eq!(scene.reason("a"), Some("BackingOff"));
-    assert_eq!(scene.wait(10), ["a"]);
-}
-
 /// A rebooted node that waits for its turn is not done while it is not Ready.
 #[test]
 fn a_rebooted_node_that_is_not_ready_is_not_done() {
-    let spec = json!({"rerunOn": ["TemplateChange", "NodeReboot"]});
-    let mut scene = Scene { job: cautious(&spec), world: world(&["a", "b"], vec![]), second: 0 };
-    for name in ["a", "b"] {
-        scene.edit_node(name, |node| node.boot_id = "one".into());
-    }
-    scene.succeed("a");
-    scene.succeed("b");
+    let rerun = json!({"rerunOn": ["TemplateChange", "NodeReboot"]});
+    let mut scene = Scene::unseen(cautious(&rerun), &["a", "b"]);
+    scene.edit_node("a", |node| boot(node, "one")).edit_node("b", |node| boot(node, "one"));
+    scene.succeed("a").succeed("b");
     assert!(scene.condition("Complete").0);
-    scene.second += 60;
-    scene.edit_node("a", |node| node.boot_id = "two".into());
+    scene.tick(60).edit_node("a", |node| boot(node, "two"));
     let run = scene.status().run;
-    scene.edit_node("b", |node| node.boot_id = "two".into());
-    scene.kill("b");
-    scene.succeed("a");
+    scene.edit_node("b", |node| boot(node, "two")).kill("b").succeed("a");
     assert_eq!((scene.condition("Complete").0, scene.reason("b")), (false, Some("NotReady")));
     scene.heal("b");
-    assert!(scene.pod("b").is_counted());
+    assert!(scene.has_pod("b"));
     assert_eq!(scene.status().run, run);
 }
 
 /// A tolerated taint does not count for the time in which a node is unhealthy.
 #[test]
 fn a_tolerated_taint_starts_no_clock() {
-    let network = "node.kubernetes.io/network-unavailable";
-    let template = json!({"template": {"spec": {"restartPolicy": "Never", "hostNetwork": true,
-        "containers": [{"name": "c", "image": "i"}]}}});
-    let mut scene = Scene::new(cautious(&template), &["a", "b"]);
-    let taint = json!([{"key": network, "effect": "NoSchedule"}]);
-    scene.edit_node("b", |node| node.taints = serde_json::from_value(taint).unwrap());
-    scene.wait(600);
-    scene.kill("b");
-    scene.succeed("a");
+    let mut scene = Scene::new(cautious(&template(&json!({"hostNetwork": true}))), &["a", "b"]);
+    let network = taint("node.kubernetes.io/network-unavailable", "NoSchedule");
+    scene.edit_node("b", |node| node.taints = [network].into());
+    scene.after(600).kill("b").succeed("a");
     assert_eq!((scene.reason("b"), scene.condition("Complete").0), (Some("NotReady"), false));
 }

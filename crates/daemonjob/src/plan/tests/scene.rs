@@ -1,12 +1,19 @@
 //! A cluster in a test: nodes and pods that change, and a manager that reconciles repeatedly.
+//!
+//! Events return the scene, so that a test is a chain of events. After each event the manager reconciles until
+//! nothing changes, except after an event whose name ends in `unseen`, `tick` and [`Scene::edit_pod`].
 
 use super::*;
-use crate::clocks::Clocks;
-use crate::labels::{
-    MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, ROLLOUT_ANNOTATION, RUN_ANNOTATION, number_of,
-};
+use crate::api::Rollout;
+use crate::labels::{MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, ROLLOUT_ANNOTATION, RUN_ANNOTATION};
 
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+
+/// The taint that an administrator sets.
+const UPKEEP: &str = "upkeep";
+
+/// An event of a node or of its pod.
+pub type Event = for<'s> fn(&'s mut Scene, &str) -> &'s mut Scene;
 
 /// The state of the cluster, and the seconds since [`START`].
 pub struct Scene {
@@ -17,33 +24,138 @@ pub struct Scene {
 
 /// A DaemonJob that stops at the first failed node.
 pub fn cautious(more: &Value) -> DaemonJob {
-    let mut spec = json!({"parallelism": 1, "backoffLimit": 0, "failurePolicy": {"type": "Pause"}});
-    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    with(&spec)
+    let spec = json!({"parallelism": 1, "backoffLimit": 0, "failurePolicy": {"type": "Pause"}});
+    with(&merged(spec, more))
 }
 
+/// Lets the failure policy tolerate this number of failed nodes.
+pub fn tolerate(job: &mut DaemonJob, nodes: i32) {
+    job.spec.failure_policy.as_mut().unwrap().max_failed_nodes = Some(IntOrString::Int(nodes));
+}
+
+fn add_taint(node: &mut Node, key: &str) {
+    node.taints = node.taints.iter().cloned().chain([taint(key, "NoSchedule")]).collect();
+}
+
+fn remove_taint(node: &mut Node, key: &str) {
+    node.taints = node.taints.iter().filter(|taint| &*taint.key != key).cloned().collect();
+}
+
+/// The constructors.
 impl Scene {
-    /// A new DaemonJob, and nodes that are Ready.
+    /// A DaemonJob that no manager has seen yet, and these nodes, which are Ready.
+    pub fn unseen(job: DaemonJob, nodes: &[&str]) -> Self {
+        Self { job, world: world(nodes, []), second: 0 }
+    }
+
+    /// The same after one reconcile.
     pub fn new(job: DaemonJob, nodes: &[&str]) -> Self {
-        let mut scene = Self { job, world: world(nodes, vec![]), second: 0 };
+        let mut scene = Self::unseen(job, nodes);
         scene.pass();
         scene
     }
 
+    /// The same after the first pods were created.
+    pub fn begun(job: DaemonJob, nodes: &[&str]) -> Self {
+        let mut scene = Self::new(job, nodes);
+        scene.passes();
+        scene
+    }
+
+    /// A DaemonJob that stops at the first failed node, after its first pods were created.
+    pub fn cautious(nodes: &[&str]) -> Self {
+        Self::cautious_with(&json!({}), nodes)
+    }
+
+    /// The same with these fields of the spec.
+    pub fn cautious_with(more: &Value, nodes: &[&str]) -> Self {
+        Self::begun(cautious(more), nodes)
+    }
+
+    /// A DaemonJob that no manager has seen yet, and existing pods: their nodes, numbers and phases.
+    pub fn with_pods(job: DaemonJob, nodes: &[&str], pods: &[(&str, u64, &str)]) -> Self {
+        let mut scene = Self::unseen(job, nodes);
+        scene.set_pods(pods);
+        scene
+    }
+
+    /// The same after the status was written, and nothing else.
+    pub fn started(job: DaemonJob, nodes: &[&str], pods: &[(&str, u64, &str)]) -> Self {
+        let mut scene = Self::with_pods(job, nodes, pods);
+        scene.write_status();
+        scene
+    }
+
+    /// The same after the status and the ledger were written.
+    pub fn settled(job: DaemonJob, nodes: &[&str], pods: &[(&str, u64, &str)]) -> Self {
+        let mut scene = Self::with_pods(job, nodes, pods);
+        scene.settle();
+        scene
+    }
+}
+
+/// Single plans, which have no effect unless the test applies them.
+impl Scene {
     pub fn now(&self) -> Timestamp {
         later(self.second)
     }
 
+    pub fn plan(&self) -> Plan<DaemonJobStatus> {
+        self.plan_at(self.second)
+    }
+
+    pub fn plan_at(&self, second: i64) -> Plan<DaemonJobStatus> {
+        plan(&self.job, &self.world, later(second))
+    }
+
+    /// Time passes without a reconcile.
+    pub fn tick(&mut self, seconds: i64) -> &mut Self {
+        self.second += seconds;
+        self
+    }
+
+    pub fn pod_of(&self, node: &str, number: u64, phase: &str) -> Pod {
+        pod(&self.job, node, number, phase)
+    }
+
+    /// Replaces all pods.
+    pub fn set_pods(&mut self, pods: &[(&str, u64, &str)]) -> &mut Self {
+        let pods = pods.iter().map(|(node, number, phase)| Arc::new(self.pod_of(node, *number, phase)));
+        self.world.pods = pods.collect();
+        self
+    }
+
+    /// Applies only the status of a plan.
+    pub fn write_status(&mut self) -> &mut Self {
+        self.job.status = self.plan().status;
+        self
+    }
+
+    /// Applies only the ledger steps of a plan.
+    pub fn record(&mut self, plan: &Plan<DaemonJobStatus>) {
+        let old = std::mem::take(&mut self.world);
+        self.world = recorded(&self.job, old, plan);
+    }
+
+    /// Applies the status and the ledger steps until neither changes.
+    pub fn settle(&mut self) -> &mut Self {
+        for _ in 0..5 {
+            let plan = self.plan();
+            self.record(&plan);
+            self.job.status = plan.status;
+        }
+        self
+    }
+}
+
+/// The manager.
+impl Scene {
     /// Reconciles, and applies the plan to the status, the ledger and the pods. Deleted pods are terminating.
     /// A terminating pod without a finalizer that has ended disappears.
     pub fn pass(&mut self) -> Plan<DaemonJobStatus> {
-        let steady = SignedDuration::from_secs(self.second);
-        let mut clocks = self.world.clocks.clone();
-        clocks.step(&self.job, &self.world, (self.now(), steady));
-        self.world.clocks = clocks;
-        let plan = plan(&self.job, &self.world, self.now());
-        let old = std::mem::take(&mut self.world);
-        self.world = recorded(&self.job, old, &plan);
+        self.step_clocks();
+        let plan = self.plan();
+        self.record(&plan);
         for action in plan.steps.iter().flatten() {
             self.carry_out(action);
         }
@@ -51,6 +163,14 @@ impl Scene {
             self.job.status = Some(status.clone());
         }
         plan
+    }
+
+    /// Measures how long nodes have been unhealthy and pods have been pending.
+    pub fn step_clocks(&mut self) {
+        let steady = SignedDuration::from_secs(self.second);
+        let mut clocks = self.world.clocks.clone();
+        clocks.step(&self.job, &self.world, (self.now(), steady));
+        self.world.clocks = clocks;
     }
 
     fn carry_out(&mut self, action: &Action<DaemonJobStatus>) {
@@ -102,12 +222,41 @@ impl Scene {
         made
     }
 
-    /// Advances the time and reconciles.
+    fn after_passes(&mut self) -> &mut Self {
+        self.passes();
+        self
+    }
+
+    /// Advances the time and reconciles. Returns the nodes of the created pods.
     pub fn wait(&mut self, seconds: i64) -> Vec<String> {
         self.second += seconds;
         self.passes()
     }
 
+    /// Advances the time and reconciles.
+    pub fn after(&mut self, seconds: i64) -> &mut Self {
+        self.tick(seconds).after_passes()
+    }
+
+    /// Whether the manager creates no pod while it waits for each of these times in turn.
+    pub fn is_idle_for(&mut self, waits: &[i64]) -> bool {
+        waits.iter().all(|seconds| self.wait(*seconds).is_empty())
+    }
+
+    /// Whether failed nodes stop the rollout now and after each of these waits, without a new pod.
+    pub fn stays_braked(&mut self, waits: &[i64]) -> bool {
+        self.is_braked() && waits.iter().all(|seconds| self.wait(*seconds).is_empty() && self.is_braked())
+    }
+
+    /// Another process becomes the leader, with empty clocks.
+    pub fn change_leader(&mut self) -> &mut Self {
+        self.world.clocks = Clocks::default();
+        self.after_passes()
+    }
+}
+
+/// Events of pods.
+impl Scene {
     fn edit_pod_named(&mut self, name: &str, edit: impl FnOnce(&mut Pod)) {
         let pod = self.world.pods.iter_mut().find(|pod| *pod.meta.name == *name).unwrap();
         edit(Arc::make_mut(pod));
@@ -119,107 +268,140 @@ impl Scene {
         pods.max_by_key(|pod| number_of(pod)).unwrap_or_else(|| panic!("{node} has no pod"))
     }
 
-    pub fn edit_pod(&mut self, node: &str, edit: impl FnOnce(&mut Pod)) {
+    /// Changes the last pod without a reconcile.
+    pub fn edit_pod(&mut self, node: &str, edit: impl FnOnce(&mut Pod)) -> &mut Self {
         let name = self.pod(node).meta.name.clone();
         self.edit_pod_named(&name, edit);
+        self
+    }
+
+    /// The same event for each of these nodes.
+    pub fn each(&mut self, nodes: &[&str], event: Event) -> &mut Self {
+        for node in nodes {
+            event(self, node);
+        }
+        self
     }
 
     /// The scheduler binds the pod and the kubelet starts it.
-    pub fn run(&mut self, node: &str) {
+    pub fn run(&mut self, node: &str) -> &mut Self {
         let now = self.now();
         self.edit_pod(node, |pod| {
             (pod.node, pod.phase, pod.started) = (Some(node.into()), Phase::Running, Some(now));
             pod.has_running_container = true;
         });
-        self.passes();
+        self.after_passes()
     }
 
-    /// The pod ends. If it is Pending, it runs first.
-    pub fn end(&mut self, node: &str, phase: Phase) {
+    /// The pod runs, if it is Pending.
+    fn run_pending(&mut self, node: &str) {
         if self.pod(node).phase == Phase::Pending {
             self.run(node);
         }
+    }
+
+    /// The pod ends, and the manager does not reconcile yet.
+    pub fn end_unseen(&mut self, node: &str, phase: Phase) -> &mut Self {
         let now = self.now();
         self.edit_pod(node, |pod| {
             (pod.phase, pod.finished, pod.has_running_container) = (phase, Some(now), false);
-        });
-        self.passes();
+        })
     }
 
-    pub fn fail(&mut self, node: &str) {
-        self.end(node, Phase::Failed);
+    /// The pod is evicted, and the manager does not reconcile yet.
+    pub fn evict_unseen(&mut self, node: &str) -> &mut Self {
+        self.end_unseen(node, Phase::Failed).edit_pod(node, |pod| pod.disrupted = true)
     }
 
-    pub fn succeed(&mut self, node: &str) {
-        self.end(node, Phase::Succeeded);
+    /// The pod fails. If it is Pending, it runs first.
+    pub fn fail(&mut self, node: &str) -> &mut Self {
+        self.run_pending(node);
+        self.end_unseen(node, Phase::Failed).after_passes()
     }
 
-    /// The pod is evicted.
-    pub fn evict(&mut self, node: &str) {
-        if self.pod(node).phase == Phase::Pending {
-            self.run(node);
-        }
-        let now = self.now();
-        self.edit_pod(node, |pod| {
-            (pod.phase, pod.disrupted, pod.finished) = (Phase::Failed, true, Some(now));
-            pod.has_running_container = false;
-        });
-        self.passes();
+    /// The pod succeeds. If it is Pending, it runs first.
+    pub fn succeed(&mut self, node: &str) -> &mut Self {
+        self.run_pending(node);
+        self.end_unseen(node, Phase::Succeeded).after_passes()
+    }
+
+    /// The pod is evicted. If it is Pending, it runs first.
+    pub fn evict(&mut self, node: &str) -> &mut Self {
+        self.run_pending(node);
+        self.evict_unseen(node).after_passes()
     }
 
     /// The kubelet rejects the pod.
-    pub fn reject(&mut self, node: &str) {
+    pub fn reject(&mut self, node: &str) -> &mut Self {
         let now = self.now();
         self.edit_pod(node, |pod| {
             (pod.node, pod.phase, pod.finished) = (Some(node.into()), Phase::Failed, Some(now));
             pod.rejection = Some("OutOfpods: too many pods".into());
         });
-        self.passes();
+        self.after_passes()
     }
 
-    pub fn edit_node(&mut self, node: &str, edit: impl FnOnce(&mut Node)) {
+    /// Another client deletes the pod, which has not run.
+    pub fn delete_pod(&mut self, node: &str) -> &mut Self {
+        let now = self.now();
+        self.edit_pod(node, |pod| pod.meta.deleted = Some(now)).after_passes()
+    }
+}
+
+/// Events of nodes.
+impl Scene {
+    /// Changes a node without a reconcile.
+    pub fn edit_node_unseen(&mut self, node: &str, edit: impl FnOnce(&mut Node)) -> &mut Self {
         let node = self.world.nodes.iter_mut().find(|one| *one.meta.name == *node).unwrap();
         edit(Arc::make_mut(node));
-        self.passes();
+        self
     }
 
-    fn taint_with(&mut self, node: &str, key: &str) {
-        let taint = json!({"key": key, "effect": "NoSchedule"});
-        self.edit_node(node, |node| {
-            let taints = node.taints.iter().cloned().chain([serde_json::from_value(taint).unwrap()]);
-            node.taints = taints.collect();
-        });
+    pub fn edit_node(&mut self, node: &str, edit: impl FnOnce(&mut Node)) -> &mut Self {
+        self.edit_node_unseen(node, edit).after_passes()
+    }
+
+    /// The kubelet of the node stops reporting, and the manager does not reconcile yet.
+    pub fn kill_unseen(&mut self, node: &str) -> &mut Self {
+        self.edit_node_unseen(node, |node| {
+            node.ready = false;
+            add_taint(node, NOT_READY);
+        })
     }
 
     /// The kubelet of the node stops reporting.
-    pub fn kill(&mut self, node: &str) {
-        let name = node.to_owned();
-        let at = self.world.nodes.iter().position(|one| *one.meta.name == *name).unwrap();
-        Arc::make_mut(&mut self.world.nodes[at]).ready = false;
-        self.taint_with(node, NOT_READY);
+    pub fn kill(&mut self, node: &str) -> &mut Self {
+        self.kill_unseen(node).after_passes()
     }
 
     /// The node is Ready again.
-    pub fn heal(&mut self, node: &str) {
+    pub fn heal(&mut self, node: &str) -> &mut Self {
         self.edit_node(node, |node| {
             node.ready = true;
-            node.taints = node.taints.iter().filter(|taint| &*taint.key != NOT_READY).cloned().collect();
-        });
+            remove_taint(node, NOT_READY);
+        })
     }
 
     /// An administrator taints the node.
-    pub fn taint(&mut self, node: &str) {
-        self.taint_with(node, "upkeep");
+    pub fn taint(&mut self, node: &str) -> &mut Self {
+        self.edit_node(node, |node| add_taint(node, UPKEEP))
     }
 
-    pub fn untaint(&mut self, node: &str) {
-        self.edit_node(node, |node| {
-            node.taints = node.taints.iter().filter(|taint| &*taint.key != "upkeep").cloned().collect();
-        });
+    pub fn untaint(&mut self, node: &str) -> &mut Self {
+        self.edit_node(node, |node| remove_taint(node, UPKEEP))
+    }
+
+    pub fn cordon(&mut self, node: &str) -> &mut Self {
+        self.edit_node(node, |node| node.unschedulable = true)
+    }
+
+    /// The node loses the labels that a template may select.
+    pub fn deselect(&mut self, node: &str) -> &mut Self {
+        self.edit_node(node, |node| node.meta.labels = [].into())
     }
 
     /// The Node is deleted, and Kubernetes' pod garbage collector ends its pods.
-    pub fn delete_node(&mut self, node: &str) {
+    pub fn delete_node(&mut self, node: &str) -> &mut Self {
         self.world.nodes.retain(|one| *one.meta.name != *node);
         self.passes();
         let now = self.now();
@@ -232,43 +414,61 @@ impl Scene {
                 pod.meta.deleted = Some(now);
             }
         }
-        self.passes();
+        self.after_passes()
     }
 
-    /// Another client deletes the pod, which has not run.
-    pub fn delete_pod(&mut self, node: &str) {
-        let now = self.now();
-        self.edit_pod(node, |pod| pod.meta.deleted = Some(now));
-        self.passes();
-    }
-
-    /// A Node of this name is created, with another UID.
-    pub fn create_node(&mut self, name: &str, uid: &str) {
+    /// A Node of this name is created, with another UID, and the manager does not reconcile yet.
+    pub fn create_node_unseen(&mut self, name: &str, uid: &str) -> &mut Self {
         let mut new = (*node(name)).clone();
         (new.meta.uid, new.meta.created) = (uid.into(), Some(self.now()));
         self.world.nodes.push(Arc::new(new));
-        self.passes();
+        self
     }
 
+    /// A Node of this name is created, with another UID.
+    pub fn create_node(&mut self, name: &str, uid: &str) -> &mut Self {
+        self.create_node_unseen(name, uid).after_passes()
+    }
+}
+
+/// Events of the spec.
+impl Scene {
     /// The user changes the spec.
-    pub fn edit(&mut self, edit: impl FnOnce(&mut DaemonJob)) {
+    pub fn edit(&mut self, edit: impl FnOnce(&mut DaemonJob)) -> &mut Self {
         edit(&mut self.job);
         self.job.metadata.generation = self.job.metadata.generation.map(|generation| generation + 1);
-        self.passes();
+        self.after_passes()
     }
 
-    pub fn use_template(&mut self, image: &str) {
-        self.edit(|job| job.spec.template.0["spec"]["containers"][0]["image"] = json!(image));
+    pub fn use_template(&mut self, image: &str) -> &mut Self {
+        self.edit(|job| job.spec.template.0["spec"]["containers"][0]["image"] = json!(image))
     }
 
-    /// Another process becomes the leader, with empty clocks.
-    pub fn change_leader(&mut self) {
-        self.world.clocks = Clocks::default();
-        self.passes();
+    pub fn retry(&mut self, token: &str) -> &mut Self {
+        self.edit(|job| job.spec.retry_token = Some(token.into()))
     }
 
+    pub fn suspend(&mut self) -> &mut Self {
+        self.edit(|job| job.spec.suspend = Some(true))
+    }
+
+    pub fn resume(&mut self) -> &mut Self {
+        self.edit(|job| job.spec.suspend = None)
+    }
+
+    pub fn pause(&mut self) -> &mut Self {
+        self.edit(|job| job.spec.paused = Some(true))
+    }
+}
+
+/// The state that a test reads.
+impl Scene {
     pub fn status(&self) -> &DaemonJobStatus {
         self.job.status.as_ref().unwrap()
+    }
+
+    pub fn rollout(&self) -> &Rollout {
+        self.status().rollout.as_ref().unwrap()
     }
 
     /// Status and reason of a condition, or False if it is absent.
@@ -277,9 +477,19 @@ impl Scene {
         condition.map_or((false, ""), |one| (one.status == "True", one.reason.as_str()))
     }
 
+    /// The message of a condition.
+    pub fn message(&self, type_: &str) -> &str {
+        &self.status().conditions.iter().find(|one| one.type_ == type_).unwrap().message
+    }
+
     /// The reason of a node in a list of the status.
     pub fn reason(&self, node: &str) -> Option<&str> {
         state(self.status(), node)
+    }
+
+    /// A node in the list of pending nodes.
+    pub fn pending(&self, node: &str) -> &NodeReason {
+        self.status().pending_nodes.iter().find(|listed| listed.node == node).unwrap()
     }
 
     /// Whether failed nodes stop the rollout.
@@ -287,9 +497,30 @@ impl Scene {
         self.condition("Paused") == (true, "MaxFailedNodesExceeded")
     }
 
+    /// Whether the last pod of the node runs or may run.
+    pub fn has_pod(&self, node: &str) -> bool {
+        self.pod(node).is_counted()
+    }
+
+    /// The nodes of the pods that run or may run.
+    pub fn counted(&self) -> Vec<&str> {
+        self.world.pods.iter().filter(|pod| pod.is_counted()).filter_map(|pod| pinned_to(pod)).collect()
+    }
+
+    /// The nodes of the pods that are being deleted.
+    pub fn terminating(&self) -> Vec<&str> {
+        let pods = self.world.pods.iter().filter(|pod| pod.meta.deleted.is_some());
+        pods.map(|pod| pinned_to(pod).unwrap()).collect()
+    }
+
     /// The lines that count deleted nodes.
     pub fn gone_lines(&self) -> impl Iterator<Item = &Gone> {
         self.world.ledger.iter().map(|shard| shard.gone.as_ref().unwrap())
+    }
+
+    /// The shard that has the line of a node.
+    pub fn shard_at(&self, uid: &str) -> usize {
+        self.world.ledger.iter().position(|shard| shard.entries.contains_key(uid)).unwrap()
     }
 
     /// The line of a node in the ledger.

@@ -1,0 +1,311 @@
+//! The election: the terms of a holder, and the candidates that wait for the Lease.
+
+use super::*;
+use quintet_runtime::election::candidate::Candidate;
+use quintet_runtime::election::{self, Settings};
+use quintet_runtime::model::progress::Progress;
+use quintet_runtime::server::gate::Seen;
+
+/// A Lease as the API server returns it.
+fn lease(holder: &str, version: u64, renewed: u64) -> String {
+    json!({ "metadata": { "name": "quintet-manager", "namespace": "ns", "resourceVersion": version.to_string() },
+        "spec": { "holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": 1,
+            "renewTime": format!("2026-01-01T00:00:{renewed:02}.000000Z") } })
+    .to_string()
+}
+
+/// Runs an election over a script for `seconds`. Returns the verbs of the requests, and the gate.
+async fn elect(answers: &[(u16, String)], seconds: u64) -> (Vec<String>, Gate) {
+    elect_by(scripted(answers), seconds).await
+}
+
+async fn elect_by((client, asked): (Client, Asked), seconds: u64) -> (Vec<String>, Gate) {
+    let gate = Gate::closed();
+    let _ = elect_with(&gate, client, seconds).await;
+    (verbs(&asked), gate)
+}
+
+/// The result of an election over a script, if it returns within `seconds`.
+async fn elect_with(gate: &Gate, client: Client, seconds: u64) -> Option<Result<(), election::Error>> {
+    elect_counting(gate, client, seconds, &Metrics::new().unwrap()).await
+}
+
+/// Like `elect_with`, with the metrics in which the election counts.
+async fn elect_counting(
+    gate: &Gate,
+    client: Client,
+    seconds: u64,
+    metrics: &Metrics,
+) -> Option<Result<(), election::Error>> {
+    let settings = Settings::new("ns".into(), "me".into());
+    let (_stop, stopped) = tokio::sync::watch::channel(false);
+    let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
+    let (gate, metrics) = (gate.clone(), metrics.clone());
+    let candidate = Candidate { client, settings, gate, link: Link::default(), clock, metrics };
+    let election = candidate.run(Seen::new, stopped);
+    tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await.ok()
+}
+
+fn verbs(asked: &Asked) -> Vec<String> {
+    asked.lock().unwrap().iter().map(|asked| asked.split(' ').next().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_reads_the_lease_only_after_a_conflict() {
+    let answers = [
+        failure(404, "NotFound", "none"),
+        (201, lease("me", 1, 0)),
+        (200, lease("me", 2, 5)),
+        failure(409, "Conflict", "changed"),
+        (200, lease("me", 3, 5)),
+        (200, lease("me", 4, 10)),
+    ];
+    let (gate, metrics, (client, asked)) = (Gate::closed(), Metrics::new().unwrap(), scripted(&answers));
+    let _ = elect_counting(&gate, client, 11, &metrics).await;
+    assert_eq!(verbs(&asked), ["GET", "POST", "PUT", "PUT", "GET", "PUT"]);
+    assert!(gate.deadline().is_some());
+    let text = metrics.text().unwrap();
+    assert!(text.contains("leader_election_slowpath_total{name=\"quintet-manager\"} 1"), "{text}");
+}
+
+/// A late answer must not extend a term, because other processes measure from the arrival of the request.
+#[tokio::test(start_paused = true)]
+async fn a_term_counts_from_before_the_request() {
+    let began = Instant::now();
+    let answers = [failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
+    let (_, gate) = elect_by(scripted_slowly(&answers, Duration::from_secs(2)), 3).await;
+    let ends = gate.deadline().unwrap() - began;
+    assert!(ends <= Settings::new("ns".into(), "me".into()).renew_deadline, "{ends:?}");
+}
+
+/// If each write takes seconds, the holder keeps the Lease, as in client-go.
+#[tokio::test(start_paused = true)]
+async fn keeps_the_lease_with_a_slow_api_server() {
+    for takes in [2_200, 3_000, 4_500] {
+        let mut answers = vec![failure(404, "NotFound", "none")];
+        answers.extend((0..30).map(|at| (if at == 0 { 201 } else { 200 }, lease("me", at + 1, at))));
+        let began = Instant::now();
+        let (_, gate) = elect_by(scripted_slowly(&answers, Duration::from_millis(takes)), 60).await;
+        let term = gate.term().unwrap();
+        assert!(
+            term.since.duration_since(began) <= Duration::from_millis(takes),
+            "it was lost at {takes} ms"
+        );
+    }
+}
+
+/// The election has its own thread. It must not keep the Lease while reconciles hang.
+#[tokio::test(start_paused = true)]
+async fn a_hanging_process_loses_the_lease() {
+    let mut answers = vec![failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
+    answers.extend((0..9).map(|at| (200, lease("me", 2, at))));
+    let (client, asked) = scripted(&answers);
+    let gate = Gate::closed();
+    gate.heartbeat();
+    assert!(elect_with(&gate, client, 16).await.is_none());
+    assert!(gate.deadline().is_none());
+    let asked = verbs(&asked);
+    assert_eq!(asked[..4], ["GET", "POST", "PUT", "GET"]);
+    assert!(asked[4..].iter().all(|verb| verb == "GET"), "{asked:?}");
+    // After a new heartbeat, the process may acquire the Lease again.
+    gate.heartbeat();
+    let (client, asked) = scripted(&[(200, lease("", 3, 9)), (200, lease("me", 4, 9))]);
+    assert!(elect_with(&gate, client, 1).await.is_none());
+    assert!(gate.deadline().is_some() && verbs(&asked) == ["GET", "PUT"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn exits_if_a_write_outlives_the_lease() {
+    let answers = [
+        failure(404, "NotFound", "none"),
+        (201, lease("me", 1, 0)),
+        failure(409, "Conflict", "changed"),
+        (200, lease("other", 9, 5)),
+    ];
+    let gate = Gate::closed();
+    let writing = gate.writing();
+    let ended = elect_with(&gate, scripted(&answers).0, 30).await;
+    assert!(matches!(ended, Some(Err(election::Error::Uncancelled { holder })) if holder == "other"));
+    drop(writing);
+    let gate = Gate::closed();
+    assert!(elect_with(&gate, scripted(&answers).0, 10).await.is_none(), "it stands by");
+}
+
+/// A process that may read the Lease but not write it must not seem to stand by.
+#[tokio::test(start_paused = true)]
+async fn gives_up_a_free_lease_that_it_may_only_read() {
+    let released: Value = serde_json::from_str(&lease("", 2, 0)).unwrap();
+    let mut answers = vec![(200, lease("other", 1, 0)), (200, event("MODIFIED", &released))];
+    for _ in 0..40 {
+        answers.push((200, lease("", 2, 0)));
+        answers.push(failure(403, "Forbidden", "no update"));
+    }
+    let ended = elect_with(&Gate::closed(), scripted(&answers).0, 60).await;
+    assert!(matches!(ended, Some(Err(election::Error::Forbidden { verb: "update", .. }))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_holder_expires_by_the_candidates_own_clock() {
+    // The renew time in the Lease is long ago and must not matter. The watch shows no change.
+    let answers = [(200, lease("other", 1, 0))];
+    let (asked, gate) = elect(&answers, 14).await;
+    assert_eq!((asked.len(), gate.deadline()), (2, None), "a read and a watch");
+    let (asked, _) = elect(&answers, 16).await;
+    assert_eq!(asked.len(), 3, "the next read is at the expiry");
+
+    // Without the permission to watch, the candidate polls, and acquires the Lease when it expires.
+    let mut answers = Vec::new();
+    for _ in 0..8 {
+        answers.push((200, lease("other", 1, 0)));
+        answers.push(failure(403, "Forbidden", "no watch"));
+    }
+    answers.extend([(200, lease("other", 1, 0)), (200, lease("me", 2, 16))]);
+    let (asked, gate) = elect(&answers, 13).await;
+    assert!(asked.iter().all(|verb| verb == "GET") && gate.deadline().is_none(), "{asked:?}");
+    let (asked, gate) = elect(&answers, 18).await;
+    assert_eq!(
+        (asked.last().map(String::as_str), gate.deadline().is_some()),
+        (Some("PUT"), true),
+        "{asked:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn takes_a_released_lease_at_once_with_its_record() {
+    let mut released: Value = serde_json::from_str(&lease("", 3, 7)).unwrap();
+    released["metadata"]["annotations"] =
+        json!({ "quintet.dev/written": r#"{"leaseTransitions": 1, "seen": {"pods.": 41}}"# });
+    let renewed: Value = serde_json::from_str(&lease("other", 2, 5)).unwrap();
+    let answers = [
+        (200, lease("other", 1, 0)),
+        (200, event("MODIFIED", &renewed) + &event("MODIFIED", &released)),
+        (200, released.to_string()),
+        (200, lease("me", 4, 7)),
+    ];
+    let (asked, gate) = elect(&answers, 1).await;
+    assert_eq!(asked, ["GET", "GET", "GET", "PUT"]);
+    assert!(gate.deadline().is_some());
+    assert_eq!(gate.handed("pods."), Some(41));
+}
+
+/// If the Lease is deleted, its holder writes until it notices.
+#[tokio::test(start_paused = true)]
+async fn re_creates_a_deleted_lease_at_its_expiry() {
+    let gone: Value = serde_json::from_str(&lease("other", 2, 5)).unwrap();
+    let answers = [
+        (200, lease("other", 1, 0)),
+        (200, event("DELETED", &gone)),
+        failure(404, "NotFound", "gone"),
+        (201, lease("me", 3, 16)),
+    ];
+    let (asked, gate) = elect(&answers, 13).await;
+    assert_eq!((asked.len(), gate.deadline()), (2, None), "{asked:?}");
+    let (asked, gate) = elect(&answers, 16).await;
+    assert_eq!(asked.last().map(String::as_str), Some("POST"));
+    assert!(gate.deadline().is_some());
+}
+
+/// If another process held the Lease meanwhile, a new term starts, and the caches must catch up.
+#[tokio::test(start_paused = true)]
+async fn starts_a_new_term_after_an_unseen_interruption() {
+    let mut released: Value = serde_json::from_str(&lease("", 4, 4)).unwrap();
+    released["metadata"]["annotations"] =
+        json!({ "quintet.dev/written": r#"{"leaseTransitions": 1, "seen": {"pods.": 7}}"# });
+    let mut answers = vec![failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
+    let (_, gate) = elect(&answers, 6).await;
+    let first = gate.term().unwrap().since;
+    answers.extend([
+        failure(409, "Conflict", "changed"),
+        (200, released.to_string()),
+        (200, lease("me", 5, 5)),
+    ]);
+    let begun = Instant::now();
+    let (asked, gate) = elect(&answers, 6).await;
+    assert_eq!(asked, ["GET", "POST", "PUT", "GET", "PUT"]);
+    let second = gate.term().unwrap().since;
+    assert!(first < begun && second.duration_since(begun) >= Duration::from_secs(5), "a new term");
+    assert_eq!(gate.handed("pods."), Some(7));
+}
+
+/// The same, if the PUT that acquired the Lease again succeeded without an answer.
+#[tokio::test(start_paused = true)]
+async fn starts_a_new_term_after_an_unanswered_takeover() {
+    let answers = [
+        failure(404, "NotFound", "none"),
+        (201, lease("me", 1, 0)),
+        failure(409, "Conflict", "changed"),
+        (200, lease("", 4, 4)),
+        failure(500, "InternalError", "too slow"),
+        (200, lease("me", 5, 5)),
+        (200, lease("me", 6, 7)),
+    ];
+    let begun = Instant::now();
+    let (asked, gate) = elect(&answers, 8).await;
+    assert_eq!(asked, ["GET", "POST", "PUT", "GET", "PUT", "GET", "PUT"]);
+    let since = gate.term().unwrap().since;
+    assert!(since.duration_since(begun) >= Duration::from_secs(5), "a new term");
+}
+
+/// A starting API server rejects requests that it granted before, and so does one whose roles are being replaced.
+#[tokio::test(start_paused = true)]
+async fn a_standby_does_not_give_up_after_a_rejection() {
+    let mut answers = vec![(200, lease("other", 1, 0)), failure(403, "Forbidden", "no watch")];
+    answers.extend((0..30).map(|_| failure(403, "Forbidden", "no role is known yet")));
+    answers.extend([(200, lease("other", 1, 0)), (200, lease("me", 2, 59))]);
+    let (asked, gate) = elect(&answers, 70).await;
+    assert!(asked.len() >= answers.len() && gate.deadline().is_some(), "{asked:?}");
+}
+
+/// If the PUT succeeded without an answer, the predecessor of the term is unknown.
+#[tokio::test(start_paused = true)]
+async fn ignores_an_old_record_after_an_unanswered_takeover() {
+    let mut released: Value = serde_json::from_str(&lease("", 4, 0)).unwrap();
+    released["metadata"]["annotations"] =
+        json!({ "quintet.dev/written": r#"{"leaseTransitions": 1, "seen": {"pods.": 41}}"# });
+    let answers = [
+        (200, released.to_string()),
+        (200, lease("me", 5, 0)),
+        // Another process has acquired the Lease.
+        failure(409, "Conflict", "changed"),
+        (200, lease("other", 9, 6)),
+        // The watch shows nothing until the Lease expires; then the PUT succeeds without an answer.
+        (200, String::new()),
+    ];
+    let (_, gate) = elect(&answers, 4).await;
+    assert_eq!(gate.handed("pods."), Some(41));
+    let mut answers = answers[..4].to_vec();
+    for _ in 0..12 {
+        answers.push(failure(403, "Forbidden", "no watch"));
+        answers.push((200, lease("other", 9, 6)));
+    }
+    answers.truncate(4 + 2 * 8);
+    answers.push(failure(500, "InternalError", "too slow"));
+    answers.extend([(200, lease("me", 10, 22)), (200, lease("me", 11, 22))]);
+    let (asked, gate) = elect(&answers, 40).await;
+    assert!(gate.handed("pods.").is_none(), "{asked:?}");
+}
+
+#[test]
+fn only_a_caught_up_cache_counts_as_seen() {
+    let gate = Gate::closed();
+    let at = |position, listed| Progress { position, seen: position, listed };
+    let before = Instant::now();
+    assert!(!gate.is_caught_up("pods.", &at(9, Some(before))), "this process never led");
+    gate.hand_over([("pods.".to_owned(), 5)].into());
+    gate.open_until(Instant::now() + Duration::from_secs(10));
+    gate.close();
+    assert!(gate.is_caught_up("pods.", &at(5, Some(before))), "caught up with the predecessor");
+    assert!(!gate.is_caught_up("pods.", &at(4, Some(before))));
+    assert!(!gate.is_caught_up("nodes.", &at(9, Some(before))), "the predecessor recorded no position");
+    assert!(gate.is_caught_up("nodes.", &at(1, Some(Instant::now()))), "listed after the take-over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn closes_the_gate_at_the_deadline_without_an_answer() {
+    let answers = [failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
+    let (asked, gate) = elect(&answers, 9).await;
+    assert!(gate.deadline().is_some());
+    assert!(asked.len() >= 4, "several attempts fit before the deadline: {asked:?}");
+    let (_, gate) = elect(&answers, 11).await;
+    assert!(gate.deadline().is_none());
+}

@@ -1,0 +1,353 @@
+//! The executor: its writes, the refusals that it remembers, and the lookups after unclear answers.
+
+use super::*;
+use quintet_runtime::model::plan::{Action, Plan};
+use quintet_runtime::model::refusals::{RefusalReason, Verb};
+use quintet_runtime::server::client;
+use quintet_runtime::write::executor::{Error, Execution, Executor};
+use std::sync::atomic::{AtomicI64, Ordering};
+
+fn create(name: &str) -> Action<Value> {
+    Action::Create { resource: PODS, namespace: "ns".into(), name: name.into(), body: json!({}).into() }
+}
+
+fn executor(answers: &[(u16, String)]) -> (Executor, Asked) {
+    let (client, asked) = scripted(answers);
+    let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
+    (Executor::new(client, Gate::open(), clock), asked)
+}
+
+/// Executes a plan of one step. Returns when to retry the actions that were withheld.
+async fn carry_or_wait(
+    executor: &Executor,
+    step: Vec<Action<Value>>,
+) -> (Execution, Option<jiff::Timestamp>) {
+    let mut plan = Plan { steps: vec![step], ..Plan::default() };
+    executor.memory.withhold(&owner(), &mut plan);
+    (executor.execute(&owner(), &PODS, "1", plan.steps, &|| true, |_| Ok(())).await, plan.again)
+}
+
+async fn carry(executor: &Executor, step: Vec<Action<Value>>) -> Result<Execution, Error> {
+    let (mut execution, _) = carry_or_wait(executor, step).await;
+    execution.failure.take().map_or(Ok(execution), Err)
+}
+
+#[tokio::test(start_paused = true)]
+async fn drops_a_plan_for_an_object_that_has_changed() {
+    let (executor, asked) = executor(&[]);
+    let execution =
+        executor.execute(&owner(), &PODS, "1", vec![vec![create("a")]], &|| false, |_| Ok(())).await;
+    assert!(!execution.complete && execution.writes == 0);
+    assert!(asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_up_a_deletion_without_an_answer() {
+    // The cache shows a pod that is already deleted in the API server.
+    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
+    let (client, _) = scripted(&[(200, event("ADDED", &pod("a", 1)) + &bookmark(5, true))]);
+    let task = tokio::spawn(informer.clone().run(client, Link::default()));
+    sleep(Duration::from_secs(1)).await;
+    let caches = informer.tracked();
+    let (executor, _) = executor(&[failure(504, "Timeout", "later"), failure(404, "NotFound", "gone")]);
+    let delete = Action::<Value>::Delete {
+        resource: PODS,
+        namespace: "ns".into(),
+        name: "a".into(),
+        uid: "uid-a".into(),
+        resource_version: None,
+    };
+    assert!(matches!(carry(&executor, vec![delete]).await, Err(Error::Unanswered { .. })));
+    executor.clarify(&owner()).await.unwrap();
+    assert!(!executor.memory.caught_up(&owner(), &caches), "it did commit: the cache must show it");
+    task.abort();
+}
+
+/// A status write to a replaced or deleted object is the first sign of a stale cache.
+#[tokio::test(start_paused = true)]
+async fn waits_for_the_cache_after_a_stale_status_write() {
+    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
+    let (client, _) = scripted(&[(200, event("ADDED", &pod("owner", 1)) + &bookmark(5, true))]);
+    let task = tokio::spawn(informer.clone().run(client, Link::default()));
+    sleep(Duration::from_secs(1)).await;
+    let caches = informer.tracked();
+    let stale = failure(409, "Conflict", "the UID is another one");
+    for (found, shown) in [
+        (failure(404, "NotFound", "gone"), false),
+        ((200, pod("owner", 9).to_string()), false),
+        ((200, pod("owner", 4).to_string()), true),
+    ] {
+        let (executor, asked) = executor(&[stale.clone(), found]);
+        let owner = Key { uid: "uid-owner".into(), ..owner() };
+        let written = executor.write_status(&owner, &PODS, &json!({}), "1").await;
+        assert!(matches!(written, Err(Error::Stale(_))));
+        executor.clarify(&owner).await.unwrap();
+        assert_eq!(asked.lock().unwrap().len(), 2, "reads the object");
+        assert_eq!(executor.memory.caught_up(&owner, &caches), shown);
+    }
+    task.abort();
+}
+
+/// The first page of a list names the oldest accepted resourceVersion. If the API server has not reached it, the list
+/// is repeated without it.
+#[tokio::test(start_paused = true)]
+async fn lists_at_a_version_or_later() {
+    let page = |name: &str, next: &str| {
+        (200, json!({ "metadata": { "continue": next }, "items": [pod(name, 1)] }).to_string())
+    };
+    let too_large = failure(504, "Timeout", "Too large resource version: 9, current: 3");
+    let (executor, asked) =
+        executor(&[page("a", "next"), page("b", ""), too_large, page("c", ""), page("d", "")]);
+    for (since, expected) in [(9, vec!["a", "b"]), (9, vec!["c"]), (0, vec!["d"])] {
+        let pods: Vec<Pod> = executor.reads.list(&PODS, "ns", "app=x", since).await.unwrap();
+        let names: Vec<&str> = pods.iter().map(|pod| &*pod.meta.name).collect();
+        assert_eq!(names, expected);
+    }
+    let asked: Vec<String> = asked
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|line| line.replace("GET /api/v1/namespaces/ns/pods?labelSelector=app%3Dx&limit=500", ""))
+        .collect();
+    let at = "&resourceVersion=9&resourceVersionMatch=NotOlderThan";
+    assert_eq!(asked, [at, "&continue=next", at, "", ""]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sends_no_write_while_the_gate_is_closed() {
+    let (client, asked) = scripted(&[]);
+    let executor = Executor::new(client, Gate::closed(), Clock::System);
+    assert!(matches!(carry(&executor, vec![create("a")]).await, Err(Error::NotLeading)));
+    assert!(asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancels_a_running_write_when_the_lease_is_lost() {
+    let (client, asked) = scripted(&[]);
+    let gate = Gate::closed();
+    gate.open_until(Instant::now() + Duration::from_secs(10));
+    let executor = Executor::new(client, gate.clone(), Clock::System);
+    let began = Instant::now();
+    let (execution, ()) = futures::join!(carry(&executor, vec![create("a")]), async {
+        sleep(Duration::from_millis(100)).await;
+        gate.close();
+    });
+    assert!(matches!(execution, Err(Error::Unanswered { .. })));
+    assert_eq!((began.elapsed().as_millis(), asked.lock().unwrap().len()), (100, 1), "not at the deadline");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_ends_at_the_deadline_of_the_gate() {
+    let (client, _) = scripted(&[]);
+    let gate = Gate::closed();
+    gate.open_until(Instant::now() + Duration::from_secs(3));
+    let executor = Executor::new(client, gate, Clock::System);
+    let began = Instant::now();
+    assert!(matches!(carry(&executor, vec![create("a")]).await, Err(Error::Unanswered { .. })));
+    assert_eq!(began.elapsed().as_secs(), 3);
+}
+
+/// A webhook may take 10 s, as long as a term. Renewals give the write more time, up to the limit of a call.
+#[tokio::test(start_paused = true)]
+async fn renewals_give_a_slow_write_more_time() {
+    for (takes, is_done, ends) in [(12, true, 12), (60, false, 20)] {
+        let metrics = Metrics::new().unwrap();
+        let answers = Arc::new(Mutex::new(VecDeque::from([(201, pod("a", 7).to_string())])));
+        let transport = tower::service_fn(move |_: Request<Body>| {
+            let answer = answers.lock().unwrap().pop_front();
+            async move {
+                sleep(Duration::from_secs(takes)).await;
+                let (code, body) = answer.unwrap();
+                Response::builder().status(code).body(Body::from(body.into_bytes()))
+            }
+        });
+        let gate = Gate::closed();
+        let began = Instant::now();
+        gate.open_until(began + Duration::from_secs(10));
+        let executor =
+            Executor::new(client::over(transport, &metrics, Duration::ZERO), gate.clone(), Clock::System);
+        let written = async {
+            let execution = carry(&executor, vec![create("a")]).await;
+            (execution.is_ok_and(|execution| execution.writes == 1), began.elapsed().as_secs())
+        };
+        let renewed = async {
+            for _ in 0..6 {
+                sleep(Duration::from_secs(5)).await;
+                gate.open_until(Instant::now() + Duration::from_secs(10));
+            }
+        };
+        let (written, ()) = futures::join!(written, renewed);
+        assert_eq!(written, (is_done, ends));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reports_successful_writes_beside_a_failure() {
+    let (executor, _) = executor(&[(201, pod("a", 7).to_string()), failure(504, "Timeout", "later")]);
+    let steps = vec![vec![create("a"), create("b")], vec![create("c")]];
+    let execution = executor.execute::<Value, _>(&owner(), &PODS, "1", steps, &|| true, |_| Ok(())).await;
+    assert_eq!((execution.writes, execution.complete, execution.done.len()), (1, false, 1));
+    assert!(matches!(execution.failure, Some(Error::Unanswered { .. })), "{execution:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_caches_must_show_all_writes() {
+    let (executor, _) = executor(&[(201, pod("a", 7).to_string())]);
+    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
+    let caches = informer.tracked();
+    assert!(executor.memory.caught_up(&owner(), &caches));
+    assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
+    assert!(!executor.memory.caught_up(&owner(), &caches));
+    let (client, _) = scripted(&[(200, bookmark(6, true)), (200, event("ADDED", &pod("a", 7)))]);
+    let task = tokio::spawn(informer.run(client, Link::default()));
+    sleep(Duration::from_secs(1)).await;
+    assert!(executor.memory.all_caught_up(&caches));
+    assert!(executor.memory.unshown().is_empty(), "the hand-over includes the positions of the caches");
+    assert!(executor.memory.caught_up(&owner(), &caches));
+    task.abort();
+}
+
+/// A proxy's 404 does not count. A 404 of the API server counts for ten minutes.
+#[tokio::test(start_paused = true)]
+async fn only_the_api_server_reports_a_deleted_namespace() {
+    let proxy = failure(404, "NotFound", "The requested URL /api/v1/namespaces/ns/pods was not found");
+    let gone = failure(404, "NotFound", "namespaces \"ns\" not found");
+    let (executor, _) = executor(&[proxy, gone.clone(), gone, (201, pod("a", 7).to_string())]);
+    assert!(carry(&executor, vec![create("b")]).await.unwrap().refused);
+    assert!(!executor.memory.refusals(&owner()).namespace_terminating);
+    for _ in 0..2 {
+        assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
+        assert!(executor.memory.refusals(&owner()).namespace_terminating);
+        assert!(executor.memory.terminating_until(&owner()).is_some(), "the namespace is read again then");
+        sleep(Duration::from_mins(10)).await;
+        assert!(!executor.memory.refusals(&owner()).namespace_terminating, "the namespace may exist again");
+    }
+    assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
+    assert!(executor.memory.terminating_until(&owner()).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_existing_name_is_stale_if_owned_and_else_refused() {
+    let exists = failure(409, "AlreadyExists", "exists");
+    let mut theirs = pod("b", 3);
+    theirs["metadata"]["ownerReferences"][0]["uid"] = json!("somebody");
+    let (executor, asked) =
+        executor(&[exists.clone(), (200, pod("a", 7).to_string()), exists, (200, theirs.to_string())]);
+    let execution = carry(&executor, vec![create("a")]).await.unwrap();
+    assert!(!execution.complete && !execution.refused);
+    let execution = carry(&executor, vec![create("b")]).await.unwrap();
+    assert!(execution.refused);
+    assert_eq!(
+        executor.memory.refusals(&owner()).of(Verb::Create, &PODS, "b").unwrap().reason,
+        RefusalReason::NameTaken
+    );
+    let sent = asked.lock().unwrap().len();
+    let (execution, until) = carry_or_wait(&executor, vec![create("b")]).await;
+    assert!(until.is_some() && execution.writes == 0);
+    assert_eq!(asked.lock().unwrap().len(), sent, "not asked again before its time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unclear_answer_costs_one_get_before_the_next_plan() {
+    // A proxy may answer too, in JSON that is not a Status.
+    let between = (504, json!({ "message": "upstream timed out" }).to_string());
+    for unclear in [failure(504, "Timeout", "later"), between] {
+        let (executor, asked) = executor(&[unclear, (200, pod("a", 7).to_string())]);
+        assert!(matches!(carry(&executor, vec![create("a")]).await, Err(Error::Unanswered { .. })));
+        executor.clarify(&owner()).await.unwrap();
+        executor.clarify(&owner()).await.unwrap();
+        assert_eq!(asked.lock().unwrap().len(), 2);
+        let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
+        let caches = informer.tracked();
+        assert!(!executor.memory.caught_up(&owner(), &caches), "it did commit: the cache must show it");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_ends_the_step() {
+    let quota = failure(403, "Forbidden", "pods \"a\" is forbidden: exceeded quota: few");
+    let answers: Vec<_> = std::iter::repeat_n(quota, 100).collect();
+    let (executor, asked) = executor(&answers);
+    let step = (0..100).map(|index| create(&format!("p{index}"))).collect();
+    let execution = carry(&executor, step).await.unwrap();
+    assert!(!execution.complete && execution.refused);
+    let sent = asked.lock().unwrap().len();
+    assert!(sent <= 33, "only what was in flight: {sent}");
+    let more = (200..300).map(|index| create(&format!("p{index}"))).collect();
+    assert!(carry_or_wait(&executor, more).await.1.is_some());
+    assert_eq!(asked.lock().unwrap().len(), sent, "other names wait as well");
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_up_a_claim_after_an_unclear_answer() {
+    for (stored, won) in [("me", true), ("other", false)] {
+        let lookup = json!({ "status": { "claim": { "token": stored } } });
+        let (executor, _) = executor(&[failure(504, "Timeout", "later"), (200, lookup.to_string())]);
+        let claim = Action::<Value>::Claim { status: json!({}), token: "me".into() };
+        let execution = carry(&executor, vec![claim]).await;
+        assert_eq!(execution.is_ok_and(|execution| execution.complete), won);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn drops_a_refusal_after_success_and_a_deleted_owner() {
+    let invalid = failure(422, "Invalid", "no");
+    let (executor, _) = executor(&[invalid, (201, pod("a", 7).to_string())]);
+    assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
+    assert_eq!(executor.memory.refusals(&owner()).of(Verb::Create, &PODS, "a").unwrap().times, 1);
+    sleep(Duration::from_secs(11)).await;
+    assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
+    assert!(executor.memory.refusals(&owner()).is_empty());
+    executor.memory.forget(&owner());
+    assert!(executor.memory.caught_up(&owner(), &[]));
+}
+
+/// If the clock is set back by a day, a refusal does not wait for a day.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_ends_even_if_the_clock_is_set_back() {
+    static SET: AtomicI64 = AtomicI64::new(0);
+    let clock = Clock::tokio_that_is_set("2026-01-02T00:00:00Z".parse().unwrap(), &SET);
+    let (client, asked) = scripted(&[failure(422, "Invalid", "no"), (201, pod("a", 7).to_string())]);
+    let executor = Executor::new(client, Gate::open(), clock);
+    assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
+    SET.store(-86_400, Ordering::Relaxed);
+    let until = executor.memory.refusals(&owner()).of(Verb::Create, &PODS, "a").unwrap().until;
+    assert!(until <= clock.now() + Duration::from_mins(10), "{until}");
+    let (_, again) = carry_or_wait(&executor, vec![create("a")]).await;
+    assert_eq!((again, asked.lock().unwrap().len()), (Some(until), 1), "not at once either");
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn patches_a_status_that_cannot_be_applied() {
+    let untyped =
+        failure(500, "InternalError", "failed to create typed live object: .spec.author: expected string");
+    let (executor, asked) = executor(&[untyped, (200, pod("owner", 9).to_string())]);
+    executor.write_status(&owner(), &PODS, &json!({ "x": 1 }), "1").await.unwrap();
+    assert_eq!(asked.lock().unwrap().len(), 2);
+    assert!(executor.memory.refusals(&owner()).is_empty());
+}
+
+/// A fault that affects every object, with another message for each, is not tried on all objects at once.
+#[tokio::test(start_paused = true)]
+async fn refusals_in_a_row_pause_all_creations() {
+    let refusals: Vec<_> =
+        (0..1_000).map(|number| failure(422, "Invalid", &format!("p-{number} is not valid"))).collect();
+    let (executor, asked) = executor(&refusals);
+    let step = || (0..500).map(|number| create(&format!("p-{number}"))).collect::<Vec<_>>();
+    let sent = || asked.lock().unwrap().len();
+    carry(&executor, step()).await.unwrap();
+    let first = sent();
+    assert!((3..=40).contains(&first), "{first} were sent");
+    let (execution, until) = carry_or_wait(&executor, step()).await;
+    assert_eq!((sent(), execution.writes), (first, 0), "not at once");
+    assert_eq!(until.unwrap().to_string(), "2026-01-01T00:00:01Z");
+    sleep(Duration::from_secs(1)).await;
+    carry(&executor, step()).await.unwrap();
+    let second = sent();
+    assert!((first + 3..=first + 40).contains(&second), "{second} were sent");
+    sleep(Duration::from_secs(1)).await;
+    carry(&executor, step()).await.unwrap();
+    assert_eq!(sent(), second, "the wait is doubled");
+}

@@ -1,0 +1,245 @@
+//! The informer: its lists and watches, the changes that it reports, and its retries.
+
+use super::*;
+use quintet_runtime::cache::deselected::Departed;
+use quintet_runtime::cache::informer::Change;
+use quintet_runtime::model::object::Object as _;
+
+/// Runs an informer over a script. Returns the informer, the changes that its subscribers received, and the requests.
+async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked) {
+    let (client, asked) = scripted(answers);
+    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], Some("quintet.dev/kind"));
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let sink = told.clone();
+    informer.subscribe(move |change| {
+        let said = match change {
+            Change::Applied { new, .. } if new.meta.name.starts_with("stumble") => panic!("on purpose"),
+            Change::Applied { new, old: None, came: false } => format!("new {}", new.meta.name),
+            Change::Applied { new, old: None, came: true } => format!("come {}", new.meta.name),
+            Change::Applied { new, .. } => format!("changed {}", new.meta.name),
+            Change::Deleted { old } => format!("deleted {}", old.meta.name),
+            Change::Undecodable { key, .. } => format!("undecodable {}", key.name),
+            Change::Vanished { key } => format!("vanished {}", key.name),
+        };
+        sink.lock().unwrap().push(said);
+    });
+    let task = tokio::spawn(informer.clone().run(client, Link::default()));
+    sleep(Duration::from_secs(100)).await;
+    task.abort();
+    let told = told.lock().unwrap().clone();
+    (informer, told, asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_from_the_end_of_a_streamed_list() {
+    let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &pod("b", 2)) + &bookmark(5, true);
+    let mut changed = pod("a", 6);
+    changed["status"]["phase"] = json!("Running");
+    let watch = event("MODIFIED", &changed)
+        + &event("MODIFIED", &{
+            let mut same = changed.clone();
+            same["metadata"]["resourceVersion"] = json!("7");
+            same
+        })
+        + &event("DELETED", &pod("b", 8))
+        + &bookmark(20, false);
+    let (informer, told, asked) = follow(&[(200, list), (200, watch)]).await;
+    assert_eq!(told, ["new a", "new b", "changed a", "deleted b"], "an unread field wakes no controller");
+    assert_eq!(informer.owned_by(&owner()).len(), 1);
+    assert_eq!(informer.parts()[0].progress().borrow().position, 20);
+    let asked = asked.lock().unwrap();
+    assert!(
+        asked[0].contains("sendInitialEvents=true") && asked[0].contains("labelSelector=quintet.dev%2Fkind")
+    );
+    assert!(asked[1].contains("resourceVersion=5&"), "{asked:?}");
+    assert!(asked[2].contains("resourceVersion=20&"), "continued after the server ended it: {asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_by_pages_without_streaming_lists() {
+    let refused = failure(422, "Invalid", "sendInitialEvents is forbidden");
+    let one = json!({ "metadata": { "resourceVersion": "9", "continue": "t/1" }, "items": [pod("a", 1)] });
+    let two = json!({ "metadata": { "resourceVersion": "9" }, "items": [pod("b", 2)] });
+    let (informer, told, asked) = follow(&[refused, (200, one.to_string()), (200, two.to_string())]).await;
+    assert_eq!(told, ["new a", "new b"]);
+    assert_eq!(informer.parts()[0].progress().borrow().position, 9);
+    let asked = asked.lock().unwrap();
+    assert!(asked[2].contains("continue=t%2F1"), "{asked:?}");
+    assert!(asked[3].contains("watch=true") && asked[3].contains("resourceVersion=9"), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relist_drops_deleted_and_reports_only_changed_objects() {
+    let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &pod("b", 2)) + &bookmark(5, true);
+    let expired =
+        event("ERROR", &json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old" }));
+    let again = event("ADDED", &pod("b", 2)) + &event("ADDED", &pod("c", 11)) + &bookmark(12, true);
+    let (informer, told, asked) = follow(&[(200, list), (200, expired), (200, again)]).await;
+    assert_eq!(told, ["new a", "new b", "new c", "deleted a"]);
+    assert_eq!(informer.all().len(), 2);
+    assert!(asked.lock().unwrap()[2].contains("sendInitialEvents"));
+}
+
+/// A proxy's 404 must not look like the deletion of every pod.
+#[tokio::test(start_paused = true)]
+async fn a_core_type_is_never_absent() {
+    let list = event("ADDED", &pod("a", 1)) + &bookmark(5, true);
+    let (informer, told, _) = follow(&[(200, list), failure(404, "NotFound", "page not found")]).await;
+    assert_eq!(told, ["new a"]);
+    assert_eq!(informer.all().len(), 1);
+}
+
+/// An owner reference from another namespace is not valid and must hide no pod.
+#[tokio::test(start_paused = true)]
+async fn a_forged_owner_hides_no_pod() {
+    let mut forged = pod("a", 3);
+    forged["metadata"]["namespace"] = json!("other");
+    forged["metadata"]["uid"] = json!("forged");
+    let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &forged) + &bookmark(5, true);
+    let (client, _) = scripted(&[(200, list), (200, event("DELETED", &forged))]);
+    let informer: Informer<Pod> = Informer::new(PODS, &[], None);
+    let task = tokio::spawn(informer.clone().run(client, Link::default()));
+    sleep(Duration::from_secs(1)).await;
+    let owned: Vec<String> = informer.owned_by(&owner()).iter().map(|pod| pod.meta.uid.to_string()).collect();
+    assert_eq!(owned, ["uid-a"]);
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!((informer.owned_by(&owner()).len(), informer.all().len()), (1, 1));
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undecodable_object_affects_no_other_object() {
+    let mut poisoned = pod("bad", 2);
+    poisoned["spec"]["nodeName"] = json!(5);
+    let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &poisoned) + &bookmark(5, true);
+    let watch = event("ADDED", &pod("c", 6)) + &event("DELETED", &poisoned);
+    let (informer, told, _) = follow(&[(200, list), (200, watch)]).await;
+    assert_eq!(told, ["new a", "undecodable bad", "come c", "vanished bad"]);
+    assert_eq!(informer.all().len(), 2);
+    assert_eq!(informer.undecodable(), []);
+}
+
+/// A panic over one object ends neither the cache nor the process.
+#[tokio::test(start_paused = true)]
+async fn a_panic_over_one_object_affects_no_other_object() {
+    let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &pod("stumble", 2)) + &bookmark(5, true);
+    let watch = event("ADDED", &pod("c", 6));
+    let (informer, told, _) = follow(&[(200, list), (200, watch)]).await;
+    assert_eq!(told, ["new a", "undecodable stumble", "come c"]);
+    assert!(informer.undecodable()[0].1.contains("panic"), "{:?}", informer.undecodable());
+}
+
+/// After a restore of etcd, resourceVersions start below those of earlier writes.
+#[tokio::test(start_paused = true)]
+async fn accepts_lower_versions_after_a_restore_of_etcd() {
+    let list = event("ADDED", &pod("a", 900)) + &bookmark(1_000, true);
+    let expired = failure(410, "Expired", "too new");
+    let again = event("ADDED", &pod("a", 400)) + &bookmark(500, true);
+    let (informer, ..) = follow(&[(200, list), expired, (200, again)]).await;
+    assert_eq!(informer.position("ns"), 500);
+}
+
+/// The informer drops an undecodable object even if no watch reported its deletion.
+#[tokio::test(start_paused = true)]
+async fn a_relist_drops_undecodable_objects() {
+    let mut poisoned = pod("bad", 2);
+    poisoned["spec"]["nodeName"] = json!(5);
+    let list = event("ADDED", &poisoned) + &bookmark(5, true);
+    let expired = failure(410, "Expired", "too old");
+    let again = event("ADDED", &pod("a", 6)) + &bookmark(7, true);
+    let (informer, told, _) = follow(&[(200, list), expired, (200, again)]).await;
+    assert_eq!(told, ["undecodable bad", "new a", "vanished bad"]);
+    assert_eq!(informer.undecodable(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_with_an_old_name_replaces_the_old_object() {
+    let mut again = pod("a", 6);
+    again["metadata"]["uid"] = json!("other");
+    let list = event("ADDED", &pod("a", 1)) + &bookmark(5, true);
+    let (informer, told, _) = follow(&[(200, list), (200, event("MODIFIED", &again))]).await;
+    assert_eq!(told, ["new a", "deleted a", "new a"]);
+    assert_eq!(&*informer.find("ns", "a").unwrap().key().uid, "other");
+}
+
+/// After a long outage, the informer retries once a second, even if a proxy answers for the API server.
+#[tokio::test(start_paused = true)]
+async fn retries_soon_after_an_outage() {
+    for code in [502, 503, 504] {
+        let mut answers: Vec<_> = (0..60).map(|_| failure(code, "", "no server is available")).collect();
+        answers.push((200, event("ADDED", &pod("a", 1)) + &bookmark(5, true)));
+        let (informer, _, _) = follow(&answers).await;
+        assert_eq!(informer.all().len(), 1, "{code}");
+    }
+    // The first rejection by a starting API server must not cause a long backoff either.
+    let mut answers: Vec<_> = (0..60).map(|_| failure(503, "", "no server is available")).collect();
+    answers.push(failure(403, "Forbidden", "no role is known yet"));
+    answers.push((200, event("ADDED", &pod("a", 1)) + &bookmark(5, true)));
+    let (informer, _, _) = follow(&answers).await;
+    assert_eq!(informer.all().len(), 1);
+}
+
+/// A connection that was cut and opened again is not reported as a recovery.
+#[tokio::test(start_paused = true)]
+async fn reports_a_recovery_only_after_an_outage() {
+    for (times, is_news) in [(1, false), (8, true)] {
+        let mut answers = vec![(200, bookmark(5, true))];
+        answers.extend((0..times).map(|_| failure(503, "", "no server is available")));
+        answers.push((200, bookmark(6, false)));
+        let (client, _) = scripted(&answers);
+        let (informer, link): (Informer<Pod>, _) = (Informer::new(PODS, &[], None), Link::default());
+        let returns = link.recoveries();
+        let task = tokio::spawn(informer.run(client, link));
+        sleep(Duration::from_secs(100)).await;
+        assert_eq!(returns.has_changed().unwrap(), is_news, "{times}");
+        task.abort();
+    }
+}
+
+/// The informer's departed objects are kept as long as their owner exists.
+#[tokio::test(start_paused = true)]
+async fn keeps_departed_objects_while_their_owner_exists() {
+    let owner_list =
+        event("ADDED", &json!({ "metadata": { "name": "owner", "namespace": "ns", "uid": "owner" } }))
+            + &bookmark(5, true);
+    let (client, _) = scripted(&[(200, owner_list)]);
+    let owners: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
+    tokio::spawn(owners.clone().run(client, Link::default()));
+    sleep(Duration::from_secs(1)).await;
+
+    let mut stray = pod("stray", 3);
+    stray["metadata"]["ownerReferences"][0]["uid"] = json!("another");
+    let mut going = pod("going", 4);
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let list = event("ADDED", &pod("a", 1))
+        + &event("ADDED", &pod("b", 2))
+        + &event("ADDED", &stray)
+        + &event("ADDED", &going)
+        + &bookmark(5, true);
+    let gone = [pod("a", 6), pod("b", 7), stray, going].map(|pod| event("DELETED", &pod)).concat();
+    let (client, _) = scripted(&[(200, list), (200, gone + &event("ADDED", &pod("b", 10)))]);
+    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], Some("quintet.dev/kind"));
+    let departed = Departed::from(&informer, &owners, |pod: &Pod| !pod.terminating());
+    tokio::spawn(informer.clone().run(client, Link::default()));
+    sleep(Duration::from_secs(10)).await;
+    let names = |departed: &Departed<Pod>| -> Vec<String> {
+        departed.owned_by(&owner()).iter().map(|pod| pod.meta.name.to_string()).collect()
+    };
+    assert_eq!(names(&departed), ["a"], "b is back, and the others do not count");
+    let a = departed.owned_by(&owner()).remove(0);
+    departed.settle(&a);
+    assert!(names(&departed).is_empty());
+}
+
+/// If two undecodable objects had the same name in turn, the first is gone.
+#[tokio::test(start_paused = true)]
+async fn an_undecodable_successor_replaces_its_predecessor() {
+    let mut poisoned = pod("bad", 2);
+    poisoned["spec"]["nodeName"] = json!(5);
+    let mut successor = poisoned.clone();
+    successor["metadata"]["uid"] = json!("another");
+    let list = event("ADDED", &poisoned) + &bookmark(5, true);
+    let (informer, told, _) = follow(&[(200, list), (200, event("ADDED", &successor))]).await;
+    assert_eq!(told, ["undecodable bad", "vanished bad", "undecodable bad"]);
+    assert_eq!(informer.undecodable().len(), 1);
+}
