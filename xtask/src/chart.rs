@@ -31,6 +31,9 @@ const RENDERED: &str = "RENDERED";
 /// The default name and namespace of the release.
 const RELEASE: [&str; 2] = ["quintet", "quintet-system"];
 
+/// The page with a section for each alert.
+const RUNBOOKS: &str = "https://github.com/quintet-operator/quintet/blob/main/docs/operations.md";
+
 /// `cargo xtask chart`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -63,8 +66,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Runs every test of the chart, on the named cluster or on a temporary one.
 pub(crate) fn counts(name: Option<&str>) -> Result<Counts> {
-    let tools =
-        Tools { binaries: binaries::ensure(&binaries::ALL)?, testers: binaries::ensure(&binaries::CHART)? };
+    let tools = Tools(binaries::ensure(&[&binaries::ALL[..], &binaries::CHART].concat())?);
     let own = Temporary::new("chart");
     let cluster = match name {
         Some(name) => Cluster::open(name)?,
@@ -72,7 +74,7 @@ pub(crate) fn counts(name: Option<&str>) -> Result<Counts> {
     };
     let mut counts = Counts::default();
     counts += case("helm lint accepts the chart", || {
-        run::stdout(tools.helm()?.args(["lint", "--strict"]).arg(chart())).map(drop)
+        run::stdout(tools.program("helm")?.args(["lint", "--strict"]).arg(chart())).map(drop)
     })?;
     let rendered = Scratch::new("rendered")?;
     counts += unittest(&tools, &rendered.0)?;
@@ -87,33 +89,18 @@ pub(crate) fn counts(name: Option<&str>) -> Result<Counts> {
 }
 
 /// The programs of the tests.
-struct Tools {
-    binaries: Binaries,
-    testers: Binaries,
-}
+struct Tools(Binaries);
 
 impl Tools {
-    fn helm(&self) -> Result<Command> {
-        Ok(Command::new(self.binaries.path("helm")?))
-    }
-
-    fn kubectl(&self) -> Result<Command> {
-        Ok(Command::new(self.binaries.path("kubectl")?))
-    }
-
-    fn promtool(&self) -> Result<Command> {
-        Ok(Command::new(self.testers.path("promtool")?))
+    fn program(&self, name: &str) -> Result<Command> {
+        Ok(Command::new(self.0.path(name)?))
     }
 
     /// The output of `helm template` with additional arguments.
     fn template(&self, args: &[&str]) -> Result<String> {
-        run::stdout(
-            self.helm()?
-                .args(["template", RELEASE[0]])
-                .arg(chart())
-                .args(["--namespace", RELEASE[1]])
-                .args(args),
-        )
+        let mut helm = self.program("helm")?;
+        helm.args(["template", RELEASE[0], "--namespace", RELEASE[1]]).arg(chart());
+        run::stdout(helm.args(args))
     }
 }
 
@@ -153,7 +140,7 @@ impl Drop for Scratch {
 
 /// Runs helm-unittest, which prints the failures, and counts its cases.
 fn unittest(tools: &Tools, rendered: &Path) -> Result<Counts> {
-    let mut unittest = Command::new(tools.testers.path("helm-unittest")?);
+    let mut unittest = tools.program("helm-unittest")?;
     let report = rendered.with_extension("xml");
     unittest.arg("--strict").arg("--output-file").arg(&report).args(["--output-type", "JUnit"]).arg(chart());
     let child =
@@ -168,20 +155,11 @@ fn unittest(tools: &Tools, rendered: &Path) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Adds up the suites of a JUnit report.
+/// Counts the cases of a JUnit report.
 fn junit(report: &str) -> Counts {
-    let mut counts = Counts::default();
-    for suite in report.split("<testsuite ").skip(1) {
-        let tag = suite.split('>').next().unwrap_or_default();
-        let number = |name: &str| -> u64 {
-            let value = tag.split(&format!("{name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
-            value.and_then(|value| value.parse().ok()).unwrap_or_default()
-        };
-        let failed = number("failures") + number("errors");
-        counts.failed += failed;
-        counts.passed += number("tests").saturating_sub(failed);
-    }
-    counts
+    let count = |tag| report.matches(tag).count() as u64;
+    let failed = count("<failure ") + count("<error ");
+    Counts { passed: count("<testcase ").saturating_sub(failed), failed, skipped: 0 }
 }
 
 /// The definitions of prometheus-operator for the chart's objects.
@@ -289,39 +267,63 @@ fn too_old(tools: &Tools) -> Result<()> {
 
 /// Tests the rendered alerting rules with promtool.
 fn alerts(tools: &Tools) -> Result<Counts> {
-    let folder = paths::workspace().join("tests/chart/alerts");
     let scratch = Scratch::new("alerts")?;
     let set = "metrics.prometheusRule.enabled=true,metrics.prometheusRule.renderMode=alwaysRender";
     let rendered = tools.template(&["--set", set, "--show-only", "templates/prometheusrule.yaml"])?;
     let manifests = Manifests::of(&rendered)?;
-    let rule = manifests.all().first().context("the chart renders no PrometheusRule")?;
+    let rules = &manifests.all().first().context("the chart renders no PrometheusRule")?["spec"];
     // JSON is YAML.
-    fs::write(scratch.0.join("rules.yaml"), rule["spec"].to_string())?;
-    let mut names = BTreeSet::new();
-    for each in rule["spec"]["groups"][0]["rules"].as_array().into_iter().flatten() {
-        names.extend(each["alert"].as_str().map(str::to_owned));
-    }
-    let mut counts = Counts::default();
-    counts += case("promtool accepts the alerting rules", || {
-        run::stdout(
-            tools.promtool()?.args(["check", "rules", "--lint-fatal"]).arg(scratch.0.join("rules.yaml")),
-        )
-        .map(drop)
-    })?;
-    for name in &names {
+    fs::write(scratch.0.join("rules.yaml"), rules.to_string())?;
+    let file = paths::workspace().join("tests/chart/alerts.yaml");
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let tests: Value = serde_saphyr::from_str(&text).with_context(|| file.display().to_string())?;
+    let promtool = |args: &str| {
+        run::stdout(tools.program("promtool")?.args(args.split(' ')).current_dir(&scratch.0)).map(drop)
+    };
+    let mut counts =
+        case("promtool accepts the alerting rules", || promtool("check rules --lint-fatal rules.yaml"))?;
+    for rule in rules["groups"][0]["rules"].as_array().into_iter().flatten() {
+        let Some(name) = rule["alert"].as_str() else { continue };
         counts += case(&format!("alert {name} fires only when it should"), || {
-            let file = folder.join(format!("{name}.yaml"));
-            let text =
-                fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-            if text.matches("exp_alerts: []").count() == 0 || !text.contains("exp_labels") {
-                bail!("{} needs a case that fires and a case that does not", file.display());
+            let tests = promtool_tests(rule, &tests[name]);
+            if tests.len() < 3 {
+                bail!("{} has no quiet case of {name}", file.display());
             }
-            let copy = scratch.0.join(format!("{name}.yaml"));
-            fs::write(&copy, text)?;
-            run::stdout(tools.promtool()?.args(["test", "rules"]).arg(&copy)).map(drop)
+            let tests = json!({ "rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests });
+            fs::write(scratch.0.join("tests.yaml"), tests.to_string())?;
+            promtool("test rules tests.yaml")
         })?;
     }
     Ok(counts)
+}
+
+/// The tests of a rule for promtool: the quiet cases, the case that fires, and its series from another release. Those must not
+/// raise the alert, except if it fires because this release has no series.
+fn promtool_tests(rule: &Value, alert: &Value) -> Vec<Value> {
+    let name = rule["alert"].as_str().unwrap_or_default();
+    let runbook = format!("{RUNBOOKS}#{}", name.to_lowercase());
+    let annotations =
+        json!({ "summary": alert["summary"], "description": alert["description"], "runbook_url": runbook });
+    let fired = json!([{ "exp_labels": alert["labels"], "exp_annotations": annotations }]);
+    let quiet = json!([]);
+    let is_absent = rule["expr"].as_str().is_some_and(|expr| expr.starts_with("absent("));
+    let fires = [
+        ("it fires", &alert["fires"], RELEASE[1], &fired),
+        ("it is another release", &alert["fires"], "elsewhere", if is_absent { &fired } else { &quiet }),
+    ];
+    let cases = alert["quiet"].as_object().into_iter().flatten();
+    let cases = cases.map(|(case, series)| (case.as_str(), series, RELEASE[1], &quiet)).chain(fires);
+    let test = |(case, series, namespace, alerts): (&str, &Value, &str, &Value)| {
+        let labels = |pod| format!("{{namespace=\"{namespace}\",pod=\"quintet-7d9c5b6f4-{pod}\"");
+        let lines = series.as_array().into_iter().flatten().filter_map(|line| line.as_str()?.split_once(' '));
+        let lines = lines.map(|(series, values)| {
+            let series = series.replace("{A", &labels("aaaaa")).replace("{B", &labels("bbbbb"));
+            json!({ "series": series, "values": values })
+        });
+        let alerts = json!([{ "eval_time": alert["at"], "alertname": name, "exp_alerts": alerts }]);
+        json!({ "name": case, "interval": "1m", "input_series": lines.collect::<Vec<_>>(), "alert_rule_test": alerts })
+    };
+    cases.map(test).collect()
 }
 
 #[cfg(test)]
@@ -398,10 +400,10 @@ mod tests {
     }
 
     #[test]
-    fn adds_up_the_suites_of_a_report() {
-        let report = r#"<testsuites><testsuite name="a" tests="3" failures="1" errors="0"></testsuite>
-            <testsuite tests="2" failures="0" errors="0" name="b"></testsuite></testsuites>"#;
-        assert_eq!(junit(report), Counts { passed: 4, failed: 1, skipped: 0 });
+    fn counts_the_cases_of_a_report() {
+        let report = r#"<testsuite tests="3"><testcase name="a"></testcase><testcase name="b"><failure message="Failed">
+            &lt;failure </failure></testcase></testsuite><testsuite><testcase name="c"></testcase></testsuite>"#;
+        assert_eq!(junit(report), Counts { passed: 2, failed: 1, skipped: 0 });
         assert_eq!(junit(""), Counts::default());
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result, bail};
-use quintet_localcluster::paths;
+use anyhow::{Result, bail};
+use quintet_localcluster::{paths, run};
 use serde_json::{Map, Value};
 
 use super::Tools;
@@ -16,13 +16,9 @@ const HELMS: [&str; 4] =
 /// Fails with the path of each difference.
 pub(super) fn holds(tools: &Tools) -> Result<()> {
     let chart = by_name(&tools.template(&[])?)?;
-    let kustomized =
-        tools.kubectl()?.arg("kustomize").arg(paths::workspace().join("config/default")).output();
-    let kustomized = kustomized.context("cannot run kubectl")?;
-    if !kustomized.status.success() {
-        bail!("kubectl kustomize failed: {}", String::from_utf8_lossy(&kustomized.stderr).trim());
-    }
-    let mut kustomized = by_name(&String::from_utf8_lossy(&kustomized.stdout))?;
+    let folder = paths::workspace().join("config/default");
+    let kustomized = run::stdout(tools.program("kubectl")?.arg("kustomize").arg(folder))?;
+    let mut kustomized = by_name(&kustomized)?;
     // Helm creates the namespace with --create-namespace.
     if kustomized.remove("Namespace quintet-system").is_none() {
         bail!("config/default has no Namespace quintet-system");
