@@ -31,14 +31,12 @@ use crate::ledger::{FORMAT, LEDGER_LABEL};
 use crate::node_state::{State, pod_name};
 use crate::observe::World;
 use crate::outcome::Rules;
-use crate::record::Record;
+use crate::record::{Actions, Record};
 use crate::release::{Release, release};
 use crate::removal::{PodAction, pod_action, unneeded};
 use crate::rollout::{Key, current_key};
 use crate::status;
 use crate::survey::Survey;
-
-pub(crate) type Actions = Vec<Action<DaemonJobStatus>>;
 
 /// Makes the plan.
 pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobStatus> {

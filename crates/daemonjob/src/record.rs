@@ -22,7 +22,6 @@ use crate::ledger::{
 };
 use crate::observe::World;
 use crate::outcome::PodOutcome;
-use crate::plan::Actions;
 use crate::rollout::rollout_before;
 use crate::survey::Survey;
 
@@ -30,6 +29,9 @@ use crate::survey::Survey;
 const PACE: SignedDuration = SignedDuration::from_secs(1);
 /// The longest time for which only the pod has an outcome that nothing waits for.
 const LONGEST_SILENCE: SignedDuration = SignedDuration::from_mins(5);
+
+/// Writes of a plan.
+pub(crate) type Actions = Vec<Action<DaemonJobStatus>>;
 
 type Flags = [bool; SHARDS as usize];
 

@@ -11,8 +11,7 @@ use crate::history::AssessedPod;
 use crate::labels::NODE_UID_LABEL;
 use crate::observe::World;
 use crate::outcome::PodOutcome;
-use crate::plan::Actions;
-use crate::record::Record;
+use crate::record::{Actions, Record};
 use crate::removal::delete;
 use crate::survey::Survey;
 
