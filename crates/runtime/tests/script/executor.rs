@@ -1,4 +1,4 @@
-//! The executor: its writes, the refusals that it remembers, and the lookups after unclear answers.
+//! The executor: its writes, the refusals that it keeps, and the lookups after unclear answers.
 
 use super::*;
 use quintet_runtime::model::plan::{Action, Plan};

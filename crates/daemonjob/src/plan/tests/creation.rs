@@ -1,4 +1,4 @@
-//! The pods that a plan creates: their names, their order, and the pods that take their place.
+//! The pods that a plan creates: their names, their order, and the pods that replace them.
 
 use super::*;
 use proptest::prelude::*;
