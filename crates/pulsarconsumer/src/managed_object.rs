@@ -107,6 +107,9 @@ pub struct Target<'a> {
     pub name: String,
     /// Only the fields that this kind owns.
     pub body: Value,
+    /// Whether the body depends on the found object, so that the API server must reject it if the object has
+    /// changed.
+    pub is_conditional: bool,
 }
 
 /// Earlier applies.
@@ -157,7 +160,7 @@ pub enum ApplyState<'a, T> {
 impl<'a, T: ManagedObject> ApplyState<'a, T> {
     /// Compares `found`, the object with the target's name, with the target.
     pub fn of(target: Target<'_>, found: Option<&'a T>, past: Past<'a>, now: Timestamp) -> Self {
-        let Target { resource, owner, name, mut body } = target;
+        let Target { resource, owner, name, mut body, is_conditional } = target;
         let hash = format!("v1-{}", digest::of_json(&body, 16));
         body["metadata"]["annotations"] = json!({ APPLIED_ANNOTATION: hash });
         let mut attempt = Attempt { resource, hash, at: now, repairs: 0, before: 0, after: None };
@@ -192,6 +195,9 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
             }
             // If another object has the name now, the API server rejects the apply.
             body["metadata"]["uid"] = json!(own.meta().uid);
+            if is_conditional {
+                body["metadata"]["resourceVersion"] = json!(own.meta().resource_version);
+            }
             let is_new = own.meta().annotations.get(APPLIED_ANNOTATION) != Some(&attempt.hash)
                 && past.attempts.get(&resource).is_none_or(|last| last.hash != attempt.hash);
             if own.scaled_by().is_some()

@@ -32,20 +32,23 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     let before = consumer.status.clone().unwrap_or_default();
     let key = consumer.key();
     let own = world.deployment.as_deref().filter(|found| is_of(*found, &key));
+    let body = deployment(consumer, &world.image, own);
+    let patch = own.and_then(|own| preparing_patch(own, &body));
     let target = Target {
         resource: DEPLOYMENTS,
         owner: &key,
         name: deployment_name(consumer),
-        body: deployment(consumer, &world.image),
+        body,
+        // The patch has the condition, and changes the version.
+        is_conditional: patch.is_none(),
     };
-    let recreate = target.body["spec"]["strategy"]["type"] == "Recreate";
     let past = Past { told: &before.applied, attempts: &world.attempts, refusals: &world.refusals };
     let mut apply_state = ApplyState::of(target, world.deployment.as_deref(), past, now);
     let mut scaling = scaling(consumer, world, past, now);
     plan.again = apply_state.requeue_at(now).into_iter().chain(scaling.requeue_at(now)).min();
     let due = apply_state.take_due();
     if !due.is_empty() {
-        prepare(&mut plan, own, recreate);
+        plan.steps.extend(patch.map(|patch| vec![patch]));
     }
     plan.steps.extend(due);
     plan.steps.extend(scaling.steps());
@@ -65,17 +68,17 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
 }
 
 /// Removes `rollingUpdate` before an apply, because the API server rejects it with the strategy Recreate.
-fn prepare(plan: &mut ConsumerPlan, own: Option<&Deployment>, recreate: bool) {
-    let Some(own) = own.filter(|own| recreate && !own.spec["strategy"]["rollingUpdate"].is_null()) else {
-        return;
-    };
+fn preparing_patch(own: &Deployment, wanted: &Value) -> Option<Action<PulsarConsumerStatus, Attempt>> {
+    if wanted["spec"]["strategy"]["type"] != "Recreate" || own.spec["strategy"]["rollingUpdate"].is_null() {
+        return None;
+    }
     // Another field manager may own it, and then an apply would not remove it.
     let body = json!({
         "metadata": { "uid": own.meta.uid, "resourceVersion": own.meta.resource_version },
         "spec": { "strategy": { "type": "Recreate", "rollingUpdate": Value::Null } },
     });
     let (namespace, name) = (own.meta.namespace.clone(), own.meta.name.clone());
-    plan.steps.push(vec![Action::MergePatch { resource: DEPLOYMENTS, namespace, name, body }]);
+    Some(Action::MergePatch { resource: DEPLOYMENTS, namespace, name, body })
 }
 
 /// The state of the autoscaling.
@@ -134,7 +137,7 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
         (None, None, None) => return Scaling::Waiting,
     };
     let apply_state = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
-        let target = Target { resource, owner: &key, name, body };
+        let target = Target { resource, owner: &key, name, body, is_conditional: false };
         ApplyState::of(target, found.as_deref(), past, now)
     };
     let name = trigger_authentication_name(consumer);

@@ -10,7 +10,7 @@ use quintet_runtime::model::resource::DEPLOYMENTS;
 
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::told;
-use crate::deployment::{NAME_LABEL, deployment_name, label_value};
+use crate::deployment::{NAME_LABEL, deployment_name, is_current, label_value};
 use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
 use crate::managed_object::{ApplyState, NOT_OWNED, OVERRULED};
 use crate::observe::World;
@@ -24,11 +24,6 @@ pub const APPLIED: &str = "Applied";
 pub const BACKLOG_OBSERVED: &str = "BacklogObserved";
 /// KEDA scales the object.
 pub const AUTOSCALING_READY: &str = "AutoscalingReady";
-
-/// Whether the Deployment's figures describe its current spec.
-fn is_current(own: &Deployment) -> bool {
-    own.observed_generation >= own.meta.generation
-}
 
 /// The status.
 pub fn status(

@@ -25,9 +25,10 @@ fn changed(parent: &str, member: &str, value: Value) -> Scene {
 #[case::mark_gone("/metadata", "annotations", json!({}))]
 fn repairs_drift(#[case] parent: &str, #[case] member: &str, #[case] value: Value) {
     let plan = changed(parent, member, value).plan(0);
-    // The UID protects another object that has the name meanwhile.
+    // The UID protects another object that has the name meanwhile, and the version a newer Deployment.
     let mut expected = wanted(&consumer());
     expected["metadata"]["uid"] = json!("d");
+    expected["metadata"]["resourceVersion"] = json!("7");
     assert_eq!(applies(&plan), Some((&expected, true)));
 }
 

@@ -19,6 +19,8 @@ pub struct Deployment {
     pub observed_generation: i64,
     /// The number of pods of any template.
     pub replicas: i32,
+    /// The number of pods of the current template.
+    pub updated: i32,
     /// The number of ready pods.
     pub ready: i32,
     /// The Deployment controller's message if pods cannot be created or do not become available.
@@ -31,11 +33,12 @@ impl Object for Deployment {
     crate::identified_by_meta!();
 
     fn same(&self, other: &Self) -> bool {
-        let Self { meta, spec, observed_generation, replicas, ready, trouble, scaled_by } = self;
+        let Self { meta, spec, observed_generation, replicas, updated, ready, trouble, scaled_by } = self;
         meta.same(&other.meta)
             && *spec == other.spec
             && *observed_generation == other.observed_generation
             && *replicas == other.replicas
+            && *updated == other.updated
             && *ready == other.ready
             && *trouble == other.trouble
             && *scaled_by == other.scaled_by
@@ -86,6 +89,7 @@ struct WireSpecFields {
 struct WireDeploymentStatus {
     observed_generation: i64,
     replicas: i32,
+    updated_replicas: i32,
     ready_replicas: i32,
     conditions: Vec<WireCondition>,
 }
@@ -108,6 +112,7 @@ impl From<WireDeployment> for Deployment {
             spec: wire.spec,
             observed_generation: wire.status.observed_generation,
             replicas: wire.status.replicas,
+            updated: wire.status.updated_replicas,
             ready: wire.status.ready_replicas,
             trouble,
             scaled_by,
