@@ -57,13 +57,14 @@ fn applies_observes_and_repairs_the_deployment() {
     assert_eq!(consumer["status"]["subscription"], "first-subscription");
     let writes = arena.writes_at_rest();
     assert_eq!(writes.iter().filter(|write| write.contains("deployments")).count(), 1, "{writes:?}");
-    // The Deployment, the status, the ready status; more if the Deployment controller takes longer than 1 s.
+    // The Deployment, the status, the ready status, the condition Progressing; more if the Deployment controller takes
+    // longer than 1 s.
     let is_early = |consumer: &Value| {
         consumer["status"]["conditions"].is_array()
             && consumer["status"]["replicas"].as_i64().unwrap_or(0) == 0
     };
     let early = watch.events().iter().filter(|(_, consumer)| is_early(consumer)).count();
-    assert!(writes.len() <= 3 + early, "{early} statuses without a pod: {writes:?}");
+    assert!(writes.len() <= 4 + early, "{early} statuses without a pod: {writes:?}");
     let deployment = arena.get("deployment", DEPLOYMENT).unwrap();
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["name"], "pulsarconsumer");
@@ -396,6 +397,11 @@ fn recreates_all_pods_for_another_subscription_type() {
     let writes = arena.writes().split_off(before);
     let is_done = |write: &&String| write.starts_with("patch deployments") && write.ends_with(" 200");
     assert_eq!(writes.iter().filter(is_done).count(), 3, "Recreate twice, then the strategy: {writes:?}");
+    let one = arena.wait_for("pulsarconsumer", "one", "the consumers are ready", |one| {
+        condition(one, "Ready") == ("True".into(), "ConsumersReady".into())
+            && condition(one, "Progressing") == ("True".into(), "NewReplicaSetAvailable".into())
+    });
+    assert_eq!(one["status"]["updatedReplicas"], 2);
 }
 
 #[test]

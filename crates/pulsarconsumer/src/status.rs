@@ -10,7 +10,7 @@ use quintet_runtime::model::resource::DEPLOYMENTS;
 
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::told;
-use crate::deployment::{NAME_LABEL, deployment_name, is_current, label_value};
+use crate::deployment::{NAME_LABEL, deployment_name, is_current, is_rolled_out, label_value};
 use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
 use crate::managed_object::{ApplyState, NOT_OWNED, OVERRULED};
 use crate::observe::World;
@@ -20,6 +20,12 @@ use crate::plan::{Scaling, is_about};
 pub const AVAILABLE: &str = "Available";
 /// The Deployment matches the spec.
 pub const APPLIED: &str = "Applied";
+/// The rollout of the current spec is complete, and all consumers are ready.
+pub const READY: &str = "Ready";
+/// The Deployment's condition.
+pub const PROGRESSING: &str = "Progressing";
+/// The rollout exceeded its deadline. Absent if not True.
+pub const STALLED: &str = "Stalled";
 /// The backlog is known.
 pub const BACKLOG_OBSERVED: &str = "BacklogObserved";
 /// KEDA scales the object.
@@ -45,7 +51,10 @@ pub fn status(
         _ if own.is_some_and(|own| own.ready >= spec.replicas && !is_current(own)) => Err(AVAILABLE),
         _ => Ok(steady(available(consumer, world, own), before)),
     };
-    let mut wanted = vec![available, Ok(applied)];
+    let ready = steady(ready(consumer, world, &applied, own), before);
+    let rollout = rollout(own, &ready);
+    let mut wanted = vec![available, Ok(applied), Ok(ready)];
+    wanted.extend(rollout);
     if spec.admin_url.is_some() {
         wanted.push(backlog_observed(world));
     }
@@ -63,6 +72,7 @@ pub fn status(
         topic: Some(spec.topic.clone()),
         subscription: Some(spec.subscription_name.clone()),
         replicas: Some(own.map_or(0, |own| own.replicas)),
+        updated_replicas: Some(own.map_or(0, |own| own.updated)),
         ready_replicas: Some(own.map_or(0, |own| own.ready)),
         selector: Some(format!("{NAME_LABEL}={}", label_value(consumer))),
         conditions: next(&standing_conditions(consumer, before), wanted, meta.generation, now),
@@ -91,6 +101,12 @@ fn steady(wanted: Wanted, before: &PulsarConsumerStatus) -> Wanted {
     }
 }
 
+/// The reason while pods are replaced or created.
+const UNFINISHED: &str = "RolloutUnfinished";
+/// The reason with a message of the Deployment controller.
+const DEPLOYMENT_TROUBLE: &str = "DeploymentTrouble";
+/// The reason if another client scales the Deployment.
+const MANAGED_ELSEWHERE: &str = "ReplicasManagedElsewhere";
 /// The reason of a consumer that has ended.
 const FAILED: &str = "ConsumerFailed";
 /// The text before the last output of a consumer.
@@ -146,15 +162,17 @@ fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>)
     };
     if own.ready >= wanted && is_current(own) {
         // A rollout may be stuck while pods of the older template are ready.
+        let updated = match own.updated {
+            updated if is_rolled_out(own) || updated >= wanted => String::new(),
+            updated => format!(", {updated} of {wanted} have the current template"),
+        };
         let message = match &own.trouble {
-            Some(trouble) => format!("{counts}: {trouble}"),
-            None => format!("{counts}."),
+            Some(trouble) => format!("{counts}{updated}: {trouble}"),
+            None => format!("{counts}{updated}."),
         };
         return Wanted { type_: AVAILABLE, status: Some(true), reason: "ConsumersReady", message };
     }
-    let of_pods = world.unready.iter().find_map(|pod| trouble(pod));
-    let of_deployment = || own.trouble.as_ref().map(|trouble| ("DeploymentTrouble", trouble.to_string()));
-    let (reason, message) = if let Some((reason, trouble)) = of_pods.or_else(of_deployment) {
+    let (reason, message) = if let Some((reason, trouble)) = obstacle(world, own) {
         (reason, format!("{counts}: {trouble}"))
     } else {
         let describe = world.unready.first().map_or_else(String::new, |pod| {
@@ -165,6 +183,63 @@ fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>)
     };
     Wanted { type_: AVAILABLE, status: Some(false), reason, message }
 }
+
+/// Why consumers are not ready, from their pods, then from the Deployment.
+fn obstacle(world: &World, own: &Deployment) -> Option<(&'static str, String)> {
+    let of_pods = world.unready.iter().find_map(|pod| trouble(pod));
+    of_pods.or_else(|| own.trouble.as_ref().map(|trouble| (DEPLOYMENT_TROUBLE, trouble.to_string())))
+}
+
+/// Whether the rollout of the current spec is complete, as kstatus and `kubectl wait` read it.
+fn ready(consumer: &PulsarConsumer, world: &World, applied: &Wanted, own: Option<&Deployment>) -> Wanted {
+    if applied.status == Some(false) && applied.reason != MANAGED_ELSEWHERE {
+        return Wanted { type_: READY, ..applied.clone() };
+    }
+    let Some(own) = own else {
+        return Wanted { type_: READY, ..available(consumer, world, own) };
+    };
+    let say = |status, reason, message| Wanted { type_: READY, status: Some(status), reason, message };
+    let wanted = &own.spec["replicas"];
+    let counts =
+        format!("{} of {wanted} consumers have the current template, {} are ready", own.updated, own.ready);
+    if !is_current(own) {
+        return say(false, UNFINISHED, "The Deployment controller has not observed the new spec.".to_owned());
+    }
+    if is_rolled_out(own) && own.ready >= own.replicas {
+        return say(true, "ConsumersReady", format!("{counts}."));
+    }
+    match obstacle(world, own) {
+        Some((reason, trouble)) => say(false, reason, format!("{counts}: {trouble}")),
+        None => say(false, UNFINISHED, format!("{counts}.")),
+    }
+}
+
+/// The Deployment's condition Progressing, and the condition Stalled if the deadline is exceeded.
+fn rollout(own: Option<&Deployment>, ready: &Wanted) -> Vec<Result<Wanted, Unlooked>> {
+    let Some(own) = own else { return Vec::new() };
+    let Some(found) = own.progressing.as_ref().filter(|_| is_current(own)) else {
+        return own.progressing.iter().map(|_| Err(PROGRESSING)).collect();
+    };
+    let reason = PROGRESSING_REASONS.into_iter().find(|reason| *reason == &*found.reason);
+    let (status, reason) = (found.status, reason.unwrap_or("OtherReason"));
+    let mut all = vec![Ok(Wanted { type_: PROGRESSING, status, reason, message: found.message.to_string() })];
+    if status == Some(false) && ready.status == Some(false) {
+        all.push(Ok(Wanted { type_: STALLED, status: Some(true), reason, message: ready.message.clone() }));
+    }
+    all
+}
+
+/// The reasons of the Deployment controller.
+const PROGRESSING_REASONS: [&str; 8] = [
+    "NewReplicaSetCreated",
+    "FoundNewReplicaSet",
+    "ReplicaSetUpdated",
+    "NewReplicaSetAvailable",
+    "ReplicaSetCreateError",
+    "ProgressDeadlineExceeded",
+    "DeploymentPaused",
+    "DeploymentResumed",
+];
 
 /// Why a pod is not ready, from its status. The text must be stable, although a kubelet alternates between
 /// words for the same failure.
@@ -203,7 +278,7 @@ fn applied(consumer: &PulsarConsumer, apply_state: &ApplyState<'_, Deployment>) 
         (Some((reason, message)), _) => (false, reason, message),
         (None, Some(manager)) => (
             false,
-            "ReplicasManagedElsewhere",
+            MANAGED_ELSEWHERE,
             format!(
                 "{manager} scales Deployment {name}, and spec.replicas ({replicas}) is not applied. Let it scale the \
                  PulsarConsumer instead, then run: kubectl scale deployment {name} --replicas={replicas}"
@@ -269,8 +344,18 @@ pub fn condition<'a>(status: &'a PulsarConsumerStatus, type_: &str) -> Option<&'
 /// is recorded once. The executor reports rejected writes.
 pub fn events(before: &PulsarConsumerStatus, after: &PulsarConsumerStatus) -> Vec<Event> {
     /// Reasons that are temporary, or that another Event reports.
-    const QUIET: [&str; 6] =
-        ["ConsumersNotReady", "DeploymentMissing", "Refused", "Terminating", "NotObservedYet", "KedaPending"];
+    const QUIET: [&str; 7] = [
+        "ConsumersNotReady",
+        "DeploymentMissing",
+        "Refused",
+        "Terminating",
+        "NotObservedYet",
+        "KedaPending",
+        UNFINISHED,
+    ];
+    let is_available = conditions::is_true(&after.conditions, AVAILABLE);
+    let is_applied = condition(after, APPLIED)
+        .is_some_and(|applied| applied.status == "True" || applied.reason == MANAGED_ELSEWHERE);
     let mut events: Vec<Event> = Vec::new();
     for now in after.conditions.iter().filter(|now| now.status != "True") {
         let was = condition(before, &now.type_);
@@ -284,6 +369,11 @@ pub fn events(before: &PulsarConsumerStatus, after: &PulsarConsumerStatus) -> Ve
             AVAILABLE if now.reason != NOT_OWNED && now.reason != OVERRULED => {
                 ("ConsumersUnavailable", "Consume")
             }
+            // The Deployment controller's message is in the condition Progressing.
+            READY if is_available && is_applied && now.reason != DEPLOYMENT_TROUBLE => {
+                ("RolloutBlocked", "Update")
+            }
+            PROGRESSING if now.status == "False" => ("RolloutFailed", "Update"),
             BACKLOG_OBSERVED => ("BacklogUnknown", "ObserveBacklog"),
             AUTOSCALING_READY => ("AutoscalingNotReady", "Autoscale"),
             _ => continue,

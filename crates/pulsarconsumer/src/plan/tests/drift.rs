@@ -197,6 +197,9 @@ fn scaled(replicas: i32) -> impl FnOnce(&mut Value) {
             "fieldsV1": {"f:spec": {"f:replicas": {}}},
         }]);
         raw["spec"]["replicas"] = json!(replicas);
+        for figure in ["replicas", "updatedReplicas", "readyReplicas"] {
+            raw["status"][figure] = json!(replicas);
+        }
     }
 }
 
@@ -217,6 +220,7 @@ fn leaves_replicas_to_an_autoscaler_of_the_deployment() {
             assert_eq!(quiet.again, None);
             let (state, message) = condition(&quiet, "Applied");
             assert_eq!(state, "False ReplicasManagedElsewhere");
+            assert_eq!(condition(&quiet, "Ready").0, "True ConsumersReady");
             assert!(message.starts_with("kube-controller-manager scales Deployment"), "{message}");
         }
     }

@@ -25,15 +25,38 @@ pub struct Deployment {
     pub ready: i32,
     /// The Deployment controller's message if pods cannot be created or do not become available.
     pub trouble: Option<Box<str>>,
+    /// The condition Progressing; None if the Deployment controller has not set it.
+    pub progressing: Option<Progressing>,
     /// The field manager that owns `spec.replicas` through the scale subresource, as an autoscaler does.
     pub scaled_by: Option<Box<str>>,
+}
+
+/// A Deployment's condition Progressing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progressing {
+    /// The status; None for Unknown.
+    pub status: Option<bool>,
+    /// The reason.
+    pub reason: Box<str>,
+    /// The message.
+    pub message: Box<str>,
 }
 
 impl Object for Deployment {
     crate::identified_by_meta!();
 
     fn same(&self, other: &Self) -> bool {
-        let Self { meta, spec, observed_generation, replicas, updated, ready, trouble, scaled_by } = self;
+        let Self {
+            meta,
+            spec,
+            observed_generation,
+            replicas,
+            updated,
+            ready,
+            trouble,
+            progressing,
+            scaled_by,
+        } = self;
         meta.same(&other.meta)
             && *spec == other.spec
             && *observed_generation == other.observed_generation
@@ -41,6 +64,7 @@ impl Object for Deployment {
             && *updated == other.updated
             && *ready == other.ready
             && *trouble == other.trouble
+            && *progressing == other.progressing
             && *scaled_by == other.scaled_by
     }
 }
@@ -98,6 +122,16 @@ impl From<WireDeployment> for Deployment {
     fn from(wire: WireDeployment) -> Self {
         let mut meta = Meta::from(wire.metadata.meta);
         meta.annotations = meta.annotations.only(is_read);
+        let mut conditions = wire.status.conditions.iter();
+        let progressing = conditions.find(|one| &*one.type_ == "Progressing").map(|one| Progressing {
+            status: match &*one.status {
+                "True" => Some(true),
+                "False" => Some(false),
+                _ => None,
+            },
+            reason: one.reason.clone().unwrap_or_default(),
+            message: one.message.clone().unwrap_or_default(),
+        });
         let trouble = wire.status.conditions.into_iter().find_map(|condition| {
             match (&*condition.type_, &*condition.status) {
                 ("ReplicaFailure", "True") | ("Progressing", "False") => condition.message,
@@ -115,6 +149,7 @@ impl From<WireDeployment> for Deployment {
             updated: wire.status.updated_replicas,
             ready: wire.status.ready_replicas,
             trouble,
+            progressing,
             scaled_by,
         }
     }
