@@ -301,6 +301,12 @@ fn leaves_replicas_that_the_scale_subresource_set() {
         container(one)["image"] == image::name("pulsar-consumer")
     });
     assert_eq!(repaired["spec"]["replicas"], 3);
+    // So does a change of another field.
+    arena.apply(&consumer("one", &json!({ "topic": "other" }))).unwrap();
+    let changed = arena.wait_for("deployment", "one-deployment", "the topic is changed", |one| {
+        container(one)["env"].to_string().contains("other")
+    });
+    assert_eq!(changed["spec"]["replicas"], 3);
     arena.writes_at_rest();
     assert_eq!(arena.get("deployment", "one-deployment").unwrap()["spec"]["replicas"], 3);
     scale(1);

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::api::{AppliedObject, PulsarConsumerStatus};
 
-/// Annotation of applied objects: the hash of the last apply.
+/// Annotation of applied objects: the hash of the last apply, and its `replicas` if it has them.
 pub const APPLIED_ANNOTATION: &str = "quintet.dev/applied";
 /// The requeue interval for a foreign or terminating object, which no watch shows.
 pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
@@ -161,7 +161,10 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
     /// Compares `found`, the object with the target's name, with the target.
     pub fn of(target: Target<'_>, found: Option<&'a T>, past: Past<'a>, now: Timestamp) -> Self {
         let Target { resource, owner, name, mut body, is_conditional } = target;
-        let hash = format!("v1-{}", digest::of_json(&body, 16));
+        let mut hash = format!("v1-{}", digest::of_json(&body, 16));
+        if let Some(replicas) = body["spec"]["replicas"].as_i64() {
+            hash = format!("{hash}-{replicas}");
+        }
         body["metadata"]["annotations"] = json!({ APPLIED_ANNOTATION: hash });
         let mut attempt = Attempt { resource, hash, at: now, repairs: 0, before: 0, after: None };
         let own = match found {
@@ -198,13 +201,16 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
             if is_conditional {
                 body["metadata"]["resourceVersion"] = json!(own.meta().resource_version);
             }
-            let is_new = own.meta().annotations.get(APPLIED_ANNOTATION) != Some(&attempt.hash)
-                && past.attempts.get(&resource).is_none_or(|last| last.hash != attempt.hash);
+            let last = past.attempts.get(&resource).map(|last| &*last.hash);
+            let last = own.meta().annotations.get(APPLIED_ANNOTATION).or(last);
+            let is_asked =
+                last.and_then(replicas_of).is_some_and(|last| Some(last) != replicas_of(&attempt.hash));
             if own.scaled_by().is_some()
-                && !is_new
+                && !is_asked
                 && let Some(spec) = body["spec"].as_object_mut()
             {
-                // An autoscaler would overwrite replicas. Only a change of the PulsarConsumer sets them.
+                // The scaler's value stays, also if this kind owns the field too. Only a change of the
+                // PulsarConsumer's replicas overrides it.
                 spec.remove("replicas");
             }
         }
@@ -313,6 +319,11 @@ pub fn is_of(found: &impl ManagedObject, owner: &Key) -> bool {
 /// `now` plus `wait`.
 pub fn in_future(now: Timestamp, wait: SignedDuration) -> Timestamp {
     now.checked_add(wait).unwrap_or(Timestamp::MAX)
+}
+
+/// The replicas in a value of the annotation; None if it has none, as that of an earlier build.
+fn replicas_of(hash: &str) -> Option<&str> {
+    hash.splitn(3, '-').nth(2)
 }
 
 /// Whether this kind ever applied an object. If a webhook removed the annotation, the UID shows it.

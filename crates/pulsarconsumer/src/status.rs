@@ -48,7 +48,7 @@ pub fn status(
             Ok(Wanted { type_: AVAILABLE, ..applied.clone() })
         }
         // Enough pods are ready, perhaps of an older spec, so the condition stays.
-        _ if own.is_some_and(|own| own.ready >= spec.replicas && !is_current(own)) => Err(AVAILABLE),
+        _ if own.is_some_and(|own| own.ready >= desired(consumer, own) && !is_current(own)) => Err(AVAILABLE),
         _ => Ok(steady(available(consumer, world, own), before)),
     };
     let ready = steady(ready(consumer, world, &applied, own), before);
@@ -144,9 +144,14 @@ fn next(
     all
 }
 
+/// The desired number of consumers: that of the Deployment if another client scales it.
+fn desired(consumer: &PulsarConsumer, own: &Deployment) -> i32 {
+    let scaled = own.spec["replicas"].as_i64().filter(|_| own.scaled_by.is_some());
+    scaled.and_then(|replicas| replicas.try_into().ok()).unwrap_or(consumer.spec.replicas)
+}
+
 /// Whether all desired consumers are ready.
 fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>) -> Wanted {
-    let wanted = consumer.spec.replicas;
     let Some(own) = own else {
         return Wanted {
             type_: AVAILABLE,
@@ -155,6 +160,7 @@ fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>)
             message: format!("There is no Deployment {}.", deployment_name(consumer)),
         };
     };
+    let wanted = desired(consumer, own);
     let counts = if wanted == 0 && own.ready == 0 {
         "No consumer is desired".to_owned()
     } else {
