@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::{Action, Plan};
-use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
+use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::{Value, json};
 
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
@@ -181,7 +181,9 @@ fn leftovers(consumer: &PulsarConsumer, world: &World) -> Steps {
         if let Some(own) = found.as_deref().filter(|found| !wanted && is_of(*found, &key))
             && !own.terminating()
         {
-            steps.extend(restoring_patch(consumer, own, resource).map(|patch| vec![patch]));
+            if spec.replicas == 0 && resource == SCALED_OBJECTS {
+                steps.extend(restoring_patch(own).map(|patch| vec![patch]));
+            }
             steps.push(vec![Action::Delete {
                 resource,
                 namespace: key.namespace.clone(),
@@ -196,19 +198,12 @@ fn leftovers(consumer: &PulsarConsumer, world: &World) -> Steps {
 
 /// Requests that KEDA, when it deletes a ScaledObject, restores the replicas from before its creation, if KEDA
 /// has scaled to 0. Other replicas stay, because they may be the user's.
-fn restoring_patch(
-    consumer: &PulsarConsumer,
-    own: &KedaObject,
-    resource: Resource,
-) -> Option<Action<PulsarConsumerStatus, Attempt>> {
+fn restoring_patch(own: &KedaObject) -> Option<Action<PulsarConsumerStatus, Attempt>> {
     let advanced = json!({ "restoreToOriginalReplicaCount": true });
-    let is_due =
-        consumer.spec.replicas == 0 && resource == SCALED_OBJECTS && own.spec["advanced"] != advanced;
-    is_due.then(|| {
-        let (namespace, name) = (own.meta.namespace.clone(), own.meta.name.clone());
-        let body = json!({ "metadata": { "uid": own.meta.uid }, "spec": { "advanced": advanced } });
-        Action::MergePatch { resource, namespace, name, body }
-    })
+    let (namespace, name) = (own.meta.namespace.clone(), own.meta.name.clone());
+    let body = json!({ "metadata": { "uid": own.meta.uid }, "spec": { "advanced": advanced } });
+    let patch = Action::MergePatch { resource: SCALED_OBJECTS, namespace, name, body };
+    (own.spec["advanced"] != advanced).then_some(patch)
 }
 
 /// Whether a status describes the current topic and subscription.

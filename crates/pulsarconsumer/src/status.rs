@@ -103,8 +103,6 @@ fn steady(wanted: Wanted, before: &PulsarConsumerStatus) -> Wanted {
 
 /// The reason while pods are replaced or created.
 const UNFINISHED: &str = "RolloutUnfinished";
-/// The reason with a message of the Deployment controller.
-const DEPLOYMENT_TROUBLE: &str = "DeploymentTrouble";
 /// The reason if another client scales the Deployment.
 const MANAGED_ELSEWHERE: &str = "ReplicasManagedElsewhere";
 /// The reason of a consumer that has ended.
@@ -193,7 +191,7 @@ fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>)
 /// Why consumers are not ready, from their pods, then from the Deployment.
 fn obstacle(world: &World, own: &Deployment) -> Option<(&'static str, String)> {
     let of_pods = world.unready.iter().find_map(|pod| trouble(pod));
-    of_pods.or_else(|| own.trouble.as_ref().map(|trouble| (DEPLOYMENT_TROUBLE, trouble.to_string())))
+    of_pods.or_else(|| own.trouble.as_ref().map(|trouble| ("DeploymentTrouble", trouble.to_string())))
 }
 
 /// Whether the rollout of the current spec is complete, as kstatus and `kubectl wait` read it.
@@ -208,9 +206,6 @@ fn ready(consumer: &PulsarConsumer, world: &World, applied: &Wanted, own: Option
     let wanted = &own.spec["replicas"];
     let counts =
         format!("{} of {wanted} consumers have the current template, {} are ready", own.updated, own.ready);
-    if !is_current(own) {
-        return say(false, UNFINISHED, "The Deployment controller has not observed the new spec.".to_owned());
-    }
     if is_rolled_out(own) && own.ready >= own.replicas {
         return say(true, "ConsumersReady", format!("{counts}."));
     }
@@ -226,7 +221,7 @@ fn rollout(own: Option<&Deployment>, ready: &Wanted) -> Vec<Result<Wanted, Unloo
     let Some(found) = own.progressing.as_ref().filter(|_| is_current(own)) else {
         return own.progressing.iter().map(|_| Err(PROGRESSING)).collect();
     };
-    let reason = PROGRESSING_REASONS.into_iter().find(|reason| *reason == &*found.reason);
+    let reason = PROGRESSING_REASONS.split(' ').find(|reason| *reason == &*found.reason);
     let (status, reason) = (found.status, reason.unwrap_or("OtherReason"));
     let mut all = vec![Ok(Wanted { type_: PROGRESSING, status, reason, message: found.message.to_string() })];
     if status == Some(false) && ready.status == Some(false) {
@@ -236,16 +231,8 @@ fn rollout(own: Option<&Deployment>, ready: &Wanted) -> Vec<Result<Wanted, Unloo
 }
 
 /// The reasons of the Deployment controller.
-const PROGRESSING_REASONS: [&str; 8] = [
-    "NewReplicaSetCreated",
-    "FoundNewReplicaSet",
-    "ReplicaSetUpdated",
-    "NewReplicaSetAvailable",
-    "ReplicaSetCreateError",
-    "ProgressDeadlineExceeded",
-    "DeploymentPaused",
-    "DeploymentResumed",
-];
+const PROGRESSING_REASONS: &str = "NewReplicaSetCreated FoundNewReplicaSet ReplicaSetUpdated NewReplicaSetAvailable \
+     ReplicaSetCreateError ProgressDeadlineExceeded DeploymentPaused DeploymentResumed";
 
 /// Why a pod is not ready, from its status. The text must be stable, although a kubelet alternates between
 /// words for the same failure.
@@ -350,18 +337,11 @@ pub fn condition<'a>(status: &'a PulsarConsumerStatus, type_: &str) -> Option<&'
 /// is recorded once. The executor reports rejected writes.
 pub fn events(before: &PulsarConsumerStatus, after: &PulsarConsumerStatus) -> Vec<Event> {
     /// Reasons that are temporary, or that another Event reports.
-    const QUIET: [&str; 7] = [
-        "ConsumersNotReady",
-        "DeploymentMissing",
-        "Refused",
-        "Terminating",
-        "NotObservedYet",
-        "KedaPending",
-        UNFINISHED,
-    ];
+    const QUIET: [&str; 6] =
+        ["ConsumersNotReady", "DeploymentMissing", "Refused", "Terminating", "NotObservedYet", "KedaPending"];
     let is_available = conditions::is_true(&after.conditions, AVAILABLE);
-    let is_applied = condition(after, APPLIED)
-        .is_some_and(|applied| applied.status == "True" || applied.reason == MANAGED_ELSEWHERE);
+    let is_of_apply =
+        |reason: &str| condition(after, APPLIED).is_some_and(|applied| applied.reason == reason);
     let mut events: Vec<Event> = Vec::new();
     for now in after.conditions.iter().filter(|now| now.status != "True") {
         let was = condition(before, &now.type_);
@@ -375,11 +355,8 @@ pub fn events(before: &PulsarConsumerStatus, after: &PulsarConsumerStatus) -> Ve
             AVAILABLE if now.reason != NOT_OWNED && now.reason != OVERRULED => {
                 ("ConsumersUnavailable", "Consume")
             }
-            // The Deployment controller's message is in the condition Progressing.
-            READY if is_available && is_applied && now.reason != DEPLOYMENT_TROUBLE => {
-                ("RolloutBlocked", "Update")
-            }
-            PROGRESSING if now.status == "False" => ("RolloutFailed", "Update"),
+            READY if !is_available || now.reason == UNFINISHED || is_of_apply(&now.reason) => continue,
+            READY => ("RolloutBlocked", "Update"),
             BACKLOG_OBSERVED => ("BacklogUnknown", "ObserveBacklog"),
             AUTOSCALING_READY => ("AutoscalingNotReady", "Autoscale"),
             _ => continue,

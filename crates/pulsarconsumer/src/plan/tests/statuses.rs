@@ -132,9 +132,9 @@ fn rolling(pod: &Value, progressing: &Value) -> Scene {
 #[rstest]
 #[case::starting(waiting("ContainerCreating"), "ReplicaSetUpdated", "RolloutUnfinished", &[])]
 #[case::bad_image(waiting("ImagePullBackOff"), "ReplicaSetUpdated", "ImagePullFailed", &["RolloutBlocked"])]
-#[case::too_late(waiting("ContainerCreating"), "ProgressDeadlineExceeded", "DeploymentTrouble", &["RolloutFailed"])]
+#[case::too_late(waiting("ContainerCreating"), "ProgressDeadlineExceeded", "DeploymentTrouble", &["RolloutBlocked"])]
 #[case::bad_image_too_late(waiting("ErrImagePull"), "ProgressDeadlineExceeded", "ImagePullFailed",
-    &["RolloutBlocked", "RolloutFailed"])]
+    &["RolloutBlocked"])]
 #[case::of_a_newer_kubernetes(waiting("ContainerCreating"), "News", "RolloutUnfinished", &[])]
 fn reports_an_unfinished_rollout(
     #[case] pod: Value,
