@@ -161,10 +161,8 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
     /// Compares `found`, the object with the target's name, with the target.
     pub fn of(target: Target<'_>, found: Option<&'a T>, past: Past<'a>, now: Timestamp) -> Self {
         let Target { resource, owner, name, mut body, is_conditional } = target;
-        let mut hash = format!("v1-{}", digest::of_json(&body, 16));
-        if let Some(replicas) = body["spec"]["replicas"].as_i64() {
-            hash = format!("{hash}-{replicas}");
-        }
+        let replicas = body["spec"]["replicas"].as_i64().map(|replicas| format!("-{replicas}"));
+        let hash = format!("v1-{}{}", digest::of_json(&body, 16), replicas.unwrap_or_default());
         body["metadata"]["annotations"] = json!({ APPLIED_ANNOTATION: hash });
         let mut attempt = Attempt { resource, hash, at: now, repairs: 0, before: 0, after: None };
         let own = match found {

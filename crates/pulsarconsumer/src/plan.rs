@@ -47,9 +47,7 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     let mut scaling = scaling(consumer, world, past, now);
     plan.again = apply_state.requeue_at(now).into_iter().chain(scaling.requeue_at(now)).min();
     let due = apply_state.take_due();
-    if !due.is_empty() {
-        plan.steps.extend(patch.map(|patch| vec![patch]));
-    }
+    plan.steps.extend(patch.filter(|_| !due.is_empty()).map(|patch| vec![patch]));
     plan.steps.extend(due);
     plan.steps.extend(scaling.steps());
     plan.steps.extend(leftovers(consumer, world));

@@ -150,13 +150,10 @@ fn desired(consumer: &PulsarConsumer, own: &Deployment) -> i32 {
 
 /// Whether all desired consumers are ready.
 fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>) -> Wanted {
+    let say = |status, reason, message| Wanted { type_: AVAILABLE, status: Some(status), reason, message };
     let Some(own) = own else {
-        return Wanted {
-            type_: AVAILABLE,
-            status: Some(false),
-            reason: "DeploymentMissing",
-            message: format!("There is no Deployment {}.", deployment_name(consumer)),
-        };
+        let message = format!("There is no Deployment {}.", deployment_name(consumer));
+        return say(false, "DeploymentMissing", message);
     };
     let wanted = desired(consumer, own);
     let counts = if wanted == 0 && own.ready == 0 {
@@ -170,22 +167,17 @@ fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>)
             updated if is_rolled_out(own) || updated >= wanted => String::new(),
             updated => format!(", {updated} of {wanted} have the current template"),
         };
-        let message = match &own.trouble {
-            Some(trouble) => format!("{counts}{updated}: {trouble}"),
-            None => format!("{counts}{updated}."),
-        };
-        return Wanted { type_: AVAILABLE, status: Some(true), reason: "ConsumersReady", message };
+        let trouble = own.trouble.as_ref().map_or_else(|| ".".to_owned(), |trouble| format!(": {trouble}"));
+        return say(true, "ConsumersReady", format!("{counts}{updated}{trouble}"));
     }
-    let (reason, message) = if let Some((reason, trouble)) = obstacle(world, own) {
-        (reason, format!("{counts}: {trouble}"))
-    } else {
-        let describe = world.unready.first().map_or_else(String::new, |pod| {
-            let pod = &pod.meta.name;
-            format!(" To see why pod {pod} is not ready, run: kubectl describe pod {pod}")
-        });
-        ("ConsumersNotReady", format!("{counts}.{describe}"))
-    };
-    Wanted { type_: AVAILABLE, status: Some(false), reason, message }
+    if let Some((reason, trouble)) = obstacle(world, own) {
+        return say(false, reason, format!("{counts}: {trouble}"));
+    }
+    let describe = world.unready.first().map_or_else(String::new, |pod| {
+        let pod = &pod.meta.name;
+        format!(" To see why pod {pod} is not ready, run: kubectl describe pod {pod}")
+    });
+    say(false, "ConsumersNotReady", format!("{counts}.{describe}"))
 }
 
 /// Why consumers are not ready, from their pods, then from the Deployment.
