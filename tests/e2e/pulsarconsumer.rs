@@ -57,13 +57,14 @@ fn applies_observes_and_repairs_the_deployment() {
     assert_eq!(consumer["status"]["subscription"], "first-subscription");
     let writes = arena.writes_at_rest();
     assert_eq!(writes.iter().filter(|write| write.contains("deployments")).count(), 1, "{writes:?}");
-    // The Deployment, the status, the ready status; more if the Deployment controller takes longer than 1 s.
+    // The Deployment, the status, the ready status, the condition Progressing; more if the Deployment controller takes
+    // longer than 1 s.
     let is_early = |consumer: &Value| {
         consumer["status"]["conditions"].is_array()
             && consumer["status"]["replicas"].as_i64().unwrap_or(0) == 0
     };
     let early = watch.events().iter().filter(|(_, consumer)| is_early(consumer)).count();
-    assert!(writes.len() <= 3 + early, "{early} statuses without a pod: {writes:?}");
+    assert!(writes.len() <= 4 + early, "{early} statuses without a pod: {writes:?}");
     let deployment = arena.get("deployment", DEPLOYMENT).unwrap();
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["name"], "pulsarconsumer");
@@ -300,6 +301,12 @@ fn leaves_replicas_that_the_scale_subresource_set() {
         container(one)["image"] == image::name("pulsar-consumer")
     });
     assert_eq!(repaired["spec"]["replicas"], 3);
+    // So does a change of another field.
+    arena.apply(&consumer("one", &json!({ "topic": "other" }))).unwrap();
+    let changed = arena.wait_for("deployment", "one-deployment", "the topic is changed", |one| {
+        container(one)["env"].to_string().contains("other")
+    });
+    assert_eq!(changed["spec"]["replicas"], 3);
     arena.writes_at_rest();
     assert_eq!(arena.get("deployment", "one-deployment").unwrap()["spec"]["replicas"], 3);
     scale(1);
@@ -336,7 +343,9 @@ fn adds_and_removes_fields_and_repairs_those_of_others() {
     // All fields are removed again, Recreate too.
     arena.apply(&consumer("one", &json!({ "topic": "other" }))).unwrap();
     arena.wait_for("pulsarconsumer", "one", "the consumer is available again", is_available);
-    let deployment = arena.get("deployment", "one-deployment").unwrap();
+    let deployment = arena.wait_for("deployment", "one-deployment", "Recreate is over", |one| {
+        one["spec"]["strategy"]["type"] == "RollingUpdate"
+    });
     let spec = &deployment["spec"]["template"]["spec"];
     assert!(spec["serviceAccountName"].is_null() && spec["serviceAccount"].is_null(), "{spec:#}");
     assert_eq!(spec["automountServiceAccountToken"], false, "{spec:#}");
@@ -352,7 +361,8 @@ fn adds_and_removes_fields_and_repairs_those_of_others() {
     assert_eq!(env, [&always[..], &["PULSAR_HTTP_BIND_ADDRESS", "PULSAR_CONSUMER_NAME"]].concat());
     assert_eq!(deployment["spec"]["strategy"]["type"], "RollingUpdate");
     let writes = arena.writes().split_off(before);
-    assert_eq!(writes.iter().filter(|write| write.starts_with("patch deployments")).count(), 1, "{writes:?}");
+    let is_done = |write: &&String| write.starts_with("patch deployments") && write.ends_with(" 200");
+    assert_eq!(writes.iter().filter(is_done).count(), 2, "the template, then the strategy: {writes:?}");
 
     // Back to Exclusive, although another client owns a field of the rolling update.
     arena
@@ -374,6 +384,30 @@ fn adds_and_removes_fields_and_repairs_those_of_others() {
         one["spec"]["strategy"] == json!({ "type": "Recreate" })
     });
     arena.wait_for("pulsarconsumer", "one", "the consumer is available again", is_available);
+}
+
+#[test]
+fn recreates_all_pods_for_another_subscription_type() {
+    let arena = TestEnv::new("pc-type");
+    let _manager = arena.manager("pulsarconsumer");
+    arena.apply(&consumer("one", &json!({ "replicas": 2 }))).unwrap();
+    arena.wait_for("pulsarconsumer", "one", "the consumers are available", is_available);
+    let before = arena.writes().len();
+    arena.apply(&consumer("one", &json!({ "replicas": 2, "subscriptionType": "Failover" }))).unwrap();
+    let deployment = arena.wait_for("deployment", "one-deployment", "the rollout is over", |one| {
+        one["spec"]["strategy"]["type"] == "RollingUpdate"
+            && container(one)["env"].to_string().contains("Failover")
+    });
+    assert_eq!(deployment["status"]["updatedReplicas"], 2);
+    assert_eq!(revision(&deployment), "2", "the strategy alone makes no revision");
+    let writes = arena.writes().split_off(before);
+    let is_done = |write: &&String| write.starts_with("patch deployments") && write.ends_with(" 200");
+    assert_eq!(writes.iter().filter(is_done).count(), 3, "Recreate twice, then the strategy: {writes:?}");
+    let one = arena.wait_for("pulsarconsumer", "one", "the consumers are ready", |one| {
+        condition(one, "Ready") == ("True".into(), "ConsumersReady".into())
+            && condition(one, "Progressing") == ("True".into(), "NewReplicaSetAvailable".into())
+    });
+    assert_eq!(one["status"]["updatedReplicas"], 2);
 }
 
 #[test]

@@ -454,6 +454,9 @@ pub struct PulsarConsumerStatus {
     /// The number of existing pods, of the current and of older templates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
+    /// The number of pods of the current template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_replicas: Option<i32>,
     /// The number of ready pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
@@ -480,8 +483,10 @@ pub struct PulsarConsumerStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind"]))]
     pub applied: Vec<AppliedObject>,
-    /// Available is True if all desired pods are ready. Applied is True if the Deployment matches the spec.
-    /// BacklogObserved, which needs adminURL, is True if the backlog is known. AutoscalingReady, which needs
+    /// Available is True if the desired number of pods is ready. Applied is True if the Deployment matches the
+    /// spec. Ready is True if exactly the desired pods exist, have the current template and are ready.
+    /// Progressing is the Deployment's condition. Stalled is True if a rollout exceeds the Deployment's deadline,
+    /// and absent otherwise. BacklogObserved, which needs adminURL, is True if the backlog is known. AutoscalingReady, which needs
     /// autoscaling, is True if KEDA scales the PulsarConsumer. The reason and message of a condition that is
     /// False name the obstacle.
     // Conditions of another operator may lack fields.

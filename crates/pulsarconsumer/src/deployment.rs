@@ -2,6 +2,7 @@
 
 use kube::Resource as _;
 use quintet_runtime::KIND_LABEL;
+use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::object::controller_reference;
 use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
 use serde_json::{Map, Value, json};
@@ -22,6 +23,8 @@ pub const CONTAINER: &str = "pulsarconsumer";
 pub const TOKEN: (&str, &str) = ("pulsar-token", "/var/run/secrets/pulsar/token");
 /// The volume of the CA certificates, and its mount path.
 pub const AUTHORITIES: (&str, &str) = ("pulsar-ca", "/var/run/secrets/pulsar/ca");
+/// The variable of the subscription type.
+const SUBSCRIPTION_TYPE: &str = "PULSAR_SUBSCRIPTION_TYPE";
 /// The default user and group of the consumer, as in images without users.
 const USER: i64 = 65_532;
 
@@ -62,8 +65,8 @@ pub fn health_port(spec: &PulsarConsumerSpec, default: &Image) -> Option<u16> {
     }
 }
 
-/// The Deployment.
-pub fn deployment(consumer: &PulsarConsumer, default: &Image) -> Value {
+/// The Deployment. `own` is the existing one, whose pods decide about the strategy.
+pub fn deployment(consumer: &PulsarConsumer, default: &Image, own: Option<&Deployment>) -> Value {
     let (meta, spec) = (consumer.meta(), &consumer.spec);
     let pod = spec.pod.clone().unwrap_or_default();
     let mut labels = json!(pod.labels);
@@ -90,20 +93,51 @@ pub fn deployment(consumer: &PulsarConsumer, default: &Image) -> Value {
         "spec": {
             "replicas": spec.replicas,
             "selector": { "matchLabels": { NAME_LABEL: label_value(consumer) } },
-            "strategy": strategy(spec),
+            "strategy": strategy(spec, own),
             "template": template,
         },
     })
 }
 
-/// An Exclusive subscription rejects a second consumer, so the old pod is deleted first. For the others the
-/// new pod is created first, and both may consume for a moment.
-fn strategy(spec: &PulsarConsumerSpec) -> Value {
-    if spec.subscription_type == Some(SubscriptionType::Exclusive) {
+/// An Exclusive subscription rejects a second consumer, and a broker rejects a consumer of another type than
+/// the connected ones. Then all old pods are deleted first. Otherwise the new pod is created first, and both
+/// may consume for a moment.
+fn strategy(spec: &PulsarConsumerSpec, own: Option<&Deployment>) -> Value {
+    let wanted = spec.subscription_type.unwrap_or_default();
+    if wanted == SubscriptionType::Exclusive || own.is_some_and(|own| may_have_other_types(own, wanted)) {
         return json!({ "type": "Recreate" });
     }
     // Explicit, because an apply could not remove a field that this kind does not own.
     json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": "25%", "maxUnavailable": "25%" } })
+}
+
+/// Whether a Deployment may have pods of another subscription type, even terminating ones.
+///
+/// RollingUpdate never changes the type, so all pods then have the type of the template. After a change with
+/// Recreate, a pod of the current template shows that all older pods are gone. A Deployment with 0 pods shows
+/// nothing.
+fn may_have_other_types(own: &Deployment, wanted: SubscriptionType) -> bool {
+    let replaces = own.spec["strategy"]["type"] == "Recreate" && (own.replicas == 0 || !is_rolled_out(own));
+    replaces || json!(wanted) != subscription_type(own)
+}
+
+/// The subscription type of a Deployment's template.
+fn subscription_type(own: &Deployment) -> Value {
+    let containers = own.spec["template"]["spec"]["containers"].as_array().into_iter().flatten();
+    let ours = containers.filter(|one| one["name"] == CONTAINER);
+    let mut env = ours.flat_map(|one| one["env"].as_array().into_iter().flatten());
+    let found = env.find(|one| one["name"] == SUBSCRIPTION_TYPE);
+    found.map_or_else(|| json!(SubscriptionType::default()), |one| one["value"].clone())
+}
+
+/// Whether the figures describe the current spec.
+pub fn is_current(own: &Deployment) -> bool {
+    own.observed_generation >= own.meta.generation
+}
+
+/// Whether exactly the desired pods exist, and all of them have the current template.
+pub fn is_rolled_out(own: &Deployment) -> bool {
+    is_current(own) && own.updated == own.replicas && own.spec["replicas"] == own.replicas
 }
 
 fn pod_spec(spec: &PulsarConsumerSpec, default: &Image) -> Value {
@@ -227,9 +261,7 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
         text("PULSAR_TOPIC", &spec.topic),
         text("PULSAR_SUBSCRIPTION_NAME", &spec.subscription_name),
     ];
-    env.extend(
-        spec.subscription_type.map(|type_| json!({ "name": "PULSAR_SUBSCRIPTION_TYPE", "value": type_ })),
-    );
+    env.extend(spec.subscription_type.map(|type_| json!({ "name": SUBSCRIPTION_TYPE, "value": type_ })));
     env.extend(
         spec.initial_position.map(|begin| json!({ "name": "PULSAR_INITIAL_POSITION", "value": begin })),
     );

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::api::{AppliedObject, PulsarConsumerStatus};
 
-/// Annotation of applied objects: the hash of the last apply.
+/// Annotation of applied objects: the hash of the last apply, and its `replicas` if it has them.
 pub const APPLIED_ANNOTATION: &str = "quintet.dev/applied";
 /// The requeue interval for a foreign or terminating object, which no watch shows.
 pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
@@ -107,6 +107,9 @@ pub struct Target<'a> {
     pub name: String,
     /// Only the fields that this kind owns.
     pub body: Value,
+    /// Whether the body depends on the found object, so that the API server must reject it if the object has
+    /// changed.
+    pub is_conditional: bool,
 }
 
 /// Earlier applies.
@@ -157,8 +160,9 @@ pub enum ApplyState<'a, T> {
 impl<'a, T: ManagedObject> ApplyState<'a, T> {
     /// Compares `found`, the object with the target's name, with the target.
     pub fn of(target: Target<'_>, found: Option<&'a T>, past: Past<'a>, now: Timestamp) -> Self {
-        let Target { resource, owner, name, mut body } = target;
-        let hash = format!("v1-{}", digest::of_json(&body, 16));
+        let Target { resource, owner, name, mut body, is_conditional } = target;
+        let replicas = body["spec"]["replicas"].as_i64().map(|replicas| format!("-{replicas}"));
+        let hash = format!("v1-{}{}", digest::of_json(&body, 16), replicas.unwrap_or_default());
         body["metadata"]["annotations"] = json!({ APPLIED_ANNOTATION: hash });
         let mut attempt = Attempt { resource, hash, at: now, repairs: 0, before: 0, after: None };
         let own = match found {
@@ -192,13 +196,19 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
             }
             // If another object has the name now, the API server rejects the apply.
             body["metadata"]["uid"] = json!(own.meta().uid);
-            let is_new = own.meta().annotations.get(APPLIED_ANNOTATION) != Some(&attempt.hash)
-                && past.attempts.get(&resource).is_none_or(|last| last.hash != attempt.hash);
+            if is_conditional {
+                body["metadata"]["resourceVersion"] = json!(own.meta().resource_version);
+            }
+            let last = past.attempts.get(&resource).map(|last| &*last.hash);
+            let last = own.meta().annotations.get(APPLIED_ANNOTATION).or(last);
+            let is_asked =
+                last.and_then(replicas_of).is_some_and(|last| Some(last) != replicas_of(&attempt.hash));
             if own.scaled_by().is_some()
-                && !is_new
+                && !is_asked
                 && let Some(spec) = body["spec"].as_object_mut()
             {
-                // An autoscaler would overwrite replicas. Only a change of the PulsarConsumer sets them.
+                // The scaler's value stays, also if this kind owns the field too. Only a change of the
+                // PulsarConsumer's replicas overrides it.
                 spec.remove("replicas");
             }
         }
@@ -255,7 +265,7 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
                 Some(("Refused", format!("The API server rejected {what}: {}", refusal.message)))
             }
             Self::Drifted(..) => Some((
-                OVERRULED,
+                DRIFTED,
                 format!(
                     "Another client changed {what} back after several applies. Find the admission webhook or controller \
                      with `kubectl get --show-managed-fields`."
@@ -295,7 +305,7 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
 /// The reason for a foreign object.
 pub const NOT_OWNED: &str = "NotOwned";
 /// The reason if another client changes an object back.
-pub const OVERRULED: &str = "Drifted";
+pub const DRIFTED: &str = "Drifted";
 /// The reason while our own object is being deleted.
 pub const TERMINATING: &str = "Terminating";
 
@@ -307,6 +317,11 @@ pub fn is_of(found: &impl ManagedObject, owner: &Key) -> bool {
 /// `now` plus `wait`.
 pub fn in_future(now: Timestamp, wait: SignedDuration) -> Timestamp {
     now.checked_add(wait).unwrap_or(Timestamp::MAX)
+}
+
+/// The replicas in a value of the annotation; None if it has none, as that of an earlier build.
+fn replicas_of(hash: &str) -> Option<&str> {
+    hash.splitn(3, '-').nth(2)
 }
 
 /// Whether this kind ever applied an object. If a webhook removed the annotation, the UID shows it.

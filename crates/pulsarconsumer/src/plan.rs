@@ -32,21 +32,22 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     let before = consumer.status.clone().unwrap_or_default();
     let key = consumer.key();
     let own = world.deployment.as_deref().filter(|found| is_of(*found, &key));
+    let body = deployment(consumer, &world.image, own);
+    let patch = own.and_then(|own| preparing_patch(own, &body));
     let target = Target {
         resource: DEPLOYMENTS,
         owner: &key,
         name: deployment_name(consumer),
-        body: deployment(consumer, &world.image),
+        body,
+        // The patch has the condition, and changes the version.
+        is_conditional: patch.is_none(),
     };
-    let recreate = target.body["spec"]["strategy"]["type"] == "Recreate";
     let past = Past { told: &before.applied, attempts: &world.attempts, refusals: &world.refusals };
     let mut apply_state = ApplyState::of(target, world.deployment.as_deref(), past, now);
     let mut scaling = scaling(consumer, world, past, now);
     plan.again = apply_state.requeue_at(now).into_iter().chain(scaling.requeue_at(now)).min();
     let due = apply_state.take_due();
-    if !due.is_empty() {
-        prepare(&mut plan, own, recreate);
-    }
+    plan.steps.extend(patch.filter(|_| !due.is_empty()).map(|patch| vec![patch]));
     plan.steps.extend(due);
     plan.steps.extend(scaling.steps());
     plan.steps.extend(leftovers(consumer, world));
@@ -65,17 +66,17 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
 }
 
 /// Removes `rollingUpdate` before an apply, because the API server rejects it with the strategy Recreate.
-fn prepare(plan: &mut ConsumerPlan, own: Option<&Deployment>, recreate: bool) {
-    let Some(own) = own.filter(|own| recreate && !own.spec["strategy"]["rollingUpdate"].is_null()) else {
-        return;
-    };
+fn preparing_patch(own: &Deployment, wanted: &Value) -> Option<Action<PulsarConsumerStatus, Attempt>> {
+    if wanted["spec"]["strategy"]["type"] != "Recreate" || own.spec["strategy"]["rollingUpdate"].is_null() {
+        return None;
+    }
     // Another field manager may own it, and then an apply would not remove it.
     let body = json!({
         "metadata": { "uid": own.meta.uid, "resourceVersion": own.meta.resource_version },
         "spec": { "strategy": { "type": "Recreate", "rollingUpdate": Value::Null } },
     });
     let (namespace, name) = (own.meta.namespace.clone(), own.meta.name.clone());
-    plan.steps.push(vec![Action::MergePatch { resource: DEPLOYMENTS, namespace, name, body }]);
+    Some(Action::MergePatch { resource: DEPLOYMENTS, namespace, name, body })
 }
 
 /// The state of the autoscaling.
@@ -134,7 +135,7 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
         (None, None, None) => return Scaling::Waiting,
     };
     let apply_state = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
-        let target = Target { resource, owner: &key, name, body };
+        let target = Target { resource, owner: &key, name, body, is_conditional: false };
         ApplyState::of(target, found.as_deref(), past, now)
     };
     let name = trigger_authentication_name(consumer);
@@ -178,6 +179,9 @@ fn leftovers(consumer: &PulsarConsumer, world: &World) -> Steps {
         if let Some(own) = found.as_deref().filter(|found| !wanted && is_of(*found, &key))
             && !own.terminating()
         {
+            if spec.replicas == 0 && resource == SCALED_OBJECTS {
+                steps.extend(restoring_patch(own).map(|patch| vec![patch]));
+            }
             steps.push(vec![Action::Delete {
                 resource,
                 namespace: key.namespace.clone(),
@@ -188,6 +192,16 @@ fn leftovers(consumer: &PulsarConsumer, world: &World) -> Steps {
         }
     }
     steps
+}
+
+/// Requests that KEDA, when it deletes a ScaledObject, restores the replicas from before its creation, if KEDA
+/// has scaled to 0. Other replicas stay, because they may be the user's.
+fn restoring_patch(own: &KedaObject) -> Option<Action<PulsarConsumerStatus, Attempt>> {
+    let advanced = json!({ "restoreToOriginalReplicaCount": true });
+    let (namespace, name) = (own.meta.namespace.clone(), own.meta.name.clone());
+    let body = json!({ "metadata": { "uid": own.meta.uid }, "spec": { "advanced": advanced } });
+    let patch = Action::MergePatch { resource: SCALED_OBJECTS, namespace, name, body };
+    (own.spec["advanced"] != advanced).then_some(patch)
 }
 
 /// Whether a status describes the current topic and subscription.

@@ -10,9 +10,9 @@ use quintet_runtime::model::resource::DEPLOYMENTS;
 
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::told;
-use crate::deployment::{NAME_LABEL, deployment_name, label_value};
+use crate::deployment::{NAME_LABEL, deployment_name, is_current, is_rolled_out, label_value};
 use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
-use crate::managed_object::{ApplyState, NOT_OWNED, OVERRULED};
+use crate::managed_object::{ApplyState, NOT_OWNED, DRIFTED};
 use crate::observe::World;
 use crate::plan::{Scaling, is_about};
 
@@ -20,15 +20,16 @@ use crate::plan::{Scaling, is_about};
 pub const AVAILABLE: &str = "Available";
 /// The Deployment matches the spec.
 pub const APPLIED: &str = "Applied";
+/// The rollout of the current spec is complete, and all consumers are ready.
+pub const READY: &str = "Ready";
+/// The Deployment's condition.
+pub const PROGRESSING: &str = "Progressing";
+/// The rollout exceeded its deadline. Absent if not True.
+pub const STALLED: &str = "Stalled";
 /// The backlog is known.
 pub const BACKLOG_OBSERVED: &str = "BacklogObserved";
 /// KEDA scales the object.
 pub const AUTOSCALING_READY: &str = "AutoscalingReady";
-
-/// Whether the Deployment's figures describe its current spec.
-fn is_current(own: &Deployment) -> bool {
-    own.observed_generation >= own.meta.generation
-}
 
 /// The status.
 pub fn status(
@@ -47,10 +48,13 @@ pub fn status(
             Ok(Wanted { type_: AVAILABLE, ..applied.clone() })
         }
         // Enough pods are ready, perhaps of an older spec, so the condition stays.
-        _ if own.is_some_and(|own| own.ready >= spec.replicas && !is_current(own)) => Err(AVAILABLE),
+        _ if own.is_some_and(|own| own.ready >= desired(consumer, own) && !is_current(own)) => Err(AVAILABLE),
         _ => Ok(steady(available(consumer, world, own), before)),
     };
-    let mut wanted = vec![available, Ok(applied)];
+    let ready = steady(ready(consumer, world, &applied, own), before);
+    let rollout = rollout(own, &ready);
+    let mut wanted = vec![available, Ok(applied), Ok(ready)];
+    wanted.extend(rollout);
     if spec.admin_url.is_some() {
         wanted.push(backlog_observed(world));
     }
@@ -68,6 +72,7 @@ pub fn status(
         topic: Some(spec.topic.clone()),
         subscription: Some(spec.subscription_name.clone()),
         replicas: Some(own.map_or(0, |own| own.replicas)),
+        updated_replicas: Some(own.map_or(0, |own| own.updated)),
         ready_replicas: Some(own.map_or(0, |own| own.ready)),
         selector: Some(format!("{NAME_LABEL}={}", label_value(consumer))),
         conditions: next(&standing_conditions(consumer, before), wanted, meta.generation, now),
@@ -96,6 +101,10 @@ fn steady(wanted: Wanted, before: &PulsarConsumerStatus) -> Wanted {
     }
 }
 
+/// The reason while pods are replaced or created.
+const UNFINISHED: &str = "RolloutUnfinished";
+/// The reason if another client scales the Deployment.
+const MANAGED_ELSEWHERE: &str = "ReplicasManagedElsewhere";
 /// The reason of a consumer that has ended.
 const FAILED: &str = "ConsumerFailed";
 /// The text before the last output of a consumer.
@@ -133,17 +142,20 @@ fn next(
     all
 }
 
+/// The desired number of consumers: that of the Deployment if another client scales it.
+fn desired(consumer: &PulsarConsumer, own: &Deployment) -> i32 {
+    let scaled = own.spec["replicas"].as_i64().filter(|_| own.scaled_by.is_some());
+    scaled.and_then(|replicas| replicas.try_into().ok()).unwrap_or(consumer.spec.replicas)
+}
+
 /// Whether all desired consumers are ready.
 fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>) -> Wanted {
-    let wanted = consumer.spec.replicas;
+    let say = |status, reason, message| Wanted { type_: AVAILABLE, status: Some(status), reason, message };
     let Some(own) = own else {
-        return Wanted {
-            type_: AVAILABLE,
-            status: Some(false),
-            reason: "DeploymentMissing",
-            message: format!("There is no Deployment {}.", deployment_name(consumer)),
-        };
+        let message = format!("There is no Deployment {}.", deployment_name(consumer));
+        return say(false, "DeploymentMissing", message);
     };
+    let wanted = desired(consumer, own);
     let counts = if wanted == 0 && own.ready == 0 {
         "No consumer is desired".to_owned()
     } else {
@@ -151,25 +163,68 @@ fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>)
     };
     if own.ready >= wanted && is_current(own) {
         // A rollout may be stuck while pods of the older template are ready.
-        let message = match &own.trouble {
-            Some(trouble) => format!("{counts}: {trouble}"),
-            None => format!("{counts}."),
+        let updated = match own.updated {
+            updated if is_rolled_out(own) || updated >= wanted => String::new(),
+            updated => format!(", {updated} of {wanted} have the current template"),
         };
-        return Wanted { type_: AVAILABLE, status: Some(true), reason: "ConsumersReady", message };
+        let trouble = own.trouble.as_ref().map_or_else(|| ".".to_owned(), |trouble| format!(": {trouble}"));
+        return say(true, "ConsumersReady", format!("{counts}{updated}{trouble}"));
     }
-    let of_pods = world.unready.iter().find_map(|pod| trouble(pod));
-    let of_deployment = || own.trouble.as_ref().map(|trouble| ("DeploymentTrouble", trouble.to_string()));
-    let (reason, message) = if let Some((reason, trouble)) = of_pods.or_else(of_deployment) {
-        (reason, format!("{counts}: {trouble}"))
-    } else {
-        let describe = world.unready.first().map_or_else(String::new, |pod| {
-            let pod = &pod.meta.name;
-            format!(" To see why pod {pod} is not ready, run: kubectl describe pod {pod}")
-        });
-        ("ConsumersNotReady", format!("{counts}.{describe}"))
-    };
-    Wanted { type_: AVAILABLE, status: Some(false), reason, message }
+    if let Some((reason, trouble)) = obstacle(world, own) {
+        return say(false, reason, format!("{counts}: {trouble}"));
+    }
+    let describe = world.unready.first().map_or_else(String::new, |pod| {
+        let pod = &pod.meta.name;
+        format!(" To see why pod {pod} is not ready, run: kubectl describe pod {pod}")
+    });
+    say(false, "ConsumersNotReady", format!("{counts}.{describe}"))
 }
+
+/// Why consumers are not ready, from their pods, then from the Deployment.
+fn obstacle(world: &World, own: &Deployment) -> Option<(&'static str, String)> {
+    let of_pods = world.unready.iter().find_map(|pod| trouble(pod));
+    of_pods.or_else(|| own.trouble.as_ref().map(|trouble| ("DeploymentTrouble", trouble.to_string())))
+}
+
+/// Whether the rollout of the current spec is complete, as kstatus and `kubectl wait` read it.
+fn ready(consumer: &PulsarConsumer, world: &World, applied: &Wanted, own: Option<&Deployment>) -> Wanted {
+    if applied.status == Some(false) && applied.reason != MANAGED_ELSEWHERE {
+        return Wanted { type_: READY, ..applied.clone() };
+    }
+    let Some(own) = own else {
+        return Wanted { type_: READY, ..available(consumer, world, own) };
+    };
+    let say = |status, reason, message| Wanted { type_: READY, status: Some(status), reason, message };
+    let wanted = &own.spec["replicas"];
+    let counts =
+        format!("{} of {wanted} consumers have the current template, {} are ready", own.updated, own.ready);
+    if is_rolled_out(own) && own.ready >= own.replicas {
+        return say(true, "ConsumersReady", format!("{counts}."));
+    }
+    match obstacle(world, own) {
+        Some((reason, trouble)) => say(false, reason, format!("{counts}: {trouble}")),
+        None => say(false, UNFINISHED, format!("{counts}.")),
+    }
+}
+
+/// The Deployment's condition Progressing, and the condition Stalled if the deadline is exceeded.
+fn rollout(own: Option<&Deployment>, ready: &Wanted) -> Vec<Result<Wanted, Unlooked>> {
+    let Some(own) = own else { return Vec::new() };
+    let Some(found) = own.progressing.as_ref().filter(|_| is_current(own)) else {
+        return own.progressing.iter().map(|_| Err(PROGRESSING)).collect();
+    };
+    let reason = PROGRESSING_REASONS.split(' ').find(|reason| *reason == &*found.reason);
+    let (status, reason) = (found.status, reason.unwrap_or("OtherReason"));
+    let mut all = vec![Ok(Wanted { type_: PROGRESSING, status, reason, message: found.message.to_string() })];
+    if status == Some(false) && ready.status == Some(false) {
+        all.push(Ok(Wanted { type_: STALLED, status: Some(true), reason, message: ready.message.clone() }));
+    }
+    all
+}
+
+/// The reasons of the Deployment controller.
+const PROGRESSING_REASONS: &str = "NewReplicaSetCreated FoundNewReplicaSet ReplicaSetUpdated NewReplicaSetAvailable \
+     ReplicaSetCreateError ProgressDeadlineExceeded DeploymentPaused DeploymentResumed";
 
 /// Why a pod is not ready, from its status. The text must be stable, although a kubelet alternates between
 /// words for the same failure.
@@ -208,7 +263,7 @@ fn applied(consumer: &PulsarConsumer, apply_state: &ApplyState<'_, Deployment>) 
         (Some((reason, message)), _) => (false, reason, message),
         (None, Some(manager)) => (
             false,
-            "ReplicasManagedElsewhere",
+            MANAGED_ELSEWHERE,
             format!(
                 "{manager} scales Deployment {name}, and spec.replicas ({replicas}) is not applied. Let it scale the \
                  PulsarConsumer instead, then run: kubectl scale deployment {name} --replicas={replicas}"
@@ -276,6 +331,9 @@ pub fn events(before: &PulsarConsumerStatus, after: &PulsarConsumerStatus) -> Ve
     /// Reasons that are temporary, or that another Event reports.
     const QUIET: [&str; 6] =
         ["ConsumersNotReady", "DeploymentMissing", "Refused", "Terminating", "NotObservedYet", "KedaPending"];
+    let is_available = conditions::is_true(&after.conditions, AVAILABLE);
+    let is_of_apply =
+        |reason: &str| condition(after, APPLIED).is_some_and(|applied| applied.reason == reason);
     let mut events: Vec<Event> = Vec::new();
     for now in after.conditions.iter().filter(|now| now.status != "True") {
         let was = condition(before, &now.type_);
@@ -285,10 +343,12 @@ pub fn events(before: &PulsarConsumerStatus, after: &PulsarConsumerStatus) -> Ve
         }
         let (reason, action) = match now.type_.as_str() {
             APPLIED if now.reason == NOT_OWNED => (NOT_OWNED, "Apply"),
-            APPLIED if now.reason == OVERRULED => (OVERRULED, "Apply"),
-            AVAILABLE if now.reason != NOT_OWNED && now.reason != OVERRULED => {
+            APPLIED if now.reason == DRIFTED => (DRIFTED, "Apply"),
+            AVAILABLE if now.reason != NOT_OWNED && now.reason != DRIFTED => {
                 ("ConsumersUnavailable", "Consume")
             }
+            READY if !is_available || now.reason == UNFINISHED || is_of_apply(&now.reason) => continue,
+            READY => ("RolloutBlocked", "Update"),
             BACKLOG_OBSERVED => ("BacklogUnknown", "ObserveBacklog"),
             AUTOSCALING_READY => ("AutoscalingNotReady", "Autoscale"),
             _ => continue,

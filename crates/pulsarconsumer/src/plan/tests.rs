@@ -17,3 +17,4 @@ mod keda;
 mod ownership;
 mod scene;
 mod statuses;
+mod strategy;

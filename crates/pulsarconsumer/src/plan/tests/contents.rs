@@ -36,7 +36,7 @@ fn applies_the_tutorials_deployment_with_only_owned_fields() {
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": {
             "name": "sample-deployment", "namespace": "ns", "labels": labels,
-            "annotations": {"quintet.dev/applied": "v1-ahts4hfs3rttkbns"},
+            "annotations": {"quintet.dev/applied": "v1-ahts4hfs3rttkbns-1"},
             "ownerReferences": [{
                 "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
                 "name": "sample", "uid": "me", "controller": true, "blockOwnerDeletion": true,

@@ -25,9 +25,10 @@ fn changed(parent: &str, member: &str, value: Value) -> Scene {
 #[case::mark_gone("/metadata", "annotations", json!({}))]
 fn repairs_drift(#[case] parent: &str, #[case] member: &str, #[case] value: Value) {
     let plan = changed(parent, member, value).plan(0);
-    // The UID protects another object that has the name meanwhile.
+    // The UID protects another object that has the name meanwhile, and the version a newer Deployment.
     let mut expected = wanted(&consumer());
     expected["metadata"]["uid"] = json!("d");
+    expected["metadata"]["resourceVersion"] = json!("7");
     assert_eq!(applies(&plan), Some((&expected, true)));
 }
 
@@ -196,6 +197,9 @@ fn scaled(replicas: i32) -> impl FnOnce(&mut Value) {
             "fieldsV1": {"f:spec": {"f:replicas": {}}},
         }]);
         raw["spec"]["replicas"] = json!(replicas);
+        for figure in ["replicas", "updatedReplicas", "readyReplicas"] {
+            raw["status"][figure] = json!(replicas);
+        }
     }
 }
 
@@ -216,6 +220,7 @@ fn leaves_replicas_to_an_autoscaler_of_the_deployment() {
             assert_eq!(quiet.again, None);
             let (state, message) = condition(&quiet, "Applied");
             assert_eq!(state, "False ReplicasManagedElsewhere");
+            assert_eq!(condition(&quiet, "Ready").0, "True ConsumersReady");
             assert!(message.starts_with("kube-controller-manager scales Deployment"), "{message}");
         }
     }
@@ -241,4 +246,53 @@ fn repairs_other_fields_beside_an_autoscaler() {
     let (body, _) = applies(&repair).unwrap();
     assert!(body["spec"]["replicas"].is_null());
     assert_eq!(body.pointer(CONTAINER).unwrap()["image"], IMAGE);
+}
+
+#[rstest]
+#[case::another_field(json!({"topic": "other"}), "v1-x-1", None)]
+#[case::replicas(json!({"replicas": 3}), "v1-x-1", Some(3))]
+#[case::both(json!({"topic": "other", "replicas": 3}), "v1-x-1", Some(3))]
+#[case::back_to_one(json!({"replicas": 1}), "v1-x-10", Some(1))]
+#[case::applied_by_an_earlier_build(json!({"replicas": 3}), "v1-x", None)]
+fn only_a_change_of_replicas_overrides_an_autoscaler(
+    #[case] fields: Value,
+    #[case] last: &str,
+    #[case] expected: Option<i64>,
+) {
+    let mut scene = Scene::new(consumer());
+    scene.see(2, |raw| {
+        scaled(5)(raw);
+        raw["metadata"]["annotations"] = json!({"quintet.dev/applied": last});
+    });
+    scene.consumer = with(&fields);
+    let plan = scene.plan(0);
+    let (body, _) = applies(&plan).unwrap();
+    assert_eq!(body["spec"]["replicas"].as_i64(), expected);
+    // A newer Deployment, which another manager may have scaled, would lose replicas that only Quintet owns.
+    assert_eq!(body["metadata"]["resourceVersion"], "7");
+}
+
+#[test]
+fn remembers_the_replicas_if_a_webhook_removes_the_annotation() {
+    let mut scene = Scene::new(consumer());
+    scene.apply(0, 1);
+    scene.see(2, |raw| {
+        scaled(5)(raw);
+        raw["metadata"]["annotations"] = json!({});
+    });
+    assert!(applies(&scene.plan(0)).unwrap().0["spec"]["replicas"].is_null());
+    scene.consumer.spec.replicas = 3;
+    assert_eq!(applies(&scene.plan(0)).unwrap().0["spec"]["replicas"], 3);
+}
+
+#[test]
+fn fewer_pods_that_an_autoscaler_desires_are_enough() {
+    let mut scene = Scene::new(with(&json!({"replicas": 4})));
+    scene.see(1, scaled(2));
+    let quiet = scene.plan(0);
+    assert_eq!(
+        condition(&quiet, "Available"),
+        ("True ConsumersReady".to_owned(), "2 of 2 consumers are ready.")
+    );
+    assert_eq!(condition(&quiet, "Applied").0, "False ReplicasManagedElsewhere");
 }

@@ -144,6 +144,29 @@ fn deletes_its_keda_objects_and_keeps_foreign_ones() {
 }
 
 #[test]
+fn keda_restores_the_replicas_that_it_set_to_zero() {
+    let mut scene = unscaled(&objects());
+    scene.consumer.spec.replicas = 0;
+    scene.see(1, |_| ());
+    let plan = scene.plan(0);
+    let [first, second, third] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    let [Action::MergePatch { body, resource, .. }] = &first[..] else { panic!("{first:?}") };
+    assert_eq!(*resource, SCALED_OBJECTS);
+    assert_eq!(
+        *body,
+        json!({"metadata": {"uid": "d"}, "spec": {"advanced": {"restoreToOriginalReplicaCount": true}}})
+    );
+    for (step, kind) in [(second, "ScaledObject"), (third, "TriggerAuthentication")] {
+        assert!(matches!(&step[..], [Action::Delete { resource, .. }] if resource.kind == kind), "{step:?}");
+    }
+    // After the patch, only the deletions remain.
+    let mut patched = objects();
+    patched[1]["spec"]["advanced"] = json!({"restoreToOriginalReplicaCount": true});
+    scene.world.keda = keda(&patched);
+    assert_eq!(scene.plan(0).steps.len(), 2);
+}
+
+#[test]
 fn retries_a_rejected_deletion_of_a_keda_object() {
     let mut scene = unscaled(&objects()[1..]);
     scene.world.refusals.insert(&SCALED_OBJECTS, "sample-pulsarcrd", refusal(Verb::Delete, "no"));

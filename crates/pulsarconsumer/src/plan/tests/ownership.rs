@@ -21,7 +21,7 @@ fn ignores_a_foreign_deployment(#[case] owners: Value, #[case] words: &str) {
     });
     let plan = scene.pass(0);
     assert_eq!(plan.again, Some(after(60)));
-    for type_ in ["Available", "Applied"] {
+    for type_ in ["Available", "Applied", "Ready"] {
         let (state, message) = condition(&plan, type_);
         assert_eq!(state, "False NotOwned");
         assert!(message.contains(words), "{message}");

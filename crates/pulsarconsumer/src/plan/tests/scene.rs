@@ -58,7 +58,9 @@ pub fn stored(consumer: &PulsarConsumer) -> Value {
     raw["spec"]["template"]["spec"]["restartPolicy"] = json!("Always");
     raw.pointer_mut(CONTAINER).unwrap()["imagePullPolicy"] = json!("Always");
     let replicas = raw["spec"]["replicas"].clone();
-    raw["status"] = json!({"observedGeneration": 1, "replicas": replicas, "readyReplicas": replicas});
+    raw["status"] = json!({
+        "observedGeneration": 1, "replicas": replicas, "updatedReplicas": replicas, "readyReplicas": replicas,
+    });
     raw
 }
 

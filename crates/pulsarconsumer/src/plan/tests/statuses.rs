@@ -11,7 +11,10 @@ fn reports_each_step_until_it_is_ready() {
     for (status, words) in [
         (json!({}), "0 of 1 consumers are ready."),
         (json!({"observedGeneration": 1, "replicas": 1}), "0 of 1 consumers are ready."),
-        (json!({"observedGeneration": 1, "replicas": 1, "readyReplicas": 1}), "1 of 1 consumers are ready."),
+        (
+            json!({"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1}),
+            "1 of 1 consumers are ready.",
+        ),
     ] {
         scene.see(1, |raw| raw["status"] = status);
         let before = scene.consumer.status.clone();
@@ -37,7 +40,7 @@ fn the_status_has_the_deployments_figures() {
         serde_json::to_value(status).unwrap(),
         json!({
             "observedGeneration": 1, "server": "pulsar://localhost:6650", "topic": "my-topic",
-            "subscription": "first-subscription", "replicas": 3, "readyReplicas": 2,
+            "subscription": "first-subscription", "replicas": 3, "updatedReplicas": 3, "readyReplicas": 2,
             "selector": "pulsarcrd=sample-pulsarcrd",
             "applied": [{"kind": "Deployment", "uid": "d", "generation": 1}],
         })
@@ -113,6 +116,78 @@ fn reports_why_a_consumer_is_not_ready(#[case] status: Value, #[case] reason: &s
     assert_eq!(plan.events.len(), usize::from(reason != "ConsumersNotReady"));
 }
 
+/// A Deployment of 2 pods whose new template has no ready pod yet.
+fn rolling(pod: &Value, progressing: &Value) -> Scene {
+    let mut scene = Scene::settled(with(&json!({"replicas": 2})));
+    scene.see(1, |raw| {
+        raw["status"] = json!({
+            "observedGeneration": 1, "replicas": 3, "updatedReplicas": 1, "readyReplicas": 2,
+            "conditions": [progressing],
+        });
+    });
+    scene.see_pod(pod);
+    scene
+}
+
+#[rstest]
+#[case::starting(waiting("ContainerCreating"), "ReplicaSetUpdated", "RolloutUnfinished", &[])]
+#[case::bad_image(waiting("ImagePullBackOff"), "ReplicaSetUpdated", "ImagePullFailed", &["RolloutBlocked"])]
+#[case::too_late(waiting("ContainerCreating"), "ProgressDeadlineExceeded", "DeploymentTrouble", &["RolloutBlocked"])]
+#[case::bad_image_too_late(waiting("ErrImagePull"), "ProgressDeadlineExceeded", "ImagePullFailed",
+    &["RolloutBlocked"])]
+#[case::of_a_newer_kubernetes(waiting("ContainerCreating"), "News", "RolloutUnfinished", &[])]
+fn reports_an_unfinished_rollout(
+    #[case] pod: Value,
+    #[case] reason: &str,
+    #[case] ready: &str,
+    #[case] events: &[&str],
+) {
+    let is_late = reason == "ProgressDeadlineExceeded";
+    let status = if is_late { "False" } else { "True" };
+    let mut scene = rolling(
+        &pod,
+        &json!({"type": "Progressing", "status": status, "reason": reason, "message": "so far"}),
+    );
+    let plan = scene.pass(0);
+    let (state, message) = condition(&plan, "Ready");
+    assert_eq!(state, format!("False {ready}"));
+    assert!(message.starts_with("1 of 2 consumers have the current template, 2 are ready"), "{message}");
+    let (state, message) = condition(&plan, "Available");
+    assert_eq!(state, "True ConsumersReady");
+    let words = "2 of 2 consumers are ready, 1 of 2 have the current template";
+    assert_eq!(message, if is_late { format!("{words}: so far") } else { format!("{words}.") });
+    let expected = if reason == "News" { "OtherReason" } else { reason };
+    assert_eq!(condition(&plan, "Progressing"), (format!("{status} {expected}"), "so far"));
+    let status = plan.status.as_ref().unwrap();
+    assert_eq!(status.updated_replicas, Some(1));
+    assert_eq!(status.conditions.iter().any(|one| one.type_ == "Stalled" && one.status == "True"), is_late);
+    assert_eq!(plan.events.iter().map(|event| event.reason).collect::<Vec<_>>(), events);
+    assert!(scene.plan(0).events.is_empty());
+}
+
+#[rstest]
+#[case::complete(json!({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2}), "True ConsumersReady")]
+#[case::old_pods(json!({"observedGeneration": 1, "replicas": 3, "updatedReplicas": 2, "readyReplicas": 3}), "False RolloutUnfinished")]
+#[case::too_few(json!({"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1}), "False RolloutUnfinished")]
+#[case::not_ready(json!({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 1}), "False RolloutUnfinished")]
+#[case::not_observed(json!({"observedGeneration": 0, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2}), "False RolloutUnfinished")]
+fn ready_means_that_the_rollout_is_complete(#[case] status: Value, #[case] state: &str) {
+    let mut scene = Scene::settled(with(&json!({"replicas": 2})));
+    scene.see(1, |raw| raw["status"] = status);
+    assert_eq!(condition(&scene.plan(0), "Ready").0, state);
+}
+
+#[test]
+fn keeps_progressing_until_the_new_spec_is_observed() {
+    let progressing = |message: &str| json!({"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated", "message": message});
+    let mut scene = rolling(&waiting("ContainerCreating"), &progressing("before"));
+    scene.pass(0);
+    scene.see(1, |raw| {
+        raw["status"] = json!({"observedGeneration": 0, "conditions": [progressing("after")]});
+    });
+    assert_eq!(condition(&scene.plan(0), "Progressing").1, "before");
+}
+
 #[test]
 fn keeps_the_message_of_a_crash_loop() {
     let ended = |words: &str| json!({"terminated": {"exitCode": 1, "reason": "Error", "message": words}});
@@ -157,7 +232,7 @@ fn reports_the_backlog_and_writes_nothing_after_a_restart() {
     // Without adminURL the figures are removed.
     scene.consumer.spec.admin_url = None;
     let fourth = scene.plan(0).status.unwrap();
-    assert_eq!((fourth.backlog, fourth.consumers, fourth.conditions.len()), (None, None, 2));
+    assert_eq!((fourth.backlog, fourth.consumers, fourth.conditions.len()), (None, None, 3));
 }
 
 #[rstest]

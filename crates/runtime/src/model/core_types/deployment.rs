@@ -19,25 +19,52 @@ pub struct Deployment {
     pub observed_generation: i64,
     /// The number of pods of any template.
     pub replicas: i32,
+    /// The number of pods of the current template.
+    pub updated: i32,
     /// The number of ready pods.
     pub ready: i32,
     /// The Deployment controller's message if pods cannot be created or do not become available.
     pub trouble: Option<Box<str>>,
+    /// The condition Progressing; None if the Deployment controller has not set it.
+    pub progressing: Option<Progressing>,
     /// The field manager that owns `spec.replicas` through the scale subresource, as an autoscaler does.
     pub scaled_by: Option<Box<str>>,
+}
+
+/// A Deployment's condition Progressing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progressing {
+    /// The status; None for Unknown.
+    pub status: Option<bool>,
+    /// The reason.
+    pub reason: Box<str>,
+    /// The message.
+    pub message: Box<str>,
 }
 
 impl Object for Deployment {
     crate::identified_by_meta!();
 
     fn same(&self, other: &Self) -> bool {
-        let Self { meta, spec, observed_generation, replicas, ready, trouble, scaled_by } = self;
+        let Self {
+            meta,
+            spec,
+            observed_generation,
+            replicas,
+            updated,
+            ready,
+            trouble,
+            progressing,
+            scaled_by,
+        } = self;
         meta.same(&other.meta)
             && *spec == other.spec
             && *observed_generation == other.observed_generation
             && *replicas == other.replicas
+            && *updated == other.updated
             && *ready == other.ready
             && *trouble == other.trouble
+            && *progressing == other.progressing
             && *scaled_by == other.scaled_by
     }
 }
@@ -86,6 +113,7 @@ struct WireSpecFields {
 struct WireDeploymentStatus {
     observed_generation: i64,
     replicas: i32,
+    updated_replicas: i32,
     ready_replicas: i32,
     conditions: Vec<WireCondition>,
 }
@@ -94,6 +122,16 @@ impl From<WireDeployment> for Deployment {
     fn from(wire: WireDeployment) -> Self {
         let mut meta = Meta::from(wire.metadata.meta);
         meta.annotations = meta.annotations.only(is_read);
+        let mut conditions = wire.status.conditions.iter();
+        let progressing = conditions.find(|one| &*one.type_ == "Progressing").map(|one| Progressing {
+            status: match &*one.status {
+                "True" => Some(true),
+                "False" => Some(false),
+                _ => None,
+            },
+            reason: one.reason.clone().unwrap_or_default(),
+            message: one.message.clone().unwrap_or_default(),
+        });
         let trouble = wire.status.conditions.into_iter().find_map(|condition| {
             match (&*condition.type_, &*condition.status) {
                 ("ReplicaFailure", "True") | ("Progressing", "False") => condition.message,
@@ -108,8 +146,10 @@ impl From<WireDeployment> for Deployment {
             spec: wire.spec,
             observed_generation: wire.status.observed_generation,
             replicas: wire.status.replicas,
+            updated: wire.status.updated_replicas,
             ready: wire.status.ready_replicas,
             trouble,
+            progressing,
             scaled_by,
         }
     }
