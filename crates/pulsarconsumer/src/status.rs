@@ -12,7 +12,7 @@ use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::told;
 use crate::deployment::{NAME_LABEL, deployment_name, is_current, is_rolled_out, label_value};
 use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
-use crate::managed_object::{ApplyState, NOT_OWNED, DRIFTED};
+use crate::managed_object::{ApplyState, DRIFTED, NOT_OWNED};
 use crate::observe::World;
 use crate::plan::{Scaling, is_about};
 
