@@ -273,7 +273,7 @@ fn only_a_change_of_replicas_overrides_an_autoscaler(
 }
 
 #[test]
-fn remembers_the_replicas_if_a_webhook_removes_the_annotation() {
+fn keeps_the_replicas_if_a_webhook_removes_the_annotation() {
     let mut scene = Scene::new(consumer());
     scene.apply(0, 1);
     scene.see(2, |raw| {
