@@ -366,7 +366,7 @@ struct Plugin {
     command: Option<Command>,
 }
 
-/// A subcommand of `quintet` that runs instead of the manager. The docs of its arguments are its help.
+/// A subcommand of `quintet` that runs instead of the manager.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Explain(explain::Args),
