@@ -19,7 +19,7 @@ use crate::logs::Log;
 use crate::parse::parse_duration;
 use crate::{check, explain, uninstall};
 
-/// The file name under which kubectl finds the program as its plugin.
+/// The program's file name when kubectl runs the program as a plugin.
 const PLUGIN: &str = "kubectl-quintet";
 
 /// The Quintet operator: the controllers of all its kinds in one process.
@@ -64,7 +64,7 @@ pub struct Args {
     )]
     watch_namespace: Vec<String>,
 
-    /// Write only while this manager holds the Lease, so that several managers can run.
+    /// Elect a leader, so that several managers can run: a manager writes only while it holds the Lease.
     #[arg(
         long,
         alias = "enable-leader-election",
@@ -111,7 +111,7 @@ pub struct Args {
     )]
     pub leader_elect_lease_duration: Duration,
 
-    /// The leader stops writing this long after its last successful renewal of the Lease.
+    /// If the leader cannot renew the Lease, the leader stops writing this long after the last successful renewal.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_RENEW_DEADLINE",
@@ -178,8 +178,8 @@ pub struct Args {
     )]
     pub metrics_cert_dir: Option<PathBuf>,
 
-    /// Loopback address at which the manager serves the debug pages, or 0 for none. With --metrics-secure, the manager
-    /// also serves each debug page at --metrics-bind-address, to clients that are authorized for the page's path.
+    /// Loopback address of the debug pages, or 0 to serve no debug pages. With --metrics-secure, the manager also
+    /// serves the debug pages at --metrics-bind-address. Clients must be authorized for the path of the page.
     #[arg(
         long,
         env = "QUINTET_DEBUG_BIND_ADDRESS",
@@ -221,9 +221,9 @@ pub struct Args {
     )]
     pub pulsar_consumer_health_port: u16,
 
-    /// Keys of taints that announce the deletion of a node, separated by commas. The manager always knows the taints of
-    /// cluster-autoscaler and Karpenter. If a Ready node has a taint that announces its deletion, DaemonJobs do not
-    /// count the loss or deletion of the node as a failure.
+    /// Keys of taints that announce the deletion of a node, separated by commas. The manager recognizes the taints
+    /// of cluster-autoscaler and Karpenter even without this flag. If a Ready node has a taint that announces its
+    /// deletion, DaemonJobs do not count the loss or deletion of the node as a failure.
     #[arg(
         long,
         env = "QUINTET_DAEMON_JOB_DELETION_TAINTS",
@@ -329,7 +329,7 @@ fn parse_pick(text: &str) -> Result<Pick, String> {
     })
 }
 
-/// For clap: a loopback address, or 0.
+/// Parses a loopback address, or 0, for clap.
 fn parse_own_address(text: &str) -> Result<String, String> {
     let is_own = text.parse::<SocketAddr>().is_ok_and(|address| address.ip().to_canonical().is_loopback());
     if text == "0" || is_own {
@@ -341,7 +341,7 @@ fn parse_own_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// For clap: a namespace. Charts pass an empty value for none.
+/// Parses a namespace for clap. Charts pass an empty value if no namespace is set.
 fn parse_namespace(text: &str) -> Result<String, String> {
     if text.is_empty() { Ok(String::new()) } else { parse_name(text) }
 }
@@ -442,7 +442,7 @@ mod tests {
         error.to_string()
     }
 
-    /// The chart's `extraArgs` come after its own.
+    /// The chart passes `extraArgs` after the chart's other arguments.
     #[test]
     fn the_last_value_of_a_repeated_flag_wins() {
         let args = manager(
@@ -472,7 +472,7 @@ mod tests {
         assert!(refusal.contains("is not a taint key"), "{refusal}");
     }
 
-    /// Words of a command line: real flags with odd values.
+    /// A word of a command line: a real flag, an odd value, or both.
     fn word() -> impl Strategy<Value = String> {
         let flags: Vec<String> = Args::command()
             .get_arguments()
