@@ -157,7 +157,7 @@ impl Placement {
         }
     }
 
-    /// The eligibility on a node. A cordon does not count, because added tolerations cover its taint. The
+    /// Whether a pod may run on a node. A cordon does not count, because added tolerations cover its taint. The
     /// deletion of the node does not count here either.
     pub fn eligibility(&self, node: &Node) -> Eligibility {
         let named = self.node_name.as_deref().is_none_or(|name| name == &*node.meta.name);

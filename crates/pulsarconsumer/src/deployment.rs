@@ -117,8 +117,15 @@ fn strategy(spec: &PulsarConsumerSpec, own: Option<&Deployment>) -> Value {
 /// Recreate, a pod of the current template shows that all older pods are gone. A Deployment with 0 pods shows
 /// nothing.
 fn may_have_other_types(own: &Deployment, wanted: SubscriptionType) -> bool {
-    let replaces = own.spec["strategy"]["type"] == "Recreate" && (own.replicas == 0 || !is_rolled_out(own));
-    replaces || json!(wanted) != subscription_type(own)
+    let is_replaced = is_current(own) && own.updated > 0 && own.updated == own.replicas;
+    own.spec["strategy"]["type"] == "Recreate" && !is_replaced || json!(wanted) != subscription_type(own)
+}
+
+/// Whether a change of the template with Recreate must wait for the Deployment controller: it scales down the
+/// ReplicaSets of an unfinished rollout only if it sees Recreate before it sees other replicas.
+pub fn must_settle(own: &Deployment, wanted: &Value) -> bool {
+    wanted["spec"]["strategy"]["type"] == "Recreate"
+        && if own.spec["strategy"]["type"] == "Recreate" { !is_current(own) } else { !is_rolled_out(own) }
 }
 
 /// The subscription type of a Deployment's template.

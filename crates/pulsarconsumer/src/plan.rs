@@ -8,7 +8,7 @@ use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::{Value, json};
 
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
-use crate::deployment::{deployment, deployment_name};
+use crate::deployment::{deployment, deployment_name, must_settle};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, is_partitioned, scaled_object, scaled_object_name,
     trigger_authentication, trigger_authentication_name,
@@ -34,6 +34,7 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     let own = world.deployment.as_deref().filter(|found| is_of(*found, &key));
     let body = deployment(consumer, &world.image, own);
     let patch = own.and_then(|own| preparing_patch(own, &body));
+    let must_settle = own.is_some_and(|own| must_settle(own, &body));
     let target = Target {
         resource: DEPLOYMENTS,
         owner: &key,
@@ -47,13 +48,14 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     let mut scaling = scaling(consumer, world, past, now);
     plan.again = apply_state.requeue_at(now).into_iter().chain(scaling.requeue_at(now)).min();
     let due = apply_state.take_due();
+    let is_waiting = must_settle && !due.is_empty();
     plan.steps.extend(patch.filter(|_| !due.is_empty()).map(|patch| vec![patch]));
-    plan.steps.extend(due);
+    plan.steps.extend(due.into_iter().filter(|_| !is_waiting));
     plan.steps.extend(scaling.steps());
     plan.steps.extend(leftovers(consumer, world));
     // The status does not wait for a rejected deletion, which an Event reports.
     plan.withhold(&world.refusals, now);
-    if !plan.steps.is_empty() {
+    if is_waiting || !plan.steps.is_empty() {
         // The next reconcile writes the status, when the result is known.
         plan.requeue_at(in_future(now, FOLLOW_UP));
         return plan;
@@ -201,7 +203,7 @@ fn restoring_patch(own: &KedaObject) -> Option<Action<PulsarConsumerStatus, Atte
     let (namespace, name) = (own.meta.namespace.clone(), own.meta.name.clone());
     let body = json!({ "metadata": { "uid": own.meta.uid }, "spec": { "advanced": advanced } });
     let patch = Action::MergePatch { resource: SCALED_OBJECTS, namespace, name, body };
-    (own.spec["advanced"] != advanced).then_some(patch)
+    (own.spec["advanced"]["restoreToOriginalReplicaCount"] != true).then_some(patch)
 }
 
 /// Whether a status describes the current topic and subscription.

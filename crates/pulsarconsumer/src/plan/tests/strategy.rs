@@ -1,6 +1,7 @@
 //! The strategy of rollouts: pods of two subscription types must never wait for each other.
 
 use super::*;
+use std::collections::BTreeMap;
 
 /// The strategy of the next apply, or of the Deployment if none is due.
 fn strategy(scene: &Scene) -> String {
@@ -42,7 +43,7 @@ fn changes_without_another_type_roll(#[case] fields: Value, #[case] expected: &s
 #[case::rolled_out(2, json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2}), "RollingUpdate")]
 #[case::old_pods(2, json!({"observedGeneration": 2, "replicas": 2}), "Recreate")]
 #[case::terminating_pods(2, json!({"observedGeneration": 2}), "Recreate")]
-#[case::too_few(2, json!({"observedGeneration": 2, "replicas": 1, "updatedReplicas": 1}), "Recreate")]
+#[case::too_few(2, json!({"observedGeneration": 2, "replicas": 1, "updatedReplicas": 1}), "RollingUpdate")]
 #[case::stale_figures(2, json!({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2}), "Recreate")]
 #[case::zero(0, json!({"observedGeneration": 2}), "Recreate")]
 fn recreate_stays_until_the_new_pods_exist(
@@ -76,6 +77,8 @@ struct Cluster {
     /// The versions of the Deployment, the current one last.
     versions: Vec<Value>,
     pods: Vec<Pod>,
+    /// The replicas that each ReplicaSet is annotated with, by the template.
+    desired: BTreeMap<String, usize>,
 }
 
 impl Cluster {
@@ -125,15 +128,32 @@ impl Cluster {
     /// One step of the Deployment controller, with the rules of Kubernetes.
     fn roll(&mut self) {
         let spec = self.now()["spec"].clone();
-        let template = &spec["template"];
+        let mut template = &spec["template"];
         let replicas = usize::try_from(spec["replicas"].as_u64().unwrap()).unwrap();
-        let is_new = |pod: &Pod| pod.template == *template;
         let recreate = spec["strategy"]["type"] == "Recreate";
+        let active: BTreeMap<String, Value> = self
+            .pods
+            .iter()
+            .filter(|pod| !pod.terminating)
+            .map(|pod| (pod.template.to_string(), pod.template.clone()))
+            .collect();
+        let is_scaled = active.keys().any(|set| self.desired[set] != replicas);
+        let is_one = active.len() == 1;
+        if is_scaled && !is_one && recreate {
+            // `sync` in the Deployment controller only scales then, and scales nothing for Recreate.
+            return;
+        }
+        if let (true, true, Some(only)) = (is_scaled, is_one, active.values().next()) {
+            template = only;
+        }
+        self.desired.extend(active.keys().map(|set| (set.clone(), replicas)));
+        self.desired.insert(template.to_string(), replicas);
+        let is_new = |pod: &Pod| pod.template == *template;
         let new = self.pods.iter().filter(|pod| is_new(pod) && !pod.terminating).count();
         let has_old = self.pods.iter().any(|pod| !is_new(pod));
         // A broker rejects a pod while pods of another type are connected.
         let is_ready = self.pods.iter().all(|pod| type_of(&pod.template) == type_of(template));
-        if has_old && (recreate || is_ready && new >= replicas) {
+        if has_old && !is_scaled && (recreate || is_ready && new >= replicas) {
             for pod in self.pods.iter_mut().filter(|pod| !is_new(pod)) {
                 pod.terminating = true;
             }
@@ -182,6 +202,35 @@ fn reconcile(scene: &mut Scene, cluster: &mut Cluster, version: usize, second: i
         let generation = cluster.now()["metadata"]["generation"].as_i64().unwrap();
         scene.answer(&plan, generation);
     }
+}
+
+/// With several ReplicaSets, a Deployment controller that sees other replicas does nothing for Recreate.
+#[test]
+fn other_replicas_do_not_block_another_type_during_a_rollout() {
+    let (mut scene, mut cluster) = (Scene::new(with(&json!({"replicas": 3}))), Cluster::default());
+    let settle = |scene: &mut Scene, cluster: &mut Cluster, steps: std::ops::Range<i64>| {
+        for step in steps {
+            let last = cluster.versions.len().saturating_sub(1);
+            reconcile(scene, cluster, last, step * 10_000);
+            cluster.roll();
+            cluster.pods.retain(|pod| !pod.terminating);
+            cluster.report();
+            cluster.check();
+        }
+    };
+    settle(&mut scene, &mut cluster, 0..20);
+    for fields in [
+        json!({"replicas": 3, "image": "broken"}),
+        json!({"replicas": 1, "image": "broken", "subscriptionType": "Failover"}),
+    ] {
+        let status = scene.consumer.status.take();
+        scene.consumer = with(&fields);
+        scene.consumer.status = status;
+        settle(&mut scene, &mut cluster, 20..22);
+    }
+    settle(&mut scene, &mut cluster, 22..60);
+    assert_eq!(cluster.pods.len(), 1);
+    assert_eq!(type_of(&cluster.pods[0].template), "Failover");
 }
 
 #[test]
