@@ -486,9 +486,9 @@ pub struct PulsarConsumerStatus {
     /// Available is True if the desired number of pods is ready. Applied is True if the Deployment matches the
     /// spec. Ready is True if exactly the desired pods exist, have the current template and are ready.
     /// Progressing is the Deployment's condition. Stalled is True if a rollout exceeds the Deployment's deadline,
-    /// and absent otherwise. BacklogObserved, which needs adminURL, is True if the backlog is known. AutoscalingReady, which needs
-    /// autoscaling, is True if KEDA scales the PulsarConsumer. The reason and message of a condition that is
-    /// False name the obstacle.
+    /// and absent otherwise. BacklogObserved, which needs adminURL, is True if the backlog is known.
+    /// AutoscalingReady, which needs autoscaling, is True if KEDA scales the PulsarConsumer. The reason and
+    /// message of a condition that is False name the obstacle.
     // Conditions of another operator may lack fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient")]
     pub conditions: Vec<Condition>,
