@@ -111,7 +111,7 @@ pub struct Args {
     )]
     pub leader_elect_lease_duration: Duration,
 
-    /// If the leader cannot renew the Lease, the leader stops writing this long after the last successful renewal.
+    /// If the leader cannot renew the Lease, the leader writes nothing after this time since its last renewal.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_RENEW_DEADLINE",
@@ -179,7 +179,7 @@ pub struct Args {
     pub metrics_cert_dir: Option<PathBuf>,
 
     /// Loopback address of the debug pages, or 0 to serve no debug pages. With --metrics-secure, the manager also
-    /// serves the debug pages at --metrics-bind-address. Clients must be authorized for the path of the page.
+    /// serves the debug pages at --metrics-bind-address. Clients must be authorized for the path, such as /debug/controllers.
     #[arg(
         long,
         env = "QUINTET_DEBUG_BIND_ADDRESS",
