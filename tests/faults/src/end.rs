@@ -64,6 +64,10 @@ pub fn without_history(state: &State) -> Vec<String> {
                             status.remove(*field);
                         }
                     }
+                    // Without pods, Recreate stays after a change of the subscription type.
+                    if kind == "deployments" && object["spec"]["replicas"] == 0 {
+                        object["spec"]["strategy"] = Value::Null;
+                    }
                     Some(whole(kind, &object))
                 }
             }
