@@ -287,7 +287,7 @@ fn runs_on_recreated_nodes_and_drops_deleted_ones() {
 /// A pod for a replaced machine that starts on the new machine counts for the new one. The start is scripted.
 #[test]
 fn counts_a_run_for_the_machine_that_ran_it() {
-    let arena = TestEnv::new("dl-anew");
+    let arena = TestEnv::new("dl-again");
     let node = arena.node("a");
     let manager = arena.manager("daemonjob");
     let mut job = daemonjob(&arena, "early", &json!({}));

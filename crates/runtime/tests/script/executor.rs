@@ -32,6 +32,15 @@ async fn carry(executor: &Executor, step: Vec<Action<Value>>) -> Result<Executio
     execution.failure.take().map_or(Ok(execution), Err)
 }
 
+/// A running informer whose cache shows a pod, and its task.
+async fn informer_with(name: &str) -> (Informer<Pod>, tokio::task::JoinHandle<()>) {
+    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
+    let (client, _) = scripted(&[(200, event("ADDED", &pod(name, 1)) + &bookmark(5, true))]);
+    let task = tokio::spawn(informer.clone().run(client, Link::default()));
+    sleep(Duration::from_secs(1)).await;
+    (informer, task)
+}
+
 #[tokio::test(start_paused = true)]
 async fn drops_a_plan_for_an_object_that_has_changed() {
     let (executor, asked) = executor(&[]);
@@ -44,10 +53,7 @@ async fn drops_a_plan_for_an_object_that_has_changed() {
 #[tokio::test(start_paused = true)]
 async fn looks_up_a_deletion_without_an_answer() {
     // The cache shows a pod that is already deleted in the API server.
-    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
-    let (client, _) = scripted(&[(200, event("ADDED", &pod("a", 1)) + &bookmark(5, true))]);
-    let task = tokio::spawn(informer.clone().run(client, Link::default()));
-    sleep(Duration::from_secs(1)).await;
+    let (informer, task) = informer_with("a").await;
     let caches = informer.tracked();
     let (executor, _) = executor(&[failure(504, "Timeout", "later"), failure(404, "NotFound", "gone")]);
     let delete = Action::<Value>::Delete {
@@ -66,10 +72,7 @@ async fn looks_up_a_deletion_without_an_answer() {
 /// A status write to a replaced or deleted object is the first sign of a stale cache.
 #[tokio::test(start_paused = true)]
 async fn waits_for_the_cache_after_a_stale_status_write() {
-    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
-    let (client, _) = scripted(&[(200, event("ADDED", &pod("owner", 1)) + &bookmark(5, true))]);
-    let task = tokio::spawn(informer.clone().run(client, Link::default()));
-    sleep(Duration::from_secs(1)).await;
+    let (informer, task) = informer_with("owner").await;
     let caches = informer.tracked();
     let stale = failure(409, "Conflict", "the UID is another one");
     for (found, shown) in [
