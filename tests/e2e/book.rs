@@ -11,20 +11,20 @@ pub(crate) fn book(name: &str) -> Value {
 
 #[test]
 fn accepts_and_rejects_the_tutorials_books() {
-    let arena = TestEnv::new("book");
-    let _manager = arena.manager("book");
-    arena.apply_sample("book/david-copperfield.yaml").unwrap();
-    let book = arena
-        .wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    let env = TestEnv::new("book");
+    let _manager = env.manager("book");
+    env.apply_sample("book/david-copperfield.yaml").unwrap();
+    let book =
+        env.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
     assert_eq!(book["status"]["observedGeneration"], 1);
-    let row = arena.kubectl(&["get", "book", "david-copperfield", "--no-headers"]).unwrap();
+    let row = env.kubectl(&["get", "book", "david-copperfield", "--no-headers"]).unwrap();
     assert!(row.contains("David Copperfield") && row.contains("Dickens") && row.contains("True"), "{row}");
 
-    let text = arena.apply_sample("book/moby-dick.yaml").unwrap_err();
+    let text = env.apply_sample("book/moby-dick.yaml").unwrap_err();
     assert!(text.contains("spec.author: Required value"), "{text}");
     assert!(text.contains("spec.title: Required value"), "{text}");
     assert_eq!(text.matches("spec.").count(), 2, "two reasons: {text}");
-    assert!(arena.get("book", "moby-dick").is_none());
+    assert!(env.get("book", "moby-dick").is_none());
 
     let book = |author: Value, title: Value| {
         json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book",
@@ -44,39 +44,38 @@ fn accepts_and_rejects_the_tutorials_books() {
         ),
         (json!("x".repeat(1_025)), json!("x"), vec!["spec.author: Too long: may not be more than 1024"]),
     ] {
-        let text = arena.apply(&book(author, title)).unwrap_err();
+        let text = env.apply(&book(author, title)).unwrap_err();
         for sentence in sentences {
             assert!(text.contains(sentence), "{sentence}: {text}");
         }
     }
     // Unknown fields stay, and any script is a valid text.
-    arena.apply(&book(json!("\u{1f409}"), json!("\u{5d0}\u{5d1}"))).unwrap();
-    let odd = arena.wait_for("book", "odd", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    env.apply(&book(json!("\u{1f409}"), json!("\u{5d0}\u{5d1}"))).unwrap();
+    let odd = env.wait_for("book", "odd", "it is Ready", |book| condition(book, "Ready").0 == "True");
     assert_eq!(odd["spec"]["shelf"], 3);
-    arena.kubectl(&["delete", "book", "odd", "--timeout=30s"]).unwrap();
+    env.kubectl(&["delete", "book", "odd", "--timeout=30s"]).unwrap();
 
     for selector in ["spec.author=Dickens", "spec.title=David Copperfield"] {
-        let found = arena.kubectl(&["get", "books", "--field-selector", selector, "-o", "name"]).unwrap();
+        let found = env.kubectl(&["get", "books", "--field-selector", selector, "-o", "name"]).unwrap();
         assert_eq!(found.trim(), "book.christianb93.github.com/david-copperfield", "{selector}");
     }
     let found =
-        arena.kubectl(&["get", "books", "--field-selector", "spec.author=Melville", "-o", "name"]).unwrap();
+        env.kubectl(&["get", "books", "--field-selector", "spec.author=Melville", "-o", "name"]).unwrap();
     assert!(found.is_empty(), "{found}");
 
     // One status write for each generation.
-    assert_eq!(arena.writes_when(2), vec!["patch books/status 200"; 2], "one for each Book");
-    arena
-        .kubectl(&[
-            "patch",
-            "book",
-            "david-copperfield",
-            "--type=merge",
-            "-p",
-            r#"{"spec":{"title":"D. C."}}"#,
-        ])
-        .unwrap();
-    arena.wait_for("book", "david-copperfield", "the status observes the new generation", |book| {
+    assert_eq!(env.writes_when(2), vec!["patch books/status 200"; 2], "one for each Book");
+    env.kubectl(&[
+        "patch",
+        "book",
+        "david-copperfield",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"title":"D. C."}}"#,
+    ])
+    .unwrap();
+    env.wait_for("book", "david-copperfield", "the status observes the new generation", |book| {
         book["status"]["observedGeneration"] == 2
     });
-    assert_eq!(arena.writes_when(3).len(), 3);
+    assert_eq!(env.writes_when(3).len(), 3);
 }

@@ -116,11 +116,11 @@ fn serves_some_namespaces_with_rights_in_only_these() {
 
 #[test]
 fn secure_metrics_allow_only_the_readers_in_the_values() {
-    let arena = TestEnv::new("ch-secure");
-    let (kube, name) = (arena.kube(), arena.namespace());
+    let env = TestEnv::new("ch-secure");
+    let (kube, name) = (env.kube(), env.namespace());
     let token = |account: &str| {
-        arena.kubectl(&["create", "serviceaccount", account]).unwrap();
-        arena.kubectl(&["create", "token", account]).unwrap().trim().to_owned()
+        env.kubectl(&["create", "serviceaccount", account]).unwrap();
+        env.kubectl(&["create", "token", account]).unwrap().trim().to_owned()
     };
     let (reader, other) = (token("prometheus"), token("other"));
     // ClusterRoles are cluster-scoped, so each test needs its own name.
@@ -144,7 +144,7 @@ fn secure_metrics_allow_only_the_readers_in_the_values() {
     };
     assert!(options.args.contains(&"--metrics-secure".to_owned()), "{:?}", options.args);
     let manager = Manager::start(kube, &options).unwrap();
-    let ask = |token: Option<&str>| get(&arena, manager.metrics_port(), "/metrics", token, None);
+    let ask = |token: Option<&str>| get(&env, manager.metrics_port(), "/metrics", token, None);
     // Rights take effect a moment after they are granted.
     let metrics = answered(|| ask(Some(&reader)));
     assert!(metrics.contains("quintet_build_info{"), "{metrics}");

@@ -12,8 +12,8 @@ use serde_json::json;
 use tokio::runtime::Builder;
 
 /// A client of the cluster's administrator that does not retry.
-pub(crate) async fn client(arena: &TestEnv) -> Client {
-    let kubeconfig = Kubeconfig::read_from(arena.cluster().kubeconfig()).unwrap();
+pub(crate) async fn client(env: &TestEnv) -> Client {
+    let kubeconfig = Kubeconfig::read_from(env.cluster().kubeconfig()).unwrap();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
     config.default_retry = false;
     Client::try_from(config).unwrap()
@@ -21,10 +21,10 @@ pub(crate) async fn client(arena: &TestEnv) -> Client {
 
 #[test]
 fn fake_api_server_answers_as_the_real_one() {
-    let arena = TestEnv::new("conformance");
-    let namespace = arena.namespace().to_owned();
+    let env = TestEnv::new("conformance");
+    let namespace = env.namespace().to_owned();
     let real = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let client = client(&arena).await;
+        let client = client(&env).await;
         // A busy machine may be silent for some seconds.
         conformance::answers(&client, &namespace, Duration::from_secs(8)).await
     });

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use crate::daemonjob_ledger::word;
 
-pub(crate) fn daemonjob(arena: &TestEnv, name: &str, spec: &Value) -> Value {
+pub(crate) fn daemonjob(env: &TestEnv, name: &str, spec: &Value) -> Value {
     let mut job = json!({
         "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
         "metadata": { "name": name },
         "spec": { "template": { "spec": {
             "containers": [{ "name": "c", "image": "busybox", "command": ["true"] }],
-            "nodeSelector": { "arena": arena.namespace() },
+            "nodeSelector": { "env": env.namespace() },
         } } },
     });
     for (key, value) in spec.as_object().into_iter().flatten() {
@@ -24,9 +24,9 @@ pub(crate) fn daemonjob(arena: &TestEnv, name: &str, spec: &Value) -> Value {
 }
 
 /// The number of existing pods of a DaemonJob, by node.
-pub(crate) fn pods_by_node(arena: &TestEnv, name: &str) -> BTreeMap<String, usize> {
+pub(crate) fn pods_by_node(env: &TestEnv, name: &str) -> BTreeMap<String, usize> {
     let mut pods = BTreeMap::new();
-    for pod in arena.list("pods", &format!("daemonjob={name}")) {
+    for pod in env.list("pods", &format!("daemonjob={name}")) {
         let node = pod["metadata"]["annotations"]["dj.dysproz.io/node-name"].as_str().unwrap_or_default();
         *pods.entry(node.to_owned()).or_insert(0) += 1;
     }
@@ -39,160 +39,157 @@ pub(crate) fn is_complete(job: &Value) -> bool {
 
 #[test]
 fn runs_once_on_every_node_and_on_late_nodes() {
-    let arena = TestEnv::new("dj-once");
-    let nodes: Vec<String> = ["a", "b", "c"].iter().map(|name| arena.node(name)).collect();
-    let _manager = arena.manager("daemonjob");
-    arena.apply(&daemonjob(&arena, "once", &json!({}))).unwrap();
-    arena.kubectl(&["wait", "--for=condition=Complete", "daemonjob/once", "--timeout=90s"]).unwrap();
-    let job = arena.get("daemonjob", "once").unwrap();
+    let env = TestEnv::new("dj-once");
+    let nodes: Vec<String> = ["a", "b", "c"].iter().map(|name| env.node(name)).collect();
+    let _manager = env.manager("daemonjob");
+    env.apply(&daemonjob(&env, "once", &json!({}))).unwrap();
+    env.kubectl(&["wait", "--for=condition=Complete", "daemonjob/once", "--timeout=90s"]).unwrap();
+    let job = env.get("daemonjob", "once").unwrap();
     assert_eq!(job["status"]["succeeded"], 3, "{job:#}");
     assert_eq!(job["status"]["desired"], 3);
-    let ran = pods_by_node(&arena, "once");
+    let ran = pods_by_node(&env, "once");
     assert_eq!(ran, nodes.iter().map(|node| (node.clone(), 1)).collect());
-    for pod in arena.list("pods", "daemonjob=once") {
+    for pod in env.list("pods", "daemonjob=once") {
         // The scheduler bound the pod to the node of its annotation.
         assert_eq!(pod["spec"]["nodeName"], pod["metadata"]["annotations"]["dj.dysproz.io/node-name"]);
     }
-    let row = arena.kubectl(&["get", "dj", "once", "--no-headers"]).unwrap();
+    let row = env.kubectl(&["get", "dj", "once", "--no-headers"]).unwrap();
     let columns: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(columns[..6], ["once", "3", "0", "3", "0", "AllNodesDone"], "{row}");
 
     // Changes of a done node start no pod.
-    let before = arena.writes();
+    let before = env.writes();
     for node in &nodes {
-        arena.kubectl(&["label", "node", node, "touched=yes"]).unwrap();
-        arena.kubectl(&["cordon", node]).unwrap();
-        arena.kubectl(&["uncordon", node]).unwrap();
+        env.kubectl(&["label", "node", node, "touched=yes"]).unwrap();
+        env.kubectl(&["cordon", node]).unwrap();
+        env.kubectl(&["uncordon", node]).unwrap();
     }
     // A late node gets the only new pod.
-    let late = arena.node("d");
-    arena.wait_for("daemonjob", "once", "the late node has succeeded", |job| {
+    let late = env.node("d");
+    env.wait_for("daemonjob", "once", "the late node has succeeded", |job| {
         is_complete(job) && job["status"]["succeeded"] == 4
     });
-    let ran = pods_by_node(&arena, "once");
+    let ran = pods_by_node(&env, "once");
     assert_eq!(ran.values().copied().collect::<Vec<_>>(), [1; 4], "{ran:?}");
     assert!(ran.contains_key(&late));
-    let creates = arena.writes().iter().filter(|write| write.starts_with("create pods")).count();
+    let creates = env.writes().iter().filter(|write| write.starts_with("create pods")).count();
     assert_eq!(creates, before.iter().filter(|write| write.starts_with("create pods")).count() + 1);
 
     // Deletion removes the pods.
-    arena.kubectl(&["delete", "daemonjob", "once", "--timeout=60s"]).unwrap();
-    arena.wait("the pods are gone", || arena.list("pods", "daemonjob=once").is_empty());
+    env.kubectl(&["delete", "daemonjob", "once", "--timeout=60s"]).unwrap();
+    env.wait("the pods are gone", || env.list("pods", "daemonjob=once").is_empty());
 }
 
 #[test]
 fn runs_the_tutorials_sample_and_respects_taints() {
-    let arena = TestEnv::new("dj-sample");
-    let _manager = arena.manager("daemonjob");
+    let env = TestEnv::new("dj-sample");
+    let _manager = env.manager("daemonjob");
     // The cluster's simulated nodes have the label app=v1 that the sample selects.
-    arena.apply_sample("daemonjob/daemonjob-sample.yaml").unwrap();
-    arena
-        .kubectl(&["wait", "--for=condition=Complete", "daemonjob/daemonjob-sample", "--timeout=90s"])
+    env.apply_sample("daemonjob/daemonjob-sample.yaml").unwrap();
+    env.kubectl(&["wait", "--for=condition=Complete", "daemonjob/daemonjob-sample", "--timeout=90s"])
         .unwrap();
-    let job = arena.get("daemonjob", "daemonjob-sample").unwrap();
-    assert_eq!(job["status"]["succeeded"], arena.cluster().nodes());
+    let job = env.get("daemonjob", "daemonjob-sample").unwrap();
+    assert_eq!(job["status"]["succeeded"], env.cluster().nodes());
 
-    let tainted = arena.node("tainted");
-    let free = arena.node("free");
-    arena.kubectl(&["taint", "node", &tainted, "special=yes:NoSchedule"]).unwrap();
-    arena.wait_for("node", &tainted, "the node has its taint", |node| node["spec"]["taints"].is_array());
+    let tainted = env.node("tainted");
+    let free = env.node("free");
+    env.kubectl(&["taint", "node", &tainted, "special=yes:NoSchedule"]).unwrap();
+    env.wait_for("node", &tainted, "the node has its taint", |node| node["spec"]["taints"].is_array());
     // Nodes and DaemonJobs have separate watches, so the job is paused until the taint is seen.
-    arena.apply(&daemonjob(&arena, "plain", &json!({ "paused": true }))).unwrap();
-    arena.wait_for("daemonjob", "plain", "the manager sees the taint", |job| {
+    env.apply(&daemonjob(&env, "plain", &json!({ "paused": true }))).unwrap();
+    env.wait_for("daemonjob", "plain", "the manager sees the taint", |job| {
         word(job, "skippedNodes", &tainted) == "Tainted"
     });
-    arena.patch("daemonjob", "plain", &json!({ "spec": { "paused": false } }));
-    arena.wait_for("daemonjob", "plain", "it is complete without the tainted node", |job| {
+    env.patch("daemonjob", "plain", &json!({ "spec": { "paused": false } }));
+    env.wait_for("daemonjob", "plain", "it is complete without the tainted node", |job| {
         is_complete(job) && job["status"]["desired"] == 1
     });
-    assert_eq!(pods_by_node(&arena, "plain").into_keys().collect::<Vec<_>>(), [free]);
-    arena.kubectl(&["taint", "node", &tainted, "special-"]).unwrap();
-    arena.wait_for("daemonjob", "plain", "the node without its taint has succeeded too", |job| {
+    assert_eq!(pods_by_node(&env, "plain").into_keys().collect::<Vec<_>>(), [free]);
+    env.kubectl(&["taint", "node", &tainted, "special-"]).unwrap();
+    env.wait_for("daemonjob", "plain", "the node without its taint has succeeded too", |job| {
         is_complete(job) && job["status"]["succeeded"] == 2
     });
 }
 
 #[test]
 fn counts_failures_for_each_node() {
-    let arena = TestEnv::new("dj-fail");
-    arena.node("a");
-    let _manager = arena.manager("daemonjob");
-    let mut job = daemonjob(&arena, "fails", &json!({ "backoffLimit": 0 }));
+    let env = TestEnv::new("dj-fail");
+    env.node("a");
+    let _manager = env.manager("daemonjob");
+    let mut job = daemonjob(&env, "fails", &json!({ "backoffLimit": 0 }));
     job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/exit-code"] = json!("3");
-    arena.apply(&job).unwrap();
-    let job =
-        arena.wait_for("daemonjob", "fails", "it has failed", |job| condition(job, "Failed").0 == "True");
+    env.apply(&job).unwrap();
+    let job = env.wait_for("daemonjob", "fails", "it has failed", |job| condition(job, "Failed").0 == "True");
     assert_eq!(condition(&job, "Failed").1, "NodesFailed");
     assert_eq!((&job["status"]["failed"], &job["status"]["desired"]), (&json!(1), &json!(1)));
-    assert_eq!(pods_by_node(&arena, "fails").values().sum::<usize>(), 1);
+    assert_eq!(pods_by_node(&env, "fails").values().sum::<usize>(), 1);
 }
 
 #[test]
 fn reruns_a_changed_template_and_writes_nothing_at_restart() {
-    let arena = TestEnv::new("dj-again");
-    arena.node("a");
-    arena.node("b");
-    let manager = arena.manager("daemonjob");
-    let mut job = daemonjob(&arena, "again", &json!({}));
-    arena.apply(&job).unwrap();
-    let first = arena.wait_for("daemonjob", "again", "it is complete", is_complete);
+    let env = TestEnv::new("dj-again");
+    env.node("a");
+    env.node("b");
+    let manager = env.manager("daemonjob");
+    let mut job = daemonjob(&env, "again", &json!({}));
+    env.apply(&job).unwrap();
+    let first = env.wait_for("daemonjob", "again", "it is complete", is_complete);
     job["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
-    arena.apply(&job).unwrap();
-    arena.wait_for("daemonjob", "again", "it is complete again", |job| {
+    env.apply(&job).unwrap();
+    env.wait_for("daemonjob", "again", "it is complete again", |job| {
         is_complete(job) && job["status"]["templateHash"] != first["status"]["templateHash"]
     });
     // The manager deletes the pods of the first run, which it no longer needs.
-    arena.wait("only the second run's pods exist", || {
-        let pods = arena.list("pods", "daemonjob=again");
+    env.wait("only the second run's pods exist", || {
+        let pods = env.list("pods", "daemonjob=again");
         pods.len() == 2 && pods.iter().all(|pod| pod["metadata"]["labels"]["dj.dysproz.io/pod-number"] == "2")
     });
 
     assert_eq!(manager.stop().unwrap(), Some(0), "the manager exits with 0");
-    let before = arena.writes_at_rest();
-    let manager = arena.manager("daemonjob");
-    arena.wait("the restarted manager has reconciled the job", || has_made_a_pass(&manager, "daemonjob"));
+    let before = env.writes_at_rest();
+    let manager = env.manager("daemonjob");
+    env.wait("the restarted manager has reconciled the job", || has_made_a_pass(&manager, "daemonjob"));
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(arena.writes(), before, "a reconcile without a change writes nothing");
+    assert_eq!(env.writes(), before, "a reconcile without a change writes nothing");
 }
 
 #[test]
 fn reports_a_rejected_template_and_backs_off() {
-    let arena = TestEnv::new("dj-refused");
-    arena.node("a");
-    let _manager = arena.manager("daemonjob");
-    let mut job = daemonjob(&arena, "refused", &json!({}));
+    let env = TestEnv::new("dj-refused");
+    env.node("a");
+    let _manager = env.manager("daemonjob");
+    let mut job = daemonjob(&env, "refused", &json!({}));
     // The schema accepts the template, but the API server rejects the pod.
     job["spec"]["template"]["spec"]["containers"][0]["name"] = json!("Not_A_Name");
-    arena.apply(&job).unwrap();
-    let refused = arena.wait_for("daemonjob", "refused", "the status reports the rejection", |job| {
+    env.apply(&job).unwrap();
+    let refused = env.wait_for("daemonjob", "refused", "the status reports the rejection", |job| {
         condition(job, "PodsRefused").0 == "True"
     });
     // A dry run finds the error before the manager creates a pod.
     assert_eq!(condition(&refused, "PodsRefused").1, "TemplateInvalid");
     assert_eq!(condition(&refused, "Complete"), ("False".into(), "TemplateInvalid".into()));
     assert!(refused["status"].to_string().contains("Not_A_Name"), "the API server's message: {refused:#}");
-    arena.wait("a Warning is recorded", || {
-        arena
-            .kubectl(&["get", "events.events.k8s.io", "-o", "json"])
+    env.wait("a Warning is recorded", || {
+        env.kubectl(&["get", "events.events.k8s.io", "-o", "json"])
             .is_ok_and(|events| events.contains("TemplateInvalid") && events.contains("Not_A_Name"))
     });
     std::thread::sleep(Duration::from_secs(5));
-    let dry_runs = arena.dry_runs();
+    let dry_runs = env.dry_runs();
     assert!((1..=2).contains(&dry_runs), "{dry_runs} dry runs in a few seconds");
-    assert!(!arena.writes().iter().any(|write| write.starts_with("create pods")), "{:?}", arena.writes());
+    assert!(!env.writes().iter().any(|write| write.starts_with("create pods")), "{:?}", env.writes());
     // The corrected template runs.
     job["spec"]["template"]["spec"]["containers"][0]["name"] = json!("a-name");
-    arena.apply(&job).unwrap();
-    arena.wait_for("daemonjob", "refused", "the corrected job is complete", is_complete);
+    env.apply(&job).unwrap();
+    env.wait_for("daemonjob", "refused", "the corrected job is complete", is_complete);
 }
 
 #[test]
 fn admission_rejects_bad_input() {
-    let arena = TestEnv::new("dj-bad");
+    let env = TestEnv::new("dj-bad");
     let refusal = |spec: &Value| {
         let job = json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
             "metadata": { "name": "bad" }, "spec": spec });
-        arena.apply(&job).unwrap_err()
+        env.apply(&job).unwrap_err()
     };
     assert!(refusal(&json!({})).contains("template"));
     let text = refusal(&json!({ "template": { "spec": { "containers": [] } } }));
@@ -202,25 +199,25 @@ fn admission_rejects_bad_input() {
     assert!(text.contains("backoffLimit"), "{text}");
     let long = json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
         "metadata": { "name": "x".repeat(64) }, "spec": { "template": template } });
-    let text = arena.apply(&long).unwrap_err();
+    let text = env.apply(&long).unwrap_err();
     assert!(text.contains("63 characters"), "{text}");
 }
 
 /// Prints the number of writes for a DaemonJob: at most one creation a pod and one status write a second.
 #[test]
 fn writes_little_for_a_hundred_nodes() {
-    let arena = TestEnv::new("dj-hundred");
+    let env = TestEnv::new("dj-hundred");
     let nodes = 100;
-    arena.nodes(0..nodes);
-    let _manager = arena.manager("daemonjob");
+    env.nodes(0..nodes);
+    let _manager = env.manager("daemonjob");
     let began = std::time::Instant::now();
-    arena.apply(&daemonjob(&arena, "hundred", &json!({}))).unwrap();
-    arena.wait_for("daemonjob", "hundred", "it is complete", |job| {
+    env.apply(&daemonjob(&env, "hundred", &json!({}))).unwrap();
+    env.wait_for("daemonjob", "hundred", "it is complete", |job| {
         is_complete(job) && job["status"]["succeeded"] == nodes
     });
     let seconds = began.elapsed().as_secs();
     // The manager releases each recorded pod with one write.
-    let writes = arena.writes_at_rest();
+    let writes = env.writes_at_rest();
     let creates = writes.iter().filter(|write| *write == "create pods 201").count();
     let releases = writes.iter().filter(|write| *write == "patch pods 200").count();
     let statuses = writes.iter().filter(|write| write.starts_with("patch daemonjobs/status")).count();
@@ -231,7 +228,7 @@ fn writes_little_for_a_hundred_nodes() {
     );
     assert_eq!((creates, releases), (nodes, nodes));
     let is_held = |pod: &Value| !pod["metadata"]["finalizers"].is_null();
-    assert!(!arena.list("pods", "daemonjob=hundred").iter().any(is_held));
+    assert!(!env.list("pods", "daemonjob=hundred").iter().any(is_held));
     assert!(ledger <= 16, "{ledger} shards");
     assert_eq!(creates + statuses + ledger + releases, writes.len(), "{writes:?}");
     assert!(statuses as u64 <= seconds + 3, "{statuses} status writes in {seconds} s");

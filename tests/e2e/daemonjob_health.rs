@@ -92,7 +92,7 @@ fn table() -> BTreeMap<String, Row> {
 
 /// Compares DaemonJobs with the table.
 struct Judge<'a> {
-    arena: &'a TestEnv,
+    env: &'a TestEnv,
     rows: BTreeMap<String, Row>,
     script: PathBuf,
     /// The reasons of Ready that occurred, by state.
@@ -100,13 +100,13 @@ struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    fn new(arena: &'a TestEnv) -> Self {
+    fn new(env: &'a TestEnv) -> Self {
         let manifests = blocks(&document(), "yaml").into_iter().map(|lines| lines.join("\n"));
         let [manifest] =
             <[String; 1]>::try_from(manifests.filter(|one| one.contains(KEY)).collect::<Vec<_>>())
                 .expect("exactly one block has the health check");
         // kubectl parses the YAML, as it does for Argo CD.
-        let mut kubectl = arena.kube().kubectl();
+        let mut kubectl = env.kube().kubectl();
         kubectl.args(["create", "--dry-run=client", "-o", "json", "-f", "-"]);
         let config: Value =
             serde_json::from_str(&run::stdout_with_input(&mut kubectl, Some(&manifest)).unwrap()).unwrap();
@@ -114,9 +114,9 @@ impl<'a> Judge<'a> {
             (&config["kind"], &config["metadata"]["name"]),
             (&json!("ConfigMap"), &json!("argocd-cm"))
         );
-        let script = arena.kube().dir().join(format!("{}.lua", arena.namespace()));
+        let script = env.kube().dir().join(format!("{}.lua", env.namespace()));
         fs::write(&script, config["data"][KEY].as_str().unwrap()).unwrap();
-        Self { arena, rows: table(), script, seen: RefCell::default() }
+        Self { env, rows: table(), script, seen: RefCell::default() }
     }
 
     fn health(&self, objects: &[&Value]) -> Vec<Health> {
@@ -152,7 +152,7 @@ impl<'a> Judge<'a> {
 
     /// Waits for a DaemonJob, then asserts its state as [`Self::expect`] does.
     fn wait(&self, state: &str, name: &str, ready: impl Fn(&Value) -> bool) -> Value {
-        let job = self.arena.wait_for("daemonjob", name, state, |job| is_observed(job) && ready(job));
+        let job = self.env.wait_for("daemonjob", name, state, |job| is_observed(job) && ready(job));
         self.expect(state, &job);
         job
     }
@@ -182,21 +182,21 @@ fn is_true(job: &Value, type_: &str, reason: &str) -> bool {
 }
 
 /// A DaemonJob whose pods exit with this code.
-fn ending_with(arena: &TestEnv, name: &str, code: i32, spec: &Value) -> Value {
-    let mut job = never(daemonjob(arena, name, spec));
+fn ending_with(env: &TestEnv, name: &str, code: i32, spec: &Value) -> Value {
+    let mut job = never(daemonjob(env, name, spec));
     job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/exit-code"] =
         json!(code.to_string());
     job
 }
 
 /// Waits until the first pod of each node runs.
-fn all_running(arena: &TestEnv, job: &str, nodes: &[String]) -> Vec<String> {
-    nodes.iter().map(|node| running(arena, job, node, 1)).collect()
+fn all_running(env: &TestEnv, job: &str, nodes: &[String]) -> Vec<String> {
+    nodes.iter().map(|node| running(env, job, node, 1)).collect()
 }
 
 /// Lets held pods succeed.
-fn end_all(arena: &TestEnv, pods: &[String]) {
-    end(arena, &pods.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+fn end_all(env: &TestEnv, pods: &[String]) {
+    end(env, &pods.iter().map(String::as_str).collect::<Vec<_>>(), 0);
 }
 
 fn list(objects: &[Value]) -> Value {
@@ -214,25 +214,25 @@ fn tests_produce_every_row_of_the_table() {
 
 #[test]
 fn in_progress_until_a_manager_has_seen_the_spec() {
-    let arena = TestEnv::new("dh-unseen");
-    let judge = Judge::new(&arena);
-    arena.node("a");
-    arena.apply(&daemonjob(&arena, "new", &json!({}))).unwrap();
-    let job = arena.get("daemonjob", "new").unwrap();
+    let env = TestEnv::new("dh-unseen");
+    let judge = Judge::new(&env);
+    env.node("a");
+    env.apply(&daemonjob(&env, "new", &json!({}))).unwrap();
+    let job = env.get("daemonjob", "new").unwrap();
     assert_eq!(job["status"], json!({ "observedGeneration": -1 }));
     judge.expect("no manager has seen it", &job);
     // Meanwhile only a manager without this kind runs.
-    let other = arena.manager("podset");
+    let other = env.manager("podset");
     sleep(Duration::from_secs(3));
-    judge.expect("no manager has seen it", &arena.get("daemonjob", "new").unwrap());
+    judge.expect("no manager has seen it", &env.get("daemonjob", "new").unwrap());
     assert_eq!(other.stop().unwrap(), Some(0));
 
-    let manager = arena.manager("daemonjob");
-    let job = arena.wait_for("daemonjob", "new", "it is complete", is_complete);
+    let manager = env.manager("daemonjob");
+    let job = env.wait_for("daemonjob", "new", "it is complete", is_complete);
     assert_eq!(judge.health(&[&job])[0].kstatus.status, "Current");
     assert_eq!(manager.stop().unwrap(), Some(0));
-    arena.patch("daemonjob", "new", &json!({ "spec": { "parallelism": 1 } }));
-    let job = arena.get("daemonjob", "new").unwrap();
+    env.patch("daemonjob", "new", &json!({ "spec": { "parallelism": 1 } }));
+    let job = env.get("daemonjob", "new").unwrap();
     assert_eq!(condition(&job, "Ready").0, "True", "the conditions are still those of the old spec");
     judge.expect("no manager has seen the new spec", &job);
     judge.end(&WITHOUT_A_MANAGER);
@@ -240,26 +240,26 @@ fn in_progress_until_a_manager_has_seen_the_spec() {
 
 #[test]
 fn running_and_complete() {
-    let arena = TestEnv::new("dh-running");
-    let judge = Judge::new(&arena);
-    let nodes = arena.nodes(["a", "b"]);
+    let env = TestEnv::new("dh-running");
+    let judge = Judge::new(&env);
+    let nodes = env.nodes(["a", "b"]);
     // ConfigMaps of another owner have the ledger's names.
     let taken = shard_names("unrecorded")
         .map(|name| json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name } }));
-    arena.apply(&list(&taken.collect::<Vec<_>>())).unwrap();
+    env.apply(&list(&taken.collect::<Vec<_>>())).unwrap();
 
-    let _manager = arena.manager("daemonjob");
-    let mut rejected = daemonjob(&arena, "rejected", &json!({}));
+    let _manager = env.manager("daemonjob");
+    let mut rejected = daemonjob(&env, "rejected", &json!({}));
     rejected["spec"]["template"]["spec"]["serviceAccountName"] = json!("missing");
-    let mut nowhere = daemonjob(&arena, "nowhere", &json!({}));
+    let mut nowhere = daemonjob(&env, "nowhere", &json!({}));
     nowhere["spec"]["template"]["spec"]["nodeSelector"]["nowhere"] = json!("yes");
-    let mut late = daemonjob(&arena, "skips", &json!({ "pendingDeadlineSeconds": 2 }));
+    let mut late = daemonjob(&env, "skips", &json!({ "pendingDeadlineSeconds": 2 }));
     late["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/start"] = json!("never");
-    let done = daemonjob(&arena, "done", &json!({}));
-    let unrecorded = held(&arena, "unrecorded", &json!({}));
-    arena.apply(&list(&[unrecorded, rejected, nowhere, late, done])).unwrap();
+    let done = daemonjob(&env, "done", &json!({}));
+    let unrecorded = held(&env, "unrecorded", &json!({}));
+    env.apply(&list(&[unrecorded, rejected, nowhere, late, done])).unwrap();
 
-    let pods = all_running(&arena, "unrecorded", &nodes);
+    let pods = all_running(&env, "unrecorded", &nodes);
     judge.wait("running", "unrecorded", |job| job["status"]["active"] == 2);
     judge.wait("running, pods are rejected", "rejected", |job| is_true(job, "PodsRefused", "FailedCreate"));
     for (name, reason) in
@@ -269,13 +269,13 @@ fn running_and_complete() {
     }
 
     // A deleted pod keeps its finalizer until the ledger has its outcome.
-    end(&arena, &[&pods[0]], 0);
-    arena.wait_for("daemonjob", "unrecorded", "a node has succeeded", |job| job["status"]["succeeded"] == 1);
-    arena.kubectl(&["delete", "pod", &pods[0], "--wait=false"]).unwrap();
+    end(&env, &[&pods[0]], 0);
+    env.wait_for("daemonjob", "unrecorded", "a node has succeeded", |job| job["status"]["succeeded"] == 1);
+    env.kubectl(&["delete", "pod", &pods[0], "--wait=false"]).unwrap();
     judge.wait("running, the ledger is rejected", "unrecorded", |job| {
         condition(job, "LedgerRefused").0 == "True"
     });
-    end(&arena, &[&pods[1]], 0);
+    end(&env, &[&pods[1]], 0);
     let job = judge.wait("complete, the ledger is rejected", "unrecorded", is_complete);
     assert_eq!(condition(&job, "LedgerRefused").0, "True", "{:#}", job["status"]);
     judge.end(&RUNNING);
@@ -283,26 +283,25 @@ fn running_and_complete() {
 
 #[test]
 fn failed_nodes() {
-    let arena = TestEnv::new("dh-failed");
-    let judge = Judge::new(&arena);
-    arena.nodes(["a", "b"]);
-    let _manager = arena.manager("daemonjob");
+    let env = TestEnv::new("dh-failed");
+    let judge = Judge::new(&env);
+    env.nodes(["a", "b"]);
+    let _manager = env.manager("daemonjob");
     let with = |name: &str, policy: Value| {
         let spec = json!({ "backoffLimit": 0, "parallelism": 1, "failurePolicy": policy });
-        ending_with(&arena, name, 1, &spec)
+        ending_with(&env, name, 1, &spec)
     };
     let rule = json!({ "action": "FailJob", "onExitCodes": { "operator": "In", "values": [42] } });
-    let fails_all = ending_with(&arena, "fails-all", 42, &json!({ "podFailurePolicy": { "rules": [rule] } }));
-    arena
-        .apply(&list(&[
-            with("tolerates", json!({ "type": "Continue", "maxFailedNodes": 2 })),
-            with("fails", Value::Null),
-            with("fast", json!({ "type": "FailFast" })),
-            with("pauses", json!({ "type": "Pause" })),
-            held(&arena, "late", &json!({ "activeDeadlineSeconds": 3 })),
-            fails_all,
-        ]))
-        .unwrap();
+    let fails_all = ending_with(&env, "fails-all", 42, &json!({ "podFailurePolicy": { "rules": [rule] } }));
+    env.apply(&list(&[
+        with("tolerates", json!({ "type": "Continue", "maxFailedNodes": 2 })),
+        with("fails", Value::Null),
+        with("fast", json!({ "type": "FailFast" })),
+        with("pauses", json!({ "type": "Pause" })),
+        held(&env, "late", &json!({ "activeDeadlineSeconds": 3 })),
+        fails_all,
+    ]))
+    .unwrap();
     judge.wait("complete, failures are tolerated", "tolerates", is_complete);
     judge.wait("failed", "fails", has_failed);
     judge.wait("ended by `FailFast`", "fast", has_failed);
@@ -314,16 +313,16 @@ fn failed_nodes() {
 
 #[test]
 fn held_by_the_spec() {
-    let arena = TestEnv::new("dh-held");
-    let judge = Judge::new(&arena);
-    arena.node("a");
-    let _manager = arena.manager("daemonjob");
-    let mut wrong = daemonjob(&arena, "wrong", &json!({}));
+    let env = TestEnv::new("dh-held");
+    let judge = Judge::new(&env);
+    env.node("a");
+    let _manager = env.manager("daemonjob");
+    let mut wrong = daemonjob(&env, "wrong", &json!({}));
     // The schema accepts the template, but the API server rejects the pod.
     wrong["spec"]["template"]["spec"]["containers"][0]["name"] = json!("Not_A_Name");
-    let pauses = daemonjob(&arena, "pauses", &json!({ "paused": true }));
-    let sleeps = daemonjob(&arena, "sleeps", &json!({ "suspend": true }));
-    arena.apply(&list(&[pauses, sleeps, wrong])).unwrap();
+    let pauses = daemonjob(&env, "pauses", &json!({ "paused": true }));
+    let sleeps = daemonjob(&env, "sleeps", &json!({ "suspend": true }));
+    env.apply(&list(&[pauses, sleeps, wrong])).unwrap();
     judge.wait("paused by the user", "pauses", |job| is_true(job, "Paused", "Paused"));
     judge.wait("suspended", "sleeps", |job| is_true(job, "Suspended", "Suspended"));
     judge.wait("the template is invalid", "wrong", |job| is_true(job, "PodsRefused", "TemplateInvalid"));
@@ -333,32 +332,32 @@ fn held_by_the_spec() {
 /// Nodes join and stop reporting; the node controller taints the silent nodes.
 #[test]
 fn nodes_join_and_break() {
-    let arena = TestEnv::new("dh-nodes");
-    let judge = Judge::new(&arena);
-    let mut nodes = arena.nodes(["a", "b", "c"]);
-    let _manager = arena.manager("daemonjob");
-    arena.apply(&held(&arena, "first", &json!({}))).unwrap();
-    let pods = all_running(&arena, "first", &nodes);
-    end_all(&arena, &pods);
-    arena.wait_for("daemonjob", "first", "it is complete", is_complete);
-    nodes.push(arena.node("d"));
-    let pod = running(&arena, "first", &nodes[3], 1);
+    let env = TestEnv::new("dh-nodes");
+    let judge = Judge::new(&env);
+    let mut nodes = env.nodes(["a", "b", "c"]);
+    let _manager = env.manager("daemonjob");
+    env.apply(&held(&env, "first", &json!({}))).unwrap();
+    let pods = all_running(&env, "first", &nodes);
+    end_all(&env, &pods);
+    env.wait_for("daemonjob", "first", "it is complete", is_complete);
+    nodes.push(env.node("d"));
+    let pod = running(&env, "first", &nodes[3], 1);
     judge.wait("complete before nodes joined", "first", |job| job["status"]["active"] == 1);
-    end(&arena, &[&pod], 0);
+    end(&env, &[&pod], 0);
     let [a, b, c, d] = &nodes[..] else { unreachable!() };
 
     let lost = |type_: &str| json!({ "type": type_, "nodeLostAfterSeconds": 4 });
-    arena.apply(&held(&arena, "loses", &json!({ "failurePolicy": lost("Continue") }))).unwrap();
-    let mut pausing = held(&arena, "pauses", &json!({ "parallelism": 1, "failurePolicy": lost("Pause") }));
+    env.apply(&held(&env, "loses", &json!({ "failurePolicy": lost("Continue") }))).unwrap();
+    let mut pausing = held(&env, "pauses", &json!({ "parallelism": 1, "failurePolicy": lost("Pause") }));
     pausing["spec"]["template"]["spec"]["nodeSelector"]["pair"] = json!("yes");
-    arena.kubectl(&["label", "node", c, d, "pair=yes"]).unwrap();
-    arena.apply(&pausing).unwrap();
-    arena.apply(&held(&arena, "fleet", &json!({ "parallelism": 1 }))).unwrap();
-    let pods = all_running(&arena, "loses", &nodes);
-    running(&arena, "pauses", c, 1);
-    running(&arena, "fleet", a, 1);
-    hold_down(&arena, c, true);
-    end(&arena, &[&pods[0], &pods[1], &pods[3]], 0);
+    env.kubectl(&["label", "node", c, d, "pair=yes"]).unwrap();
+    env.apply(&pausing).unwrap();
+    env.apply(&held(&env, "fleet", &json!({ "parallelism": 1 }))).unwrap();
+    let pods = all_running(&env, "loses", &nodes);
+    running(&env, "pauses", c, 1);
+    running(&env, "fleet", a, 1);
+    hold_down(&env, c, true);
+    end(&env, &[&pods[0], &pods[1], &pods[3]], 0);
     let job = judge.wait("failed, failed nodes can recover", "loses", has_failed);
     assert_eq!(word(&job, "failedNodes", c), "NodeLost");
     judge.wait("paused by failed nodes that can recover", "pauses", |job| {
@@ -366,7 +365,7 @@ fn nodes_join_and_break() {
     });
 
     for node in [a, b] {
-        hold_down(&arena, node, true);
+        hold_down(&env, node, true);
     }
     judge.wait("paused by an unhealthy fleet", "fleet", |job| is_true(job, "Paused", "FleetUnhealthy"));
     judge.end(&NODES);
@@ -375,14 +374,14 @@ fn nodes_join_and_break() {
 /// Uses a separate cluster whose definition lacks `status.rollout`.
 #[test]
 fn definition_without_the_rollout() {
-    let arena = TestEnv::alone("dh-definition");
-    let judge = Judge::new(&arena);
-    arena.node("a");
+    let env = TestEnv::alone("dh-definition");
+    let judge = Judge::new(&env);
+    env.node("a");
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/rollout";
     let patch = json!([{ "op": "remove", "path": path }]).to_string();
-    arena.kubectl(&["patch", "crd", "daemonjobs.dj.dysproz.io", "--type=json", "-p", &patch]).unwrap();
-    let _manager = arena.manager("daemonjob");
-    arena.apply(&held(&arena, "unknown", &json!({}))).unwrap();
+    env.kubectl(&["patch", "crd", "daemonjobs.dj.dysproz.io", "--type=json", "-p", &patch]).unwrap();
+    let _manager = env.manager("daemonjob");
+    env.apply(&held(&env, "unknown", &json!({}))).unwrap();
     judge.wait("the definition is outdated", "unknown", |job| is_true(job, "Paused", "DefinitionOutdated"));
     judge.end(&DEFINITION);
 }
@@ -391,38 +390,38 @@ fn definition_without_the_rollout() {
 /// the script's result. The script agrees here, because the run is not complete.
 #[test]
 fn terminating_when_deleted() {
-    let arena = TestEnv::new("dh-deleted");
-    let judge = Judge::new(&arena);
-    let nodes = arena.nodes(["a", "b"]);
-    let _manager = arena.manager("daemonjob");
+    let env = TestEnv::new("dh-deleted");
+    let judge = Judge::new(&env);
+    let nodes = env.nodes(["a", "b"]);
+    let _manager = env.manager("daemonjob");
     let deleted = DELETED[0];
     let kept = |name: &str| {
-        let mut job = held(&arena, name, &json!({ "parallelism": 1 }));
+        let mut job = held(&env, name, &json!({ "parallelism": 1 }));
         job["metadata"]["finalizers"] = json!(["example.com/keep"]);
         job
     };
-    arena.apply(&list(&[kept("alone"), kept("with-namespace")])).unwrap();
+    env.apply(&list(&[kept("alone"), kept("with-namespace")])).unwrap();
     for name in ["alone", "with-namespace"] {
-        running(&arena, name, &nodes[0], 1);
+        running(&env, name, &nodes[0], 1);
     }
     let is_deleted = |job: &Value| !job["metadata"]["deletionTimestamp"].is_null();
-    arena.kubectl(&["delete", "daemonjob", "alone", "--wait=false"]).unwrap();
-    let job = arena.wait_for("daemonjob", "alone", "it is being deleted", is_deleted);
+    env.kubectl(&["delete", "daemonjob", "alone", "--wait=false"]).unwrap();
+    let job = env.wait_for("daemonjob", "alone", "it is being deleted", is_deleted);
     judge.expect(deleted, &job);
-    assert!(!is_deleted(&arena.get("daemonjob", "with-namespace").unwrap()));
-    arena.kubectl(&["delete", "namespace", arena.namespace(), "--wait=false"]).unwrap();
-    let job = arena.wait_for("daemonjob", "with-namespace", "it is being deleted", is_deleted);
+    assert!(!is_deleted(&env.get("daemonjob", "with-namespace").unwrap()));
+    env.kubectl(&["delete", "namespace", env.namespace(), "--wait=false"]).unwrap();
+    let job = env.wait_for("daemonjob", "with-namespace", "it is being deleted", is_deleted);
     judge.expect(deleted, &job);
     for name in ["alone", "with-namespace"] {
-        arena.patch("daemonjob", name, &json!({ "metadata": { "finalizers": null } }));
+        env.patch("daemonjob", name, &json!({ "metadata": { "finalizers": null } }));
     }
     judge.end(&DELETED);
 }
 
 /// A chart with one DaemonJob.
-fn chart(arena: &TestEnv, job: &Value) -> String {
+fn chart(env: &TestEnv, job: &Value) -> String {
     let name = job["metadata"]["name"].as_str().unwrap();
-    let folder = arena.kube().dir().join(format!("{}-{name}-chart", arena.namespace()));
+    let folder = env.kube().dir().join(format!("{}-{name}-chart", env.namespace()));
     fs::create_dir_all(folder.join("templates")).unwrap();
     let about = json!({ "apiVersion": "v2", "name": name, "version": "0.1.0" });
     fs::write(folder.join("Chart.yaml"), about.to_string()).unwrap();
@@ -431,41 +430,41 @@ fn chart(arena: &TestEnv, job: &Value) -> String {
 }
 
 /// Starts helm with `--wait`. The thread returns its standard output, or its error.
-fn helm(arena: &TestEnv, args: &[&str]) -> JoinHandle<Result<String, String>> {
-    let mut helm = arena.cluster().helm();
-    helm.args(args).args(["--wait", "--timeout=4m", "--namespace", arena.namespace()]);
+fn helm(env: &TestEnv, args: &[&str]) -> JoinHandle<Result<String, String>> {
+    let mut helm = env.cluster().helm();
+    helm.args(args).args(["--wait", "--timeout=4m", "--namespace", env.namespace()]);
     thread::spawn(move || run::stdout(&mut helm).map_err(|error| format!("{error:#}")))
 }
 
 /// helm starts before the manager and returns when the DaemonJob is complete, for an install and an upgrade.
 #[test]
 fn helm_waits_until_complete() {
-    let arena = TestEnv::new("dh-helm");
-    let judge = Judge::new(&arena);
-    let nodes = arena.nodes(["a", "b"]);
-    let watch = arena.watch("daemonjobs.dj.dysproz.io", "");
-    let mut job = held(&arena, "work", &json!({}));
+    let env = TestEnv::new("dh-helm");
+    let judge = Judge::new(&env);
+    let nodes = env.nodes(["a", "b"]);
+    let watch = env.watch("daemonjobs.dj.dysproz.io", "");
+    let mut job = held(&env, "work", &json!({}));
     let mut without_a_manager = WITHOUT_A_MANAGER.into_iter();
     for (command, number) in [("install", 1), ("upgrade", 2)] {
-        let running_helm = helm(&arena, &[command, "work", &chart(&arena, &job)]);
-        arena.wait_for("daemonjob", "work", "the API server has the new generation", |job| {
+        let running_helm = helm(&env, &[command, "work", &chart(&env, &job)]);
+        env.wait_for("daemonjob", "work", "the API server has the new generation", |job| {
             job["metadata"]["generation"] == number
         });
         let state = without_a_manager.next().unwrap();
         let check = |seconds: u64, state: &str| {
             for _ in 0..seconds {
                 sleep(Duration::from_secs(1));
-                judge.expect(state, &arena.get("daemonjob", "work").unwrap());
+                judge.expect(state, &env.get("daemonjob", "work").unwrap());
                 assert!(!running_helm.is_finished(), "helm {command} returned in state {state}");
             }
         };
         check(20, state);
-        let manager = arena.manager("daemonjob");
-        let pods: Vec<String> = nodes.iter().map(|node| running(&arena, "work", node, number)).collect();
+        let manager = env.manager("daemonjob");
+        let pods: Vec<String> = nodes.iter().map(|node| running(&env, "work", node, number)).collect();
         check(5, "running");
-        end_all(&arena, &pods);
+        end_all(&env, &pods);
         running_helm.join().unwrap().unwrap();
-        let done = arena.get("daemonjob", "work").unwrap();
+        let done = env.get("daemonjob", "work").unwrap();
         assert!(is_observed(&done) && is_complete(&done), "helm returned early: {done:#}");
         assert_eq!(manager.stop().unwrap(), Some(0));
         job["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
@@ -487,14 +486,14 @@ fn helm_waits_until_complete() {
 /// helm fails with the DaemonJob's message long before its timeout.
 #[test]
 fn helm_fails_when_the_daemonjob_fails() {
-    let arena = TestEnv::new("dh-helm-fails");
-    let nodes = arena.nodes(["a"]);
-    let _manager = arena.manager("daemonjob");
-    let job = ending_with(&arena, "broken", 3, &json!({ "backoffLimit": 0 }));
-    let install = helm(&arena, &["install", "broken", &chart(&arena, &job)]);
-    let failed = arena.wait_for("daemonjob", "broken", "it has failed", has_failed);
+    let env = TestEnv::new("dh-helm-fails");
+    let nodes = env.nodes(["a"]);
+    let _manager = env.manager("daemonjob");
+    let job = ending_with(&env, "broken", 3, &json!({ "backoffLimit": 0 }));
+    let install = helm(&env, &["install", "broken", &chart(&env, &job)]);
+    let failed = env.wait_for("daemonjob", "broken", "it has failed", has_failed);
     assert!(told(&failed, "failedNodes", &nodes[0]).is_some());
-    arena.wait("helm has exited", || install.is_finished());
+    env.wait("helm has exited", || install.is_finished());
     let error_of_helm = install.join().unwrap().unwrap_err();
     let message =
         failed["status"]["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "Stalled");

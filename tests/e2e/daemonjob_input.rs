@@ -77,16 +77,16 @@ fn mistakes() -> Vec<(Value, &'static str)> {
     ]
 }
 
-fn apply(arena: &TestEnv, name: &str, spec: &Value) -> Result<String, String> {
-    arena.apply(&json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
+fn apply(env: &TestEnv, name: &str, spec: &Value) -> Result<String, String> {
+    env.apply(&json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
         "metadata": { "name": name }, "spec": spec }))
 }
 
 #[test]
 fn rejects_each_mistake_with_one_message() {
-    let arena = TestEnv::new("dj-mistakes");
+    let env = TestEnv::new("dj-mistakes");
     for (spec, words) in mistakes() {
-        let text = apply(&arena, "bad", &spec).expect_err(&spec.to_string());
+        let text = apply(&env, "bad", &spec).expect_err(&spec.to_string());
         assert!(text.contains(words), "{spec}\n{text}");
         // After a wrong type, the API server reports that it did not check the rest.
         let faults =
@@ -94,13 +94,13 @@ fn rejects_each_mistake_with_one_message() {
         assert!(faults <= 1, "one error per mistake: {text}");
     }
     let template = json!({ "spec": { "containers": [{ "name": "c", "image": "i" }] } });
-    let text = apply(&arena, &"x".repeat(64), &json!({ "template": template })).unwrap_err();
+    let text = apply(&env, &"x".repeat(64), &json!({ "template": template })).unwrap_err();
     assert!(text.contains("the name is also a label of the pods: use at most 63 characters"), "{text}");
 }
 
 #[test]
 fn accepts_valid_specs_and_null() {
-    let arena = TestEnv::new("dj-right");
+    let env = TestEnv::new("dj-right");
     let spec = json!({ "restartPolicy": "Never", "nodeSelector": { "nowhere": "yes" },
         "containers": [{ "name": "c", "image": "i" }], "initContainers": [{ "name": "first", "image": "i" }] });
     let rule = |name: Value| {
@@ -115,7 +115,7 @@ fn accepts_valid_specs_and_null() {
         "pendingDeadlineSeconds": 1, "backoffLimit": 0, "ttlSecondsAfterFinished": 0,
         "lateNodes": "Ignore", "rerunOn": ["NodeReboot", "TemplateChange"],
     });
-    apply(&arena, &"x".repeat(63), &full).unwrap();
+    apply(&env, &"x".repeat(63), &full).unwrap();
     // A chart whose value is empty writes null.
     let mut empty = json!({ "template": { "spec": spec } });
     for field in [
@@ -135,18 +135,17 @@ fn accepts_valid_specs_and_null() {
     ] {
         empty[field] = Value::Null;
     }
-    apply(&arena, "empty", &empty).unwrap();
-    apply(&arena, "least", &json!({ "template": { "spec": spec }, "parallelism": 1, "rerunOn": [] }))
-        .unwrap();
+    apply(&env, "empty", &empty).unwrap();
+    apply(&env, "least", &json!({ "template": { "spec": spec }, "parallelism": 1, "rerunOn": [] })).unwrap();
 }
 
 #[test]
 fn is_complete_without_an_eligible_node() {
-    let arena = TestEnv::new("dj-nowhere");
-    arena.node("a");
-    let _manager = arena.manager("daemonjob");
+    let env = TestEnv::new("dj-nowhere");
+    env.node("a");
+    let _manager = env.manager("daemonjob");
     let template = |part: Value| {
-        let mut job = daemonjob(&arena, "x", &json!({}));
+        let mut job = daemonjob(&env, "x", &json!({}));
         for (key, value) in part.as_object().unwrap() {
             job["spec"]["template"]["spec"][key] = value.clone();
         }
@@ -154,7 +153,7 @@ fn is_complete_without_an_eligible_node() {
     };
     let contradiction = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
         "nodeSelectorTerms": [{ "matchExpressions": [
-            { "key": "arena", "operator": "Exists" }, { "key": "arena", "operator": "DoesNotExist" },
+            { "key": "env", "operator": "Exists" }, { "key": "env", "operator": "DoesNotExist" },
         ] }],
     } } });
     let jobs = [
@@ -164,40 +163,40 @@ fn is_complete_without_an_eligible_node() {
     ];
     for (name, mut job) in jobs {
         job["metadata"]["name"] = json!(name);
-        arena.apply(&job).unwrap();
-        let job = arena.wait_for("daemonjob", name, "it is complete", is_complete);
+        env.apply(&job).unwrap();
+        let job = env.wait_for("daemonjob", name, "it is complete", is_complete);
         assert_eq!(condition(&job, "Complete").1, "NoEligibleNodes", "{job:#}");
         assert_eq!(condition(&job, "Failed").0, "False", "{job:#}");
         assert_eq!(job["status"]["desired"], 0, "{job:#}");
     }
-    assert!(arena.list("pods", "").is_empty());
+    assert!(env.list("pods", "").is_empty());
 }
 
 #[test]
 fn runs_only_on_the_node_of_the_template() {
-    let arena = TestEnv::new("dj-named");
-    let nodes = arena.nodes(["a", "b"]);
-    let _manager = arena.manager("daemonjob");
-    let mut job = daemonjob(&arena, "named", &json!({}));
+    let env = TestEnv::new("dj-named");
+    let nodes = env.nodes(["a", "b"]);
+    let _manager = env.manager("daemonjob");
+    let mut job = daemonjob(&env, "named", &json!({}));
     job["spec"]["template"]["spec"]["nodeName"] = json!(nodes[1]);
-    arena.apply(&job).unwrap();
-    let job = arena.wait_for("daemonjob", "named", "it is complete", is_complete);
+    env.apply(&job).unwrap();
+    let job = env.wait_for("daemonjob", "named", "it is complete", is_complete);
     assert_eq!((&job["status"]["desired"], &job["status"]["succeeded"]), (&json!(1), &json!(1)));
-    assert_eq!(pods_by_node(&arena, "named").into_keys().collect::<Vec<_>>(), nodes[1..]);
+    assert_eq!(pods_by_node(&env, "named").into_keys().collect::<Vec<_>>(), nodes[1..]);
 }
 
 #[test]
 fn reports_an_invalid_affinity() {
-    let arena = TestEnv::new("dj-typo");
-    arena.nodes(["a", "b"]);
-    let _manager = arena.manager("daemonjob");
-    let mut job = daemonjob(&arena, "typo", &json!({}));
+    let env = TestEnv::new("dj-typo");
+    env.nodes(["a", "b"]);
+    let _manager = env.manager("daemonjob");
+    let mut job = daemonjob(&env, "typo", &json!({}));
     // The template's schema accepts any operator.
     job["spec"]["template"]["spec"]["affinity"] = json!({ "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{ "matchExpressions": [
-            { "key": "arena", "operator": "exists" } ] }] } } });
-    arena.apply(&job).unwrap();
-    let refused = arena.wait_for("daemonjob", "typo", "the status reports the rejection", |job| {
+            { "key": "env", "operator": "exists" } ] }] } } });
+    env.apply(&job).unwrap();
+    let refused = env.wait_for("daemonjob", "typo", "the status reports the rejection", |job| {
         condition(job, "PodsRefused").0 == "True"
     });
     assert_eq!(condition(&refused, "PodsRefused").1, "TemplateInvalid");
@@ -206,8 +205,8 @@ fn reports_an_invalid_affinity() {
     // The corrected template runs.
     job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         ["nodeSelectorTerms"][0]["matchExpressions"][0]["operator"] = json!("Exists");
-    arena.apply(&job).unwrap();
-    let job = arena.wait_for("daemonjob", "typo", "the corrected job is complete", is_complete);
+    env.apply(&job).unwrap();
+    let job = env.wait_for("daemonjob", "typo", "the corrected job is complete", is_complete);
     assert_eq!(job["status"]["succeeded"], 2);
     assert_eq!(condition(&job, "PodsRefused"), (String::new(), String::new()), "{job:#}");
 }
@@ -215,79 +214,79 @@ fn reports_an_invalid_affinity() {
 /// Even without nodes, after a restart, and when a node joins. Pods of the previous template continue.
 #[test]
 fn invalid_selector_is_never_complete() {
-    let arena = TestEnv::new("dj-typo-selector");
-    let manager = arena.manager("daemonjob");
-    let mut job = held(&arena, "typo", &json!({}));
+    let env = TestEnv::new("dj-typo-selector");
+    let manager = env.manager("daemonjob");
+    let mut job = held(&env, "typo", &json!({}));
     job["spec"]["template"]["spec"]["nodeSelector"]["the zone"] = json!("a");
-    arena.apply(&job).unwrap();
+    env.apply(&job).unwrap();
     let is_refused = |job: &Value| {
         condition(job, "PodsRefused") == ("True".into(), "TemplateInvalid".into())
             && condition(job, "Complete") == ("False".into(), "TemplateInvalid".into())
             && job["status"]["observedGeneration"] == job["metadata"]["generation"]
     };
-    arena.wait_for("daemonjob", "typo", "the status reports the rejection", is_refused);
+    env.wait_for("daemonjob", "typo", "the status reports the rejection", is_refused);
     manager.stop().unwrap();
-    let node = arena.node("a");
-    let _manager = arena.manager("daemonjob");
+    let node = env.node("a");
+    let _manager = env.manager("daemonjob");
     // The corrected template runs.
     let mut corrected = job.clone();
     corrected["spec"]["template"]["spec"]["nodeSelector"].as_object_mut().unwrap().remove("the zone");
-    arena.apply(&corrected).unwrap();
-    let pod = running(&arena, "typo", &node, 1);
-    arena.apply(&job).unwrap();
-    arena.wait_for("daemonjob", "typo", "the status reports the rejection again", |job| {
+    env.apply(&corrected).unwrap();
+    let pod = running(&env, "typo", &node, 1);
+    env.apply(&job).unwrap();
+    env.wait_for("daemonjob", "typo", "the status reports the rejection again", |job| {
         is_refused(job) && job["status"]["active"] == 1
     });
-    let watch = arena.watch("daemonjobs.dj.dysproz.io", "");
-    arena.node("b");
-    end(&arena, &[&pod], 0);
+    let watch = env.watch("daemonjobs.dj.dysproz.io", "");
+    env.node("b");
+    end(&env, &[&pod], 0);
     watch.wait_for("the pod has ended", |job| is_refused(job) && job["status"]["active"] == 0);
     assert!(watch.events().iter().all(|(_, job)| condition(job, "Complete").0 == "False"));
-    assert_eq!(arena.created_pods().len(), 1);
+    assert_eq!(env.created_pods().len(), 1);
 }
 
 #[test]
 fn two_jobs_on_the_same_nodes_do_not_interfere() {
-    let arena = TestEnv::new("dj-two");
-    let nodes = arena.nodes(["a", "b"]);
-    let _manager = arena.manager("daemonjob");
+    let env = TestEnv::new("dj-two");
+    let nodes = env.nodes(["a", "b"]);
+    let _manager = env.manager("daemonjob");
     // Pod names truncate both job names to the same text.
     let names = [format!("{}-1", "x".repeat(45)), format!("{}-2", "x".repeat(45))];
-    let jobs: Vec<Value> = names.iter().map(|name| daemonjob(&arena, name, &json!({}))).collect();
-    arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": jobs })).unwrap();
+    let jobs: Vec<Value> = names.iter().map(|name| daemonjob(&env, name, &json!({}))).collect();
+    env.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": jobs })).unwrap();
     for name in &names {
-        let job = arena.wait_for("daemonjob", name, "it is complete", is_complete);
+        let job = env.wait_for("daemonjob", name, "it is complete", is_complete);
         assert_eq!(job["status"]["succeeded"], 2);
-        assert_eq!(pods_by_node(&arena, name), nodes.iter().map(|node| (node.clone(), 1)).collect());
+        assert_eq!(pods_by_node(&env, name), nodes.iter().map(|node| (node.clone(), 1)).collect());
     }
-    assert_eq!(arena.writes().iter().filter(|write| *write == "create pods 201").count(), 4);
+    assert_eq!(env.writes().iter().filter(|write| *write == "create pods 201").count(), 4);
 }
 
 #[test]
 fn reports_a_quota_and_continues_when_it_is_raised() {
-    let arena = TestEnv::new("dj-quota");
-    arena.nodes(["a", "b", "c"]);
+    let env = TestEnv::new("dj-quota");
+    env.nodes(["a", "b", "c"]);
     let quota = |pods: &str| {
         let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota",
             "metadata": { "name": "few" }, "spec": { "hard": { "pods": pods } } });
-        arena.apply(&quota).unwrap();
-        arena.wait_for("resourcequota", "few", "the quota takes effect", |quota| {
+        env.apply(&quota).unwrap();
+        env.wait_for("resourcequota", "few", "the quota takes effect", |quota| {
             quota["status"]["hard"]["pods"] == pods
         });
     };
     quota("1");
-    let _manager = arena.manager("daemonjob");
-    arena.apply(&held(&arena, "many", &json!({}))).unwrap();
-    let refused = arena.wait_for("daemonjob", "many", "the status reports the rejection", |job| {
+    let _manager = env.manager("daemonjob");
+    env.apply(&held(&env, "many", &json!({}))).unwrap();
+    let refused = env.wait_for("daemonjob", "many", "the status reports the rejection", |job| {
         condition(job, "PodsRefused").0 == "True" && job["status"]["active"] == 1
     });
     assert_eq!(condition(&refused, "PodsRefused").1, "FailedCreate");
     assert!(refused["status"].to_string().contains("exceeded quota"), "{refused:#}");
     assert_eq!(refused["status"]["desired"], 3);
     quota("10");
-    let job = arena.wait_for("daemonjob", "many", "every node has a pod", |job| {
+    let job = env.wait_for("daemonjob", "many", "every node has a pod", |job| {
         job["status"]["active"] == 3 && condition(job, "PodsRefused").0 != "True"
     });
     assert_eq!(condition(&job, "Complete").0, "False", "{job:#}");
-    assert_eq!(arena.created_pods().len(), 3);
+    assert_eq!(env.created_pods().len(), 3);
 }

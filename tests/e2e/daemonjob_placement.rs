@@ -96,26 +96,26 @@ fn named(objects: Vec<Value>) -> BTreeMap<String, Value> {
 }
 
 /// Creates the nodes and waits for the taints that the node controllers add.
-fn settled_nodes(arena: &TestEnv) -> BTreeMap<String, Value> {
+fn settled_nodes(env: &TestEnv) -> BTreeMap<String, Value> {
     let mut items = Vec::new();
     let mut taints = 0;
     for (name, labels, spec, conditions) in nodes() {
         let mut node = json!({ "apiVersion": "v1", "kind": "Node",
-            "metadata": { "name": format!("{}-{name}", arena.namespace()), "labels": labels }, "spec": spec });
-        node["metadata"]["labels"]["arena"] = json!(arena.namespace());
+            "metadata": { "name": format!("{}-{name}", env.namespace()), "labels": labels }, "spec": spec });
+        node["metadata"]["labels"]["env"] = json!(env.namespace());
         taints += spec["taints"].as_array().map_or(0, Vec::len) + conditions.len();
         taints += usize::from(spec["unschedulable"] == true);
         items.push(node);
     }
     let count = items.len();
-    arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items })).unwrap();
-    let selector = format!("arena={}", arena.namespace());
-    let current = || named(arena.list("nodes", &selector));
-    arena.wait("the Nodes are Ready", || {
+    env.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items })).unwrap();
+    let selector = format!("env={}", env.namespace());
+    let current = || named(env.list("nodes", &selector));
+    env.wait("the Nodes are Ready", || {
         current().values().filter(|node| condition(node, "Ready").0 == "True").count() == count
     });
     for (name, _, _, expected) in nodes() {
-        let name = format!("{}-{name}", arena.namespace());
+        let name = format!("{}-{name}", env.namespace());
         let mut conditions = current()[&name]["status"]["conditions"].clone();
         for one in conditions.as_array_mut().unwrap() {
             if expected.contains(&one["type"].as_str().unwrap()) {
@@ -123,10 +123,10 @@ fn settled_nodes(arena: &TestEnv) -> BTreeMap<String, Value> {
             }
         }
         if !expected.is_empty() {
-            arena.patch("node/status", &name, &json!({ "status": { "conditions": conditions } }));
+            env.patch("node/status", &name, &json!({ "status": { "conditions": conditions } }));
         }
     }
-    arena.wait("the node controllers have added the taints", || {
+    env.wait("the node controllers have added the taints", || {
         let found = current();
         let found = found.values().flat_map(|node| node["spec"]["taints"].as_array().into_iter().flatten());
         // A new node has a not-ready taint for a moment.
@@ -138,9 +138,9 @@ fn settled_nodes(arena: &TestEnv) -> BTreeMap<String, Value> {
 
 #[test]
 fn agrees_with_the_scheduler_on_every_node() {
-    let arena = TestEnv::new("dj-placement");
-    let nodes = settled_nodes(&arena);
-    let templates = templates(|name| format!("{}-{name}", arena.namespace()));
+    let env = TestEnv::new("dj-placement");
+    let nodes = settled_nodes(&env);
+    let templates = templates(|name| format!("{}-{name}", env.namespace()));
 
     let mut verdicts = BTreeMap::new();
     let mut pods = Vec::new();
@@ -148,10 +148,8 @@ fn agrees_with_the_scheduler_on_every_node() {
         let template = template.as_object().unwrap();
         let placement = Placement::of(template);
         for (node, object) in &nodes {
-            let name = format!(
-                "t{number}-{}",
-                node.strip_prefix(arena.namespace()).unwrap().trim_start_matches('-')
-            );
+            let name =
+                format!("t{number}-{}", node.strip_prefix(env.namespace()).unwrap().trim_start_matches('-'));
             pods.push(bare_pod(&name, template, node));
             verdicts.insert(
                 name,
@@ -170,17 +168,17 @@ fn agrees_with_the_scheduler_on_every_node() {
     ];
     assert!(counts.iter().all(|count| *count >= 10), "each eligibility occurs: {counts:?}");
 
-    arena.wait("the namespace has its ServiceAccount", || arena.get("serviceaccount", "default").is_some());
+    env.wait("the namespace has its ServiceAccount", || env.get("serviceaccount", "default").is_some());
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": pods }).to_string();
-    let mut create = arena.kube().kubectl();
-    create.args(["-n", arena.namespace(), "create", "-f", "-"]);
+    let mut create = env.kube().kubectl();
+    create.args(["-n", env.namespace(), "create", "-f", "-"]);
     run::stdout_with_input(&mut create, Some(&list)).unwrap();
 
     // The scheduler may decide before its cache shows the whole node, but it never unbinds a pod.
     let mut differences = vec![String::new()];
     let agreed =
         run::poll("the scheduler agrees", quintet_e2e::PATIENCE, std::time::Duration::from_secs(1), || {
-            let pods = named(arena.list("pods", ""));
+            let pods = named(env.list("pods", ""));
             assert_eq!(pods.len(), verdicts.len());
             differences.clear();
             for (name, (node, eligibility)) in &verdicts {
@@ -211,9 +209,9 @@ fn agrees_with_the_scheduler_on_every_node() {
 /// The status reports a selector or affinity that the API server rejects, whichever nodes it matches.
 #[test]
 fn reports_a_rejected_selector_as_an_invalid_template() {
-    let arena = TestEnv::new("dj-refused-terms");
-    arena.node("a");
-    let _manager = arena.manager("daemonjob");
+    let env = TestEnv::new("dj-refused-terms");
+    env.node("a");
+    let _manager = env.manager("daemonjob");
     let requirement = |part: &str, key: &str, operator: &str, values: Value| {
         let mut term = json!({});
         term[part] = json!([{ "key": key, "operator": operator, "values": values }]);
@@ -254,28 +252,28 @@ fn reports_a_rejected_selector_as_an_invalid_template() {
 
     let name = |number: usize| format!("refused-{number}");
     let jobs = specs.iter().enumerate().map(|(number, spec)| {
-        let mut job = daemonjob(&arena, &name(number), &json!({}));
+        let mut job = daemonjob(&env, &name(number), &json!({}));
         job["spec"]["template"]["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
         job
     });
     let jobs: Vec<Value> = jobs.collect();
-    arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": jobs })).unwrap();
+    env.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": jobs })).unwrap();
     for (number, spec) in specs.iter().enumerate() {
-        let job = arena.wait_for("daemonjob", &name(number), "the status reports the rejection", |job| {
+        let job = env.wait_for("daemonjob", &name(number), "the status reports the rejection", |job| {
             condition(job, "PodsRefused").0 == "True"
         });
         assert_eq!(condition(&job, "PodsRefused").1, "TemplateInvalid", "{spec}");
         assert_eq!(condition(&job, "Complete"), ("False".into(), "TemplateInvalid".into()), "{spec}");
     }
-    assert!(arena.created_pods().is_empty());
+    assert!(env.created_pods().is_empty());
 }
 
 #[test]
 fn keeps_preferences_and_pod_affinity_in_the_pod() {
-    let arena = TestEnv::new("dj-affinity");
-    arena.node("a");
-    let _manager = arena.manager("daemonjob");
-    let mut job = daemonjob(&arena, "choosy", &json!({}));
+    let env = TestEnv::new("dj-affinity");
+    env.node("a");
+    let _manager = env.manager("daemonjob");
+    let mut job = daemonjob(&env, "choosy", &json!({}));
     let affinity = json!({
         "nodeAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [
@@ -283,7 +281,7 @@ fn keeps_preferences_and_pod_affinity_in_the_pod() {
                     "matchExpressions": [{ "key": "disk", "operator": "In", "values": ["ssd"] }] } },
             ],
             "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
-                { "matchExpressions": [{ "key": "arena", "operator": "Exists" }] },
+                { "matchExpressions": [{ "key": "env", "operator": "Exists" }] },
                 { "matchFields": [{ "key": "metadata.name", "operator": "NotIn", "values": ["another"] }] },
             ] },
         },
@@ -297,9 +295,9 @@ fn keeps_preferences_and_pod_affinity_in_the_pod() {
         ] },
     });
     job["spec"]["template"]["spec"]["affinity"] = affinity.clone();
-    arena.apply(&job).unwrap();
-    arena.kubectl(&["wait", "--for=condition=Complete", "daemonjob/choosy", "--timeout=90s"]).unwrap();
-    let pods = arena.list("pods", "daemonjob=choosy");
+    env.apply(&job).unwrap();
+    env.kubectl(&["wait", "--for=condition=Complete", "daemonjob/choosy", "--timeout=90s"]).unwrap();
+    let pods = env.list("pods", "daemonjob=choosy");
     assert_eq!(pods.len(), 1);
     let pin = json!({ "key": "metadata.name", "operator": "In", "values": [pods[0]["spec"]["nodeName"]] });
     let mut expected = affinity;

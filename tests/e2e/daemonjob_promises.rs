@@ -23,7 +23,7 @@ const NODE_LOST_AFTER: i64 = 600;
 /// The annotation of a Node with the time at which a test changed its labels.
 const RELABELLED: &str = "quintet.dev/relabelled";
 
-/// All events of nodes, DaemonJobs and pods in an arena.
+/// All events of nodes, DaemonJobs and pods in an env.
 struct Record {
     watches: [Watch; 3],
 }
@@ -165,12 +165,12 @@ fn unexplained(job: &Value) -> Vec<String> {
 }
 
 impl Record {
-    fn begin(arena: &TestEnv) -> Self {
-        let nodes = arena.watch("nodes", &format!("arena={}", arena.namespace()));
+    fn begin(env: &TestEnv) -> Self {
+        let nodes = env.watch("nodes", &format!("env={}", env.namespace()));
         let watches = [
             nodes,
-            arena.watch("daemonjobs.dj.dysproz.io", ""),
-            arena.watch("pods", "quintet.dev/kind=DaemonJob"),
+            env.watch("daemonjobs.dj.dysproz.io", ""),
+            env.watch("pods", "quintet.dev/kind=DaemonJob"),
         ];
         assert!(!watches[0].events().is_empty(), "the watch has started");
         Self { watches }
@@ -443,14 +443,14 @@ impl Moment {
 }
 
 /// Makes a simulated node stop or resume reporting, and waits for the node controller to update the taint.
-pub(crate) fn hold_down(arena: &TestEnv, node: &str, is_down: bool) {
+pub(crate) fn hold_down(env: &TestEnv, node: &str, is_down: bool) {
     let value = if is_down { json!("true") } else { Value::Null };
-    arena.patch(
+    env.patch(
         "node",
         node,
         &json!({ "metadata": { "annotations": { "kwok.quintet.dev/not-ready": value } } }),
     );
-    arena.wait_for("node", node, "the node controller updates the taint", |node| {
+    env.wait_for("node", node, "the node controller updates the taint", |node| {
         let taints = node["spec"]["taints"].as_array();
         let is_tainted = taints.is_some_and(|taints| {
             taints
@@ -468,47 +468,47 @@ fn is_stopped(job: &Value) -> bool {
 /// Regression: a bad template ran on every node after the failed node was tainted, not Ready, and recovered.
 #[test]
 fn pause_holds_while_the_failed_node_changes() {
-    let arena = TestEnv::new("dr-brake");
-    let nodes = arena.nodes(["a", "b", "c", "d"]);
-    let record = Record::begin(&arena);
-    let _manager = arena.manager("daemonjob");
+    let env = TestEnv::new("dr-brake");
+    let nodes = env.nodes(["a", "b", "c", "d"]);
+    let record = Record::begin(&env);
+    let _manager = env.manager("daemonjob");
     let spec = json!({ "parallelism": 1, "backoffLimit": 0, "failurePolicy": { "type": "Pause" } });
-    arena.apply(&held(&arena, "bad", &spec)).unwrap();
-    end(&arena, &[&running(&arena, "bad", &nodes[0], 1)], 1);
-    arena.wait_for("daemonjob", "bad", "the job pauses", is_stopped);
+    env.apply(&held(&env, "bad", &spec)).unwrap();
+    end(&env, &[&running(&env, "bad", &nodes[0], 1)], 1);
+    env.wait_for("daemonjob", "bad", "the job pauses", is_stopped);
     let still = |what: &str| {
         sleep(Duration::from_secs(3));
-        let job = arena.get("daemonjob", "bad").unwrap();
+        let job = env.get("daemonjob", "bad").unwrap();
         assert!(is_stopped(&job), "{what}: {:#}", job["status"]);
         assert_eq!(
             (&job["status"]["failed"], condition(&job, "Complete").0),
             (&json!(1), "False".to_owned())
         );
-        assert_eq!(arena.created_pods().len(), 1, "{what}");
+        assert_eq!(env.created_pods().len(), 1, "{what}");
     };
-    arena.kubectl(&["taint", "node", &nodes[0], "broken=yes:NoSchedule"]).unwrap();
+    env.kubectl(&["taint", "node", &nodes[0], "broken=yes:NoSchedule"]).unwrap();
     still("tainted");
-    hold_down(&arena, &nodes[0], true);
+    hold_down(&env, &nodes[0], true);
     still("not Ready");
-    arena.kubectl(&["taint", "node", &nodes[0], "broken-"]).unwrap();
-    hold_down(&arena, &nodes[0], false);
+    env.kubectl(&["taint", "node", &nodes[0], "broken-"]).unwrap();
+    hold_down(&env, &nodes[0], false);
     still("Ready again");
     for suspend in [true, false] {
-        arena.patch("daemonjob", "bad", &json!({ "spec": { "suspend": suspend } }));
-        arena.wait_for("daemonjob", "bad", "the status observes suspend", |job| {
+        env.patch("daemonjob", "bad", &json!({ "spec": { "suspend": suspend } }));
+        env.wait_for("daemonjob", "bad", "the status observes suspend", |job| {
             (condition(job, "Suspended").0 == "True") == suspend
                 && job["status"]["observedGeneration"] == job["metadata"]["generation"]
         });
     }
-    arena.wait_for("daemonjob", "bad", "the job pauses after resume", is_stopped);
+    env.wait_for("daemonjob", "bad", "the job pauses after resume", is_stopped);
     still("resumed");
 
     // The user has fixed the cause: the failed node is retried, and the others follow.
-    arena.patch("daemonjob", "bad", &json!({ "spec": { "retryToken": "fixed" } }));
+    env.patch("daemonjob", "bad", &json!({ "spec": { "retryToken": "fixed" } }));
     for (node, number) in nodes.iter().zip([2, 1, 1, 1]) {
-        end(&arena, &[&running(&arena, "bad", node, number)], 0);
+        end(&env, &[&running(&env, "bad", node, number)], 0);
     }
-    arena.wait_for("daemonjob", "bad", "it is complete", is_complete);
+    env.wait_for("daemonjob", "bad", "it is complete", is_complete);
     let seen = record.judge();
     assert!(seen.complete > 0 && seen.pods == 5 && seen.stops > 0, "{seen:?}");
 }
@@ -516,109 +516,107 @@ fn pause_holds_while_the_failed_node_changes() {
 /// An unhealthy node is pending, then skipped. A done node stays done when it is tainted.
 #[test]
 fn unhealthy_nodes_are_pending_then_skipped() {
-    let arena = TestEnv::new("dr-unhealthy");
-    let nodes = arena.nodes(["a", "b", "c"]);
+    let env = TestEnv::new("dr-unhealthy");
+    let nodes = env.nodes(["a", "b", "c"]);
     let [a, _, c] = &nodes[..] else { unreachable!() };
-    let record = Record::begin(&arena);
-    let _manager = arena.manager("daemonjob");
-    hold_down(&arena, c, true);
-    arena.apply(&daemonjob(&arena, "waits", &json!({ "unhealthyNodes": { "policy": "Wait" } }))).unwrap();
-    arena
-        .apply(&daemonjob(&arena, "skips", &json!({ "unhealthyNodes": { "skipAfterSeconds": 8 } })))
-        .unwrap();
-    let job = arena.wait_for("daemonjob", "skips", "the other nodes have succeeded", |job| {
+    let record = Record::begin(&env);
+    let _manager = env.manager("daemonjob");
+    hold_down(&env, c, true);
+    env.apply(&daemonjob(&env, "waits", &json!({ "unhealthyNodes": { "policy": "Wait" } }))).unwrap();
+    env.apply(&daemonjob(&env, "skips", &json!({ "unhealthyNodes": { "skipAfterSeconds": 8 } }))).unwrap();
+    let job = env.wait_for("daemonjob", "skips", "the other nodes have succeeded", |job| {
         job["status"]["succeeded"] == 2 && word(job, "pendingNodes", c) == "NotReady"
     });
     assert!(!is_complete(&job), "the job waits for the unhealthy node: {:#}", job["status"]);
-    let job = arena.wait_for("daemonjob", "skips", "it is complete", is_complete);
+    let job = env.wait_for("daemonjob", "skips", "it is complete", is_complete);
     assert_eq!(condition(&job, "Complete").1, "NodesSkipped");
     let (reason, message) = told(&job, "skippedNodes", c).unwrap();
     assert!(reason == "NotReady" && message.contains("node.kubernetes.io/not-ready"), "{reason} {message}");
-    let job = arena.get("daemonjob", "waits").unwrap();
+    let job = env.get("daemonjob", "waits").unwrap();
     assert!(!is_complete(&job) && word(&job, "pendingNodes", c) == "NotReady", "{:#}", job["status"]);
 
-    arena.kubectl(&["taint", "node", a, "special=yes:NoSchedule"]).unwrap();
-    hold_down(&arena, c, false);
+    env.kubectl(&["taint", "node", a, "special=yes:NoSchedule"]).unwrap();
+    hold_down(&env, c, false);
     for name in ["waits", "skips"] {
-        let job = arena.wait_for("daemonjob", name, "all nodes have succeeded", |job| {
+        let job = env.wait_for("daemonjob", name, "all nodes have succeeded", |job| {
             is_complete(job) && job["status"]["succeeded"] == 3
         });
         assert_eq!((&job["status"]["skipped"], &job["status"]["desired"]), (&json!(0), &json!(3)), "{name}");
     }
-    assert_eq!(arena.created_pods().len(), 6);
+    assert_eq!(env.created_pods().len(), 6);
     let seen = record.judge();
     assert!(seen.complete >= 2 && seen.pods == 6, "{seen:?}");
 }
 
 /// Sets or removes the label by which the jobs of the storm select nodes.
-fn relabel(arena: &TestEnv, node: &str, is_selected: bool) {
+fn relabel(env: &TestEnv, node: &str, is_selected: bool) {
     let label = if is_selected { json!("yes") } else { Value::Null };
     // Rounded up, so that the API server has the label before this time.
     let now = (Timestamp::now() + SignedDuration::from_secs(1)).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let metadata = json!({ "labels": { "in-storm": label }, "annotations": { RELABELLED: now } });
-    arena.patch("node", node, &json!({ "metadata": metadata }));
+    env.patch("node", node, &json!({ "metadata": metadata }));
 }
 
 /// The node of a running pod, if any.
-fn busy_node(arena: &TestEnv) -> Option<String> {
-    let pods = arena.list("pods", "quintet.dev/kind=DaemonJob");
+fn busy_node(env: &TestEnv) -> Option<String> {
+    let pods = env.list("pods", "quintet.dev/kind=DaemonJob");
     let pod = pods.iter().find(|pod| pod["status"]["phase"] == "Running")?;
     pod["spec"]["nodeName"].as_str().map(str::to_owned)
 }
 
 /// Deletes the Node of a running pod and creates another with the same name.
-fn recreate(arena: &TestEnv, node: &str) {
-    arena.kubectl(&["delete", "node", node]).unwrap();
-    arena.node(node.strip_prefix(&format!("{}-", arena.namespace())).unwrap());
-    relabel(arena, node, true);
+fn recreate(env: &TestEnv, node: &str) {
+    env.kubectl(&["delete", "node", node]).unwrap();
+    env.node(node.strip_prefix(&format!("{}-", env.namespace())).unwrap());
+    relabel(env, node, true);
 }
 
 /// Applies one random event to a node, job or pod.
-fn strike(arena: &TestEnv, dice: &mut Dice, nodes: &mut [String], step: usize) {
+fn strike(env: &TestEnv, dice: &mut Dice, nodes: &mut [String], step: usize) {
     let below = |dice: &mut Dice, count: usize| usize::try_from(dice.below(count as u64)).unwrap();
     let at = below(dice, nodes.len());
     let node = nodes[at].clone();
     match dice.below(12) {
-        0 => drop(arena.kubectl(&["taint", "node", &node, "storm=yes:NoExecute", "--overwrite"])),
-        1 => drop(arena.kubectl(&["taint", "node", &node, "storm-"])),
+        0 => drop(env.kubectl(&["taint", "node", &node, "storm=yes:NoExecute", "--overwrite"])),
+        1 => drop(env.kubectl(&["taint", "node", &node, "storm-"])),
         2 | 3 => {
             let value = if dice.below(2) == 0 {
                 "kwok.quintet.dev/not-ready=true"
             } else {
                 "kwok.quintet.dev/not-ready-"
             };
-            drop(arena.kubectl(&["annotate", "node", &node, value, "--overwrite"]));
+            drop(env.kubectl(&["annotate", "node", &node, value, "--overwrite"]));
         }
         4 if step.is_multiple_of(4) => {
-            arena.kubectl(&["delete", "node", &node]).unwrap();
-            nodes[at] = arena.node(&format!("new-{step}"));
-            relabel(arena, &nodes[at], true);
+            env.kubectl(&["delete", "node", &node]).unwrap();
+            nodes[at] = env.node(&format!("new-{step}"));
+            relabel(env, &nodes[at], true);
         }
         5 => {
             let name = ["on", "pause", "fast"][below(dice, 3)];
             let version = format!("{}", dice.below(3));
             let change =
                 json!({ "spec": { "template": { "metadata": { "annotations": { "version": version } } } } });
-            arena.patch("daemonjob", name, &change);
+            env.patch("daemonjob", name, &change);
         }
-        6 => drop(arena.kubectl(&["cordon", &node])),
-        7 => drop(arena.kubectl(&["uncordon", &node])),
+        6 => drop(env.kubectl(&["cordon", &node])),
+        7 => drop(env.kubectl(&["uncordon", &node])),
         8 => {
             let info = json!({ "bootID": format!("boot-{step}") });
-            arena.patch("node/status", &node, &json!({ "status": { "nodeInfo": info } }));
+            env.patch("node/status", &node, &json!({ "status": { "nodeInfo": info } }));
         }
-        9 => relabel(arena, &node, dice.below(2) == 0),
+        9 => relabel(env, &node, dice.below(2) == 0),
         10 => {
-            if let Some(node) = busy_node(arena).filter(|node| nodes.contains(node)) {
-                recreate(arena, &node);
+            if let Some(node) = busy_node(env).filter(|node| nodes.contains(node)) {
+                recreate(env, &node);
             }
         }
         _ => {
-            let pods = arena.list("pods", "quintet.dev/kind=DaemonJob");
+            let pods = env.list("pods", "quintet.dev/kind=DaemonJob");
             let runs = pods.iter().find(|pod| pod["status"]["phase"] == "Running");
             if let Some(name) = runs.and_then(|pod| pod["metadata"]["name"].as_str()) {
                 let fails = "kwok.quintet.dev/exit-code=1";
-                drop(arena.kubectl(&["annotate", "pod", name, fails, "--overwrite"]));
+                drop(env.kubectl(&["annotate", "pod", name, fails, "--overwrite"]));
             }
         }
     }
@@ -628,13 +626,13 @@ fn strike(arena: &TestEnv, dice: &mut Dice, nodes: &mut [String], step: usize) {
 /// pods of three jobs fail. All pods of the fourth fail, so its rollout is stopped throughout.
 #[test]
 fn rules_hold_while_nodes_come_and_go() {
-    let arena = TestEnv::new("dr-storm");
-    let mut nodes = arena.nodes(0..8);
+    let env = TestEnv::new("dr-storm");
+    let mut nodes = env.nodes(0..8);
     for node in &nodes {
-        relabel(&arena, node, true);
+        relabel(&env, node, true);
     }
-    let record = Record::begin(&arena);
-    let _manager = arena.manager("daemonjob");
+    let record = Record::begin(&env);
+    let _manager = env.manager("daemonjob");
     let mut dice = Dice::new();
     for (name, policy, max) in
         [("on", "Continue", 2), ("pause", "Pause", 2), ("fast", "FailFast", 2), ("bad", "Pause", 1)]
@@ -642,44 +640,44 @@ fn rules_hold_while_nodes_come_and_go() {
         let spec = json!({ "parallelism": 2, "backoffLimit": 0, "unhealthyNodes": { "skipAfterSeconds": 5 },
             "rerunOn": ["TemplateChange", "NodeReboot"],
             "failurePolicy": { "type": policy, "maxFailedNodes": max, "nodeLostAfterSeconds": 8 } });
-        let mut job = daemonjob(&arena, name, &spec);
+        let mut job = daemonjob(&env, name, &spec);
         job["spec"]["template"]["spec"]["nodeSelector"]["in-storm"] = json!("yes");
         let annotations = &mut job["spec"]["template"]["metadata"]["annotations"];
         annotations["kwok.quintet.dev/run-seconds"] = json!("2");
         if name == "bad" {
             annotations["kwok.quintet.dev/exit-code"] = json!("1");
         }
-        arena.apply(&job).unwrap();
+        env.apply(&job).unwrap();
     }
-    arena.wait_for("daemonjob", "bad", "the job pauses", is_stopped);
+    env.wait_for("daemonjob", "bad", "the job pauses", is_stopped);
     for step in 0..60 {
-        strike(&arena, &mut dice, &mut nodes, step);
+        strike(&env, &mut dice, &mut nodes, step);
         sleep(Duration::from_millis(300));
     }
     // The storm is over: every job finishes, or its status reports which action it needs.
     for node in &nodes {
-        drop(arena.kubectl(&["taint", "node", node, "storm-"]));
-        drop(arena.kubectl(&["annotate", "node", node, "kwok.quintet.dev/not-ready-"]));
-        arena.kubectl(&["uncordon", node]).unwrap();
-        relabel(&arena, node, true);
+        drop(env.kubectl(&["taint", "node", node, "storm-"]));
+        drop(env.kubectl(&["annotate", "node", node, "kwok.quintet.dev/not-ready-"]));
+        env.kubectl(&["uncordon", node]).unwrap();
+        relabel(&env, node, true);
     }
     for name in ["on", "pause", "fast"] {
-        arena.wait_for("daemonjob", name, "the job is complete, failed or paused by failed nodes", |job| {
+        env.wait_for("daemonjob", name, "the job is complete, failed or paused by failed nodes", |job| {
             is_complete(job) || condition(job, "Failed").0 == "True" || is_stopped(job)
         });
     }
-    let job = arena.get("daemonjob", "bad").unwrap();
+    let job = env.get("daemonjob", "bad").unwrap();
     assert!(is_stopped(&job), "no event of a node resumes the rollout: {:#}", job["status"]);
     // The user fixes the cause, and every job completes.
     let annotations = json!({ "kwok.quintet.dev/exit-code": null });
-    arena.patch(
+    env.patch(
         "daemonjob",
         "bad",
         &json!({ "spec": { "template": { "metadata": { "annotations": annotations } } } }),
     );
     for name in ["on", "pause", "fast", "bad"] {
-        arena.patch("daemonjob", name, &json!({ "spec": { "retryToken": "fixed" } }));
-        arena.wait_for("daemonjob", name, "all nodes have succeeded", |job| {
+        env.patch("daemonjob", name, &json!({ "spec": { "retryToken": "fixed" } }));
+        env.wait_for("daemonjob", name, "all nodes have succeeded", |job| {
             is_complete(job)
                 && job["status"]["succeeded"] == 8
                 && job["status"]["rollout"]["retryToken"] == "fixed"

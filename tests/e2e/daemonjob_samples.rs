@@ -35,9 +35,9 @@ pub(crate) fn promise(text: &str, usual: &str) -> (String, String) {
 }
 
 /// Applies a manifest and returns the API server's objects.
-fn apply(arena: &TestEnv, file: &str) -> Vec<Value> {
+fn apply(env: &TestEnv, file: &str) -> Vec<Value> {
     let answer =
-        arena.kubectl(&["apply", "-f", file, "-o", "json"]).unwrap_or_else(|error| panic!("{file}: {error}"));
+        env.kubectl(&["apply", "-f", file, "-o", "json"]).unwrap_or_else(|error| panic!("{file}: {error}"));
     let mut answer: Value = serde_json::from_str(&answer).unwrap();
     match answer["items"].take() {
         Value::Array(items) => items,
@@ -47,14 +47,14 @@ fn apply(arena: &TestEnv, file: &str) -> Vec<Value> {
 
 #[test]
 fn every_sample_ends_as_its_comment_states() {
-    let arena = TestEnv::new("ds-all");
-    let node = arena.node("control-plane");
+    let env = TestEnv::new("ds-all");
+    let node = env.node("control-plane");
     let role = "node-role.kubernetes.io/control-plane";
-    arena.kubectl(&["label", "node", &node, &format!("{role}=")]).unwrap();
-    arena.kubectl(&["taint", "node", &node, &format!("{role}=:NoSchedule")]).unwrap();
-    let _manager = arena.manager("daemonjob");
+    env.kubectl(&["label", "node", &node, &format!("{role}=")]).unwrap();
+    env.kubectl(&["taint", "node", &node, &format!("{role}=:NoSchedule")]).unwrap();
+    let _manager = env.manager("daemonjob");
     // Nodes of other tests come and go, and a final condition may change again, so a watch keeps each status.
-    let watch = arena.watch("daemonjobs.dj.dysproz.io", "");
+    let watch = env.watch("daemonjobs.dj.dysproz.io", "");
 
     let mut made: BTreeMap<(String, String), PathBuf> = BTreeMap::new();
     let mut promises = Vec::new();
@@ -64,7 +64,7 @@ fn every_sample_ends_as_its_comment_states() {
         assert!(text.contains(PROMISE) != is_tutorial, "{}: needs a line \"{PROMISE}…\"", file.display());
         let (type_, reason) = promise(&text, USUAL);
         let mut jobs = 0;
-        for object in apply(&arena, file.to_str().unwrap()) {
+        for object in apply(&env, file.to_str().unwrap()) {
             let part = |member: &Value| member.as_str().unwrap().to_owned();
             let (kind, name) = (part(&object["kind"]), part(&object["metadata"]["name"]));
             if kind == "DaemonJob" {
@@ -79,7 +79,7 @@ fn every_sample_ends_as_its_comment_states() {
     assert!(promises.len() > 15, "only {} samples were found", promises.len());
 
     for (name, type_, reason) in promises {
-        arena.wait(&format!("{name} is {type_} ({reason})"), || {
+        env.wait(&format!("{name} is {type_} ({reason})"), || {
             watch.events().iter().any(|(_, job)| {
                 job["metadata"]["name"] == *name
                     && job["status"]["observedGeneration"] == job["metadata"]["generation"]
@@ -96,34 +96,34 @@ fn every_sample_ends_as_its_comment_states() {
                 && nodes.is_some_and(|nodes| nodes.iter().any(|node| node["reason"] == *reason))
         })
     };
-    assert!(arena.list("pods", "daemonjob=daemonjob-suspend").is_empty());
-    assert!(arena.list("pods", "daemonjob=daemonjob-paused").is_empty());
+    assert!(env.list("pods", "daemonjob=daemonjob-suspend").is_empty());
+    assert!(env.list("pods", "daemonjob=daemonjob-paused").is_empty());
     assert!(has_listed("daemonjob-fail-fast", "failedNodes", "BackoffLimitExceeded"));
     assert!(has_listed("daemonjob-pause-on-failures", "pendingNodes", "MaxFailedNodesExceeded"));
     assert!(has_listed("daemonjob-pod-failure-policy", "failedNodes", "PodFailurePolicy"));
     assert!(has_listed("daemonjob-pending-deadline", "skippedNodes", "PendingDeadlineExceeded"));
     let has_attempt = |run: &str| {
-        !arena.list("pods", &format!("daemonjob=daemonjob-backoff,dj.dysproz.io/pod-number={run}")).is_empty()
+        !env.list("pods", &format!("daemonjob=daemonjob-backoff,dj.dysproz.io/pod-number={run}")).is_empty()
     };
     assert!(has_attempt("2") && !has_attempt("3"), "a second attempt and no third");
-    let pods = arena.list("pods", "daemonjob=daemonjob-control-plane");
+    let pods = env.list("pods", "daemonjob=daemonjob-control-plane");
     assert!(pods.iter().any(|pod| pod["spec"]["nodeName"] == *node), "{pods:#?}");
-    let network = arena.list("pods", "daemonjob=daemonjob-host-network");
+    let network = env.list("pods", "daemonjob=daemonjob-host-network");
     assert!(network.iter().all(|pod| pod["spec"]["hostNetwork"] == true) && !network.is_empty());
-    arena.wait("finished pods are deleted after their ttl", || {
-        arena.list("pods", "daemonjob=daemonjob-ttl").is_empty()
+    env.wait("finished pods are deleted after their ttl", || {
+        env.list("pods", "daemonjob=daemonjob-ttl").is_empty()
     });
-    let records = arena.list("configmaps", "daemonjob=daemonjob-ttl");
+    let records = env.list("configmaps", "daemonjob=daemonjob-ttl");
     let lines = records.iter().flat_map(|shard| shard["data"].as_object().unwrap().values());
     assert!(
         lines.filter(|line| line.as_str().unwrap().contains(" outcome=Succeeded ")).count()
-            >= arena.cluster().nodes()
+            >= env.cluster().nodes()
     );
 
     // The two held jobs continue as their comments state.
     for (name, field) in [("daemonjob-suspend", "suspend"), ("daemonjob-paused", "paused")] {
-        arena.patch("daemonjob", name, &json!({ "spec": { field: false } }));
-        arena.wait_for("daemonjob", name, "it is complete", is_complete);
+        env.patch("daemonjob", name, &json!({ "spec": { field: false } }));
+        env.wait_for("daemonjob", name, "it is complete", is_complete);
     }
 }
 
@@ -131,26 +131,24 @@ fn every_sample_ends_as_its_comment_states() {
 /// runs its command.
 #[test]
 fn schedule_reruns_every_node() {
-    let arena = TestEnv::new("ds-schedule");
-    let _manager = arena.manager("daemonjob");
+    let env = TestEnv::new("ds-schedule");
+    let _manager = env.manager("daemonjob");
     let file = workspace().join("samples/daemonjob/schedule.yaml");
     let kinds: Vec<Value> =
-        apply(&arena, file.to_str().unwrap()).into_iter().map(|mut one| one["kind"].take()).collect();
+        apply(&env, file.to_str().unwrap()).into_iter().map(|mut one| one["kind"].take()).collect();
     assert_eq!(kinds, ["DaemonJob", "CronJob", "Role", "ServiceAccount", "RoleBinding"]);
     let name = "daemonjob-nightly";
-    let first = arena.wait_for("daemonjob", name, "it is complete", is_complete);
+    let first = env.wait_for("daemonjob", name, "it is complete", is_complete);
 
-    arena.kubectl(&["create", "job", "--from=cronjob/daemonjob-nightly", "tonight"]).unwrap();
-    arena.wait("the Job has its pod", || {
-        !arena.list("pods", "batch.kubernetes.io/job-name=tonight").is_empty()
-    });
-    let pod = arena.list("pods", "batch.kubernetes.io/job-name=tonight").remove(0);
+    env.kubectl(&["create", "job", "--from=cronjob/daemonjob-nightly", "tonight"]).unwrap();
+    env.wait("the Job has its pod", || !env.list("pods", "batch.kubernetes.io/job-name=tonight").is_empty());
+    let pod = env.list("pods", "batch.kubernetes.io/job-name=tonight").remove(0);
     let container = &pod["spec"]["containers"][0];
     let field = container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap();
     let label = field.strip_prefix("metadata.labels['").and_then(|rest| rest.strip_suffix("']")).unwrap();
     let job = pod["metadata"]["labels"][label].as_str().expect("the Job controller labels the pods");
     let account = pod["spec"]["serviceAccountName"].as_str().unwrap();
-    let user = format!("--as=system:serviceaccount:{}:{account}", arena.namespace());
+    let user = format!("--as=system:serviceaccount:{}:{account}", env.namespace());
     let command: Vec<String> = container["command"]
         .as_array()
         .unwrap()
@@ -161,16 +159,16 @@ fn schedule_reruns_every_node() {
     let patch = || {
         let mut args = vec![user.as_str()];
         args.extend(command[1..].iter().map(String::as_str));
-        arena.kubectl(&args).unwrap()
+        env.kubectl(&args).unwrap()
     };
     assert!(patch().contains("patched"));
-    arena.wait_for("daemonjob", name, "the job is complete with another template", |job| {
+    env.wait_for("daemonjob", name, "the job is complete with another template", |job| {
         is_complete(job) && job["status"]["templateHash"] != first["status"]["templateHash"]
     });
     // A retried Job sends the same patch, which changes nothing.
     assert!(patch().contains("no change"));
     let may = |name: &str| {
-        arena.kubectl(&[&user, "auth", "can-i", "patch", &format!("daemonjobs.dj.dysproz.io/{name}")]).is_ok()
+        env.kubectl(&[&user, "auth", "can-i", "patch", &format!("daemonjobs.dj.dysproz.io/{name}")]).is_ok()
     };
     assert!(may(name) && !may("another"), "the ServiceAccount may change one DaemonJob only");
 }

@@ -35,33 +35,33 @@ const COMMAND_LIMIT: &str = "180";
 
 /// A user's shell: a kubeconfig whose namespace is the test's, and Quintet's programs on the path.
 struct Shell<'a> {
-    arena: &'a TestEnv,
+    env: &'a TestEnv,
     home: PathBuf,
 }
 
 impl<'a> Shell<'a> {
-    fn new(arena: &'a TestEnv) -> Self {
-        let home = std::env::temp_dir().join(format!("{}.home", arena.namespace()));
+    fn new(env: &'a TestEnv) -> Self {
+        let home = std::env::temp_dir().join(format!("{}.home", env.namespace()));
         std::fs::create_dir_all(&home).unwrap();
-        std::fs::copy(arena.cluster().kubeconfig(), home.join("kubeconfig")).unwrap();
+        std::fs::copy(env.cluster().kubeconfig(), home.join("kubeconfig")).unwrap();
         for name in ["quintet", "kubectl-quintet"] {
             std::os::unix::fs::symlink(std::fs::canonicalize(program()).unwrap(), home.join(name)).unwrap();
         }
-        let shell = Self { arena, home };
-        let set = format!("kubectl config set-context --current --namespace={}", arena.namespace());
+        let shell = Self { env, home };
+        let set = format!("kubectl config set-context --current --namespace={}", env.namespace());
         assert!(shell.run(&set).status.success());
         shell
     }
 
     fn run(&self, command: &str) -> Output {
-        let mut path = vec![self.home.clone(), self.arena.cluster().dir().bin()];
+        let mut path = vec![self.home.clone(), self.env.cluster().dir().bin()];
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
         // A command that never returns is a failure too.
         Command::new("timeout")
             .args([COMMAND_LIMIT, "bash", "-ec", command])
             .current_dir(workspace())
             .env("KUBECONFIG", self.home.join("kubeconfig"))
-            .env("KUBECACHEDIR", self.arena.kube().cache())
+            .env("KUBECACHEDIR", self.env.kube().cache())
             .env("PATH", std::env::join_paths(path).unwrap())
             .output()
             .unwrap()
@@ -76,13 +76,13 @@ impl Drop for Shell<'_> {
 
 #[test]
 fn commands_in_the_documents_work() {
-    let arena = TestEnv::new("docs");
-    let mut manager = Some(arena.manager_of_all());
-    let node = arena.node("a");
+    let env = TestEnv::new("docs");
+    let mut manager = Some(env.manager_of_all());
+    let node = env.node("a");
     // A drain waits for pods of other tests whose managers may have exited. The taint keeps such pods away.
-    let drained = arena.node("drained");
-    arena.kubectl(&["taint", "node", &drained, "docs=only:NoSchedule"]).expect("kubectl taints the node");
-    let shell = Shell::new(&arena);
+    let drained = env.node("drained");
+    env.kubectl(&["taint", "node", &drained, "docs=only:NoSchedule"]).expect("kubectl taints the node");
+    let shell = Shell::new(&env);
 
     // README's reader has run the demo, which applies the samples.
     assert!(shell.run("kubectl apply -k samples").status.success());
@@ -100,12 +100,12 @@ fn commands_in_the_documents_work() {
             }
             // The manager is a local process, not a Deployment.
             if bare.starts_with("kubectl scale deployment") && bare.contains("quintet-system") {
-                manager = bare.contains("--replicas=1").then(|| arena.manager_of_all());
+                manager = bare.contains("--replicas=1").then(|| env.manager_of_all());
                 continue;
             }
             let drains = ["kubectl drain", "kubectl uncordon"].iter().any(|verb| command.starts_with(verb));
             let node = if drains { &drained } else { &node };
-            let mut command = command.replace("NODE", node).replace("NAMESPACE", arena.namespace());
+            let mut command = command.replace("NODE", node).replace("NAMESPACE", env.namespace());
             // The API server only validates commands that would change the cluster for other tests.
             if ["helm install", "helm upgrade"].iter().any(|helm| command.starts_with(helm))
                 || command.contains("-k config/default")
@@ -133,22 +133,22 @@ fn commands_in_the_documents_work() {
             }
         }
         // The next document needs a manager.
-        manager = manager.or_else(|| Some(arena.manager_of_all()));
+        manager = manager.or_else(|| Some(env.manager_of_all()));
     }
     drop(shell);
-    let _ = arena.kubectl(&["delete", "greetings", "--all", "--timeout=30s"]);
+    let _ = env.kubectl(&["delete", "greetings", "--all", "--timeout=30s"]);
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(ran > 40, "only {ran} commands found");
 }
 
 #[test]
 fn api_server_accepts_manifests_in_the_documents() {
-    let arena = TestEnv::new("docs-yaml");
+    let env = TestEnv::new("docs-yaml");
     let (mut shown, mut failures) = (0, Vec::new());
     for document in documents::all() {
         for manifest in blocks(&document, "yaml") {
-            let mut apply = arena.kube().kubectl();
-            apply.args(["-n", arena.namespace(), "apply", "--dry-run=server", "-f", "-"]);
+            let mut apply = env.kube().kubectl();
+            apply.args(["-n", env.namespace(), "apply", "--dry-run=server", "-f", "-"]);
             shown += 1;
             if let Err(error) = run::stdout_with_input(&mut apply, Some(&manifest.join("\n"))) {
                 failures.push(format!("{}: {}\n{error:#}", document.display(), manifest.join("\n")));

@@ -46,13 +46,13 @@ impl Answer {
     }
 }
 
-fn command(arena: &TestEnv, args: &[&str], input: Option<&str>) -> Answer {
-    with_kubeconfig(&arena.cluster().kubeconfig(), arena, args, input)
+fn command(env: &TestEnv, args: &[&str], input: Option<&str>) -> Answer {
+    with_kubeconfig(&env.cluster().kubeconfig(), env, args, input)
 }
 
-fn with_kubeconfig(kubeconfig: &Path, arena: &TestEnv, args: &[&str], input: Option<&str>) -> Answer {
+fn with_kubeconfig(kubeconfig: &Path, env: &TestEnv, args: &[&str], input: Option<&str>) -> Answer {
     let mut command = Command::new(program());
-    command.args(args).args(["-n", arena.namespace()]).env("KUBECONFIG", kubeconfig);
+    command.args(args).args(["-n", env.namespace()]).env("KUBECONFIG", kubeconfig);
     run(&mut command, input)
 }
 
@@ -69,20 +69,20 @@ fn run(command: &mut Command, input: Option<&str>) -> Answer {
     child.wait_with_output().expect("the program exits").into()
 }
 
-fn explain_file(arena: &TestEnv, job: &Value) -> Answer {
-    command(arena, &["explain", "-f", "-"], Some(&job.to_string()))
+fn explain_file(env: &TestEnv, job: &Value) -> Answer {
+    command(env, &["explain", "-f", "-"], Some(&job.to_string()))
 }
 
-fn complete(arena: &TestEnv, name: &str) {
-    arena.wait_for("daemonjob", name, "it is complete", |job| condition(job, "Complete").0 == "True");
+fn complete(env: &TestEnv, name: &str) {
+    env.wait_for("daemonjob", name, "it is complete", |job| condition(job, "Complete").0 == "True");
 }
 
 /// A folder for this test, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn folder(arena: &TestEnv) -> Self {
-        let path = std::env::temp_dir().join(format!("{}-scratch", arena.namespace()));
+    fn folder(env: &TestEnv) -> Self {
+        let path = std::env::temp_dir().join(format!("{}-scratch", env.namespace()));
         std::fs::create_dir_all(&path).expect("the folder can be created");
         Self(path)
     }
@@ -95,9 +95,9 @@ impl Drop for Scratch {
 }
 
 /// A kubeconfig of a new ServiceAccount with only these rights, each as (`verbs`, `resources`).
-fn account_with(arena: &TestEnv, folder: &Scratch, name: &str, may: &[(&str, &str)]) -> PathBuf {
-    let role = format!("{}-{name}", arena.namespace());
-    arena.kubectl(&["create", "serviceaccount", name]).unwrap();
+fn account_with(env: &TestEnv, folder: &Scratch, name: &str, may: &[(&str, &str)]) -> PathBuf {
+    let role = format!("{}-{name}", env.namespace());
+    env.kubectl(&["create", "serviceaccount", name]).unwrap();
     let rules: Vec<Value> = may
         .iter()
         .map(|(verbs, resources)| {
@@ -105,7 +105,7 @@ fn account_with(arena: &TestEnv, folder: &Scratch, name: &str, may: &[(&str, &st
             json!({ "apiGroups": ["", "dj.dysproz.io"], "verbs": words(verbs), "resources": words(resources) })
         })
         .collect();
-    let account = json!({ "kind": "ServiceAccount", "name": name, "namespace": arena.namespace() });
+    let account = json!({ "kind": "ServiceAccount", "name": name, "namespace": env.namespace() });
     for object in [
         json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "metadata": { "name": role }, "rules": rules }),
@@ -113,32 +113,32 @@ fn account_with(arena: &TestEnv, folder: &Scratch, name: &str, may: &[(&str, &st
             "metadata": { "name": role }, "subjects": [account],
             "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role } }),
     ] {
-        arena.apply(&object).unwrap();
+        env.apply(&object).unwrap();
     }
     let kubeconfig = folder.0.join(name);
-    let config = arena.kube().kubeconfig_of_service_account(arena.namespace(), name).unwrap();
+    let config = env.kube().kubeconfig_of_service_account(env.namespace(), name).unwrap();
     std::fs::write(&kubeconfig, config).unwrap();
     // The API server's authorizer has its own watch of roles.
     let first = may[0].1.split(',').next().unwrap();
     let verb = may[0].0.split(',').next().unwrap();
-    arena.wait("the role takes effect", || {
-        let account = format!("--as=system:serviceaccount:{}:{name}", arena.namespace());
-        arena.kubectl(&["auth", "can-i", verb, first, &account]).is_ok_and(|answer| answer.trim() == "yes")
+    env.wait("the role takes effect", || {
+        let account = format!("--as=system:serviceaccount:{}:{name}", env.namespace());
+        env.kubectl(&["auth", "can-i", verb, first, &account]).is_ok_and(|answer| answer.trim() == "yes")
     });
     kubeconfig
 }
 
-fn remove_role(arena: &TestEnv, name: &str) {
-    let role = format!("{}-{name}", arena.namespace());
-    let _ = arena.kubectl(&["delete", "clusterrole,clusterrolebinding", &role]);
+fn remove_role(env: &TestEnv, name: &str) {
+    let role = format!("{}-{name}", env.namespace());
+    let _ = env.kubectl(&["delete", "clusterrole,clusterrolebinding", &role]);
 }
 
 #[test]
 fn explains_a_file_before_it_is_applied() {
-    let arena = TestEnv::new("ex-file");
-    let nodes = arena.nodes(["a", "b"]);
-    let job = daemonjob(&arena, "new", &json!({}));
-    let answer = explain_file(&arena, &job);
+    let env = TestEnv::new("ex-file");
+    let nodes = env.nodes(["a", "b"]);
+    let job = daemonjob(&env, "new", &json!({}));
+    let answer = explain_file(&env, &job);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     for node in &nodes {
         assert_eq!(answer.line(node)[1..3], ["WouldRun", "FirstRun"], "{answer:?}");
@@ -151,11 +151,11 @@ fn explains_a_file_before_it_is_applied() {
     assert!(last.contains("not selected: -o wide shows"), "the cluster has other nodes: {last}");
 
     // A taint keeps one node away, and another node waits for its turn.
-    let third = arena.node("c");
-    arena.kubectl(&["taint", "node", &nodes[0], "special=yes:NoSchedule"]).unwrap();
+    let third = env.node("c");
+    env.kubectl(&["taint", "node", &nodes[0], "special=yes:NoSchedule"]).unwrap();
     let mut slow = job.clone();
     slow["spec"]["parallelism"] = json!(1);
-    let answer = explain_file(&arena, &slow);
+    let answer = explain_file(&env, &slow);
     assert_eq!(answer.code, Some(1), "{answer:?}");
     assert_eq!(answer.line(&nodes[0])[1..3], ["Skipped", "Tainted"]);
     assert!(answer.line(&nodes[0]).contains(&"special=yes:NoSchedule"), "{answer:?}");
@@ -163,7 +163,7 @@ fn explains_a_file_before_it_is_applied() {
     assert_eq!(answer.line(&third)[1..3], ["Waiting", "WaitingForTurn"]);
     // With a toleration, the tainted node waits too, which does not change the exit code.
     slow["spec"]["template"]["spec"]["tolerations"] = json!([{ "key": "special", "operator": "Exists" }]);
-    assert_eq!(explain_file(&arena, &slow).code, Some(0));
+    assert_eq!(explain_file(&env, &slow).code, Some(0));
 
     // A spec that the API server rejects gives one message with the field's name.
     for (field, bad) in [
@@ -177,26 +177,26 @@ fn explains_a_file_before_it_is_applied() {
     ] {
         let mut rejected = job.clone();
         rejected["spec"] = bad["spec"].clone();
-        let answer = explain_file(&arena, &rejected);
+        let answer = explain_file(&env, &rejected);
         assert_eq!(answer.code, Some(2), "{answer:?}");
         assert!(answer.refusal().contains(field), "{answer:?}");
         assert_eq!(answer.stderr.lines().count(), 1, "{answer:?}");
-        assert!(arena.apply(&rejected).is_err(), "the API server rejects it too: {rejected}");
+        assert!(env.apply(&rejected).is_err(), "the API server rejects it too: {rejected}");
     }
-    assert_eq!(arena.list("daemonjobs", "").len(), 0);
-    assert_eq!(arena.writes(), Vec::<String>::new(), "explain writes nothing");
+    assert_eq!(env.list("daemonjobs", "").len(), 0);
+    assert_eq!(env.writes(), Vec::<String>::new(), "explain writes nothing");
 }
 
 #[test]
 fn explain_follows_a_run() {
-    let arena = TestEnv::new("ex-run");
-    let nodes = arena.nodes(["a", "b"]);
-    let manager = arena.manager("daemonjob");
-    let mut job = daemonjob(&arena, "follow", &json!({ "parallelism": 1 }));
-    arena.apply(&job).unwrap();
-    let explain = |output| command(&arena, &["explain", "daemonjob/follow", "-o", output], None);
+    let env = TestEnv::new("ex-run");
+    let nodes = env.nodes(["a", "b"]);
+    let manager = env.manager("daemonjob");
+    let mut job = daemonjob(&env, "follow", &json!({ "parallelism": 1 }));
+    env.apply(&job).unwrap();
+    let explain = |output| command(&env, &["explain", "daemonjob/follow", "-o", output], None);
     // At any time, both nodes are selected and neither has failed.
-    arena.wait("explain reports all nodes as done", || {
+    env.wait("explain reports all nodes as done", || {
         let answer = explain("json");
         assert_eq!(answer.code, Some(0), "{answer:?}");
         let report = answer.json();
@@ -210,10 +210,10 @@ fn explain_follows_a_run() {
         assert!(line[5].starts_with("follow-"), "the pod: {answer:?}");
     }
     assert!(answer.stdout.lines().any(|line| line.contains("NotSelected") && line.contains("NodeSelector")));
-    complete(&arena, "follow");
+    complete(&env, "follow");
 
     // The same file changes nothing. A changed template would run on every node again, with pod number 2.
-    let same = explain_file(&arena, &job);
+    let same = explain_file(&env, &job);
     assert_eq!(
         (same.code, same.stdout.contains("already has the spec of the file")),
         (Some(0), true),
@@ -222,7 +222,7 @@ fn explain_follows_a_run() {
     assert_eq!(same.line(&nodes[0])[1], "Done");
     job["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
     job["spec"]["parallelism"] = json!(2);
-    let answer = command(&arena, &["explain", "-f", "-", "-o", "json"], Some(&job.to_string()));
+    let answer = command(&env, &["explain", "-f", "-", "-o", "json"], Some(&job.to_string()));
     assert_eq!(answer.code, Some(0), "{answer:?}");
     let report = answer.json();
     assert_eq!((&report["source"], &report["newRun"]), (&json!("ChangedInFile"), &json!(true)), "{report:#}");
@@ -235,24 +235,23 @@ fn explain_follows_a_run() {
         );
     }
     // The manager then does what explain predicted.
-    arena.apply(&job).unwrap();
-    arena.wait("both nodes have run again", || {
+    env.apply(&job).unwrap();
+    env.wait("both nodes have run again", || {
         let report = explain("json").json();
         report["counts"]["done"] == 2
             && report["nodes"].as_array().unwrap().iter().filter(|node| node["podNumber"] == 2).count() == 2
     });
 
     // Without pods, the outcome comes from the ledger.
-    arena.kubectl(&["delete", "pods", "-l", "daemonjob=follow", "--timeout=60s"]).unwrap();
+    env.kubectl(&["delete", "pods", "-l", "daemonjob=follow", "--timeout=60s"]).unwrap();
     let answer = explain("wide");
     assert_eq!(answer.line(&nodes[0])[1..4], ["Done", "2", "Succeeded"], "{answer:?}");
     assert_eq!(answer.line(&nodes[0])[5], "-", "no pod: {answer:?}");
     manager.stop().unwrap();
     // Without a manager, explain still predicts.
-    arena
-        .kubectl(&["patch", "daemonjob", "follow", "--type=merge", "-p", r#"{"spec":{"suspend":true}}"#])
+    env.kubectl(&["patch", "daemonjob", "follow", "--type=merge", "-p", r#"{"spec":{"suspend":true}}"#])
         .unwrap();
-    let late = arena.node("late");
+    let late = env.node("late");
     let answer = explain("table");
     assert_eq!((answer.code, answer.line(&late)[1..3].to_vec()), (Some(1), vec!["Waiting", "Suspended"]));
     assert!(answer.stdout.contains("The manager has not reconciled the last change"), "{answer:?}");
@@ -260,11 +259,11 @@ fn explain_follows_a_run() {
 
 #[test]
 fn explain_reports_each_error_in_one_line() {
-    let arena = TestEnv::new("ex-no");
-    arena.node("a");
-    let folder = Scratch::folder(&arena);
+    let env = TestEnv::new("ex-no");
+    env.node("a");
+    let folder = Scratch::folder(&env);
     let refusal = |args: &[&str]| {
-        let answer = command(&arena, args, None);
+        let answer = command(&env, args, None);
         assert_eq!(answer.code, Some(2), "{answer:?}");
         answer.refusal().to_owned()
     };
@@ -277,7 +276,7 @@ fn explain_reports_each_error_in_one_line() {
     assert!(refusal(&["explain"]).contains("--filename"));
     assert!(refusal(&["explain", "-f", "/does/not/exist"]).contains("/does/not/exist"));
     let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" } });
-    let answer = explain_file(&arena, &service);
+    let answer = explain_file(&env, &service);
     assert_eq!(answer.code, Some(2), "{answer:?}");
     assert!(answer.refusal().contains("Service \"web\""), "{answer:?}");
 
@@ -289,46 +288,46 @@ fn explain_reports_each_error_in_one_line() {
         "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }] });
     let away = folder.0.join("away");
     std::fs::write(&away, config.to_string()).unwrap();
-    let answer = with_kubeconfig(&away, &arena, &["explain", "dj/a"], None);
+    let answer = with_kubeconfig(&away, &env, &["explain", "dj/a"], None);
     assert_eq!(answer.code, Some(2), "{answer:?}");
     assert!(answer.refusal().contains(&format!("cannot reach http://{unused}")), "{answer:?}");
     assert_eq!(answer.stderr.lines().count(), 1, "{answer:?}");
 
     // Missing rights.
-    arena.apply(&daemonjob(&arena, "there", &json!({}))).unwrap();
+    env.apply(&daemonjob(&env, "there", &json!({}))).unwrap();
     let explain = |kubeconfig: &Path| {
-        let answer = with_kubeconfig(kubeconfig, &arena, &["explain", "dj/there"], None);
+        let answer = with_kubeconfig(kubeconfig, &env, &["explain", "dj/there"], None);
         assert_eq!(answer.code, Some(2), "{answer:?}");
         assert_eq!(answer.stderr.lines().count(), 1, "{answer:?}");
         answer.stderr
     };
-    let blind = account_with(&arena, &folder, "blind", &[("get", "daemonjobs")]);
+    let blind = account_with(&env, &folder, "blind", &[("get", "daemonjobs")]);
     let error = explain(&blind);
     assert!(error.contains("cannot list nodes: permission denied") && error.contains(":blind"), "{error}");
     let may = [("list", "nodes"), ("get", "daemonjobs")];
-    let half = account_with(&arena, &folder, "half", &may);
+    let half = account_with(&env, &folder, "half", &may);
     let error = explain(&half);
     assert!(error.contains("cannot list pods"), "{error}");
     let may = [("list", "nodes,pods"), ("get", "daemonjobs")];
-    let most = account_with(&arena, &folder, "most", &may);
+    let most = account_with(&env, &folder, "most", &may);
     let error = explain(&most);
     assert!(error.contains("cannot read the ConfigMaps"), "{error}");
     let may = [("list", "nodes,pods"), ("get", "daemonjobs,configmaps")];
-    let all = account_with(&arena, &folder, "all", &may);
-    let answer = with_kubeconfig(&all, &arena, &["explain", "dj/there"], None);
+    let all = account_with(&env, &folder, "all", &may);
+    let answer = with_kubeconfig(&all, &env, &["explain", "dj/there"], None);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     for name in ["blind", "half", "most", "all"] {
-        remove_role(&arena, name);
+        remove_role(&env, name);
     }
 }
 
 #[test]
 fn explain_runs_as_a_kubectl_plugin() {
-    let arena = TestEnv::new("ex-plugin");
-    let node = arena.node("a");
-    let folder = Scratch::folder(&arena);
+    let env = TestEnv::new("ex-plugin");
+    let node = env.node("a");
+    let folder = Scratch::folder(&env);
     std::os::unix::fs::symlink(program(), folder.0.join("kubectl-quintet")).unwrap();
-    let kubectl = arena.kube().kubectl().get_program().to_owned();
+    let kubectl = env.kube().kubectl().get_program().to_owned();
     let path = std::env::join_paths(
         [folder.0.clone()]
             .into_iter()
@@ -338,83 +337,83 @@ fn explain_runs_as_a_kubectl_plugin() {
     let plugin = |args: &[&str], input: Option<&str>| {
         let mut command = Command::new(&kubectl);
         command.arg("quintet").args(args).env("PATH", &path);
-        run(command.env("KUBECONFIG", arena.cluster().kubeconfig()), input)
+        run(command.env("KUBECONFIG", env.cluster().kubeconfig()), input)
     };
     let answer = plugin(&[], None);
     assert_eq!(answer.code, Some(0), "it exits and starts no manager: {answer:?}");
     assert!(answer.stdout.contains("Usage: kubectl quintet [COMMAND]"), "{answer:?}");
     let answer = plugin(&["explain", "--help"], None);
     assert!(answer.stdout.contains("Usage: kubectl quintet explain"), "{answer:?}");
-    let job = daemonjob(&arena, "new", &json!({})).to_string();
-    let answer = plugin(&["explain", "-f", "-", "-n", arena.namespace()], Some(&job));
+    let job = daemonjob(&env, "new", &json!({})).to_string();
+    let answer = plugin(&["explain", "-f", "-", "-n", env.namespace()], Some(&job));
     assert_eq!(answer.code, Some(0), "{answer:?}");
     assert_eq!(answer.line(&node)[1], "WouldRun");
-    let answer = plugin(&["explain", "daemonjob", "new", "-n", arena.namespace()], None);
+    let answer = plugin(&["explain", "daemonjob", "new", "-n", env.namespace()], None);
     assert_eq!(answer.code, Some(2), "{answer:?}");
     assert!(answer.stderr.contains("DaemonJob new does not exist"), "{answer:?}");
 }
 
 #[test]
 fn uninstall_releases_objects_of_an_absent_manager() {
-    let arena = TestEnv::new("ex-uninstall");
-    let nodes = arena.nodes(["a", "b", "c"]);
-    let manager = arena.manager("daemonjob,greeting");
+    let env = TestEnv::new("ex-uninstall");
+    let nodes = env.nodes(["a", "b", "c"]);
+    let manager = env.manager("daemonjob,greeting");
     // Pods without a recorded outcome: the manager has not released them.
-    arena.apply(&held(&arena, "left", &json!({}))).unwrap();
-    arena.apply_sample("greeting/hello-world.yaml").unwrap();
+    env.apply(&held(&env, "left", &json!({}))).unwrap();
+    env.apply_sample("greeting/hello-world.yaml").unwrap();
     for node in &nodes {
-        running(&arena, "left", node, 1);
+        running(&env, "left", node, 1);
     }
-    arena.wait_for("greeting", "hello-world", "the Greeting has its finalizer", |greeting| {
+    env.wait_for("greeting", "hello-world", "the Greeting has its finalizer", |greeting| {
         greeting["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty())
     });
     manager.stop().unwrap();
 
     let are_held = || {
-        let pods = arena.list("pods", "daemonjob=left");
+        let pods = env.list("pods", "daemonjob=left");
         pods.iter().filter(|pod| pod["metadata"]["finalizers"].to_string().contains(FINALIZER)).count()
     };
     assert_eq!(are_held(), 3);
-    arena.kubectl(&["delete", "greeting", "hello-world", "--wait=false"]).unwrap();
-    arena.kubectl(&["delete", "pods", "-l", "daemonjob=left", "--wait=false"]).unwrap();
-    arena.wait("the pods are being deleted", || {
-        let pods = arena.list("pods", "daemonjob=left");
+    env.kubectl(&["delete", "greeting", "hello-world", "--wait=false"]).unwrap();
+    env.kubectl(&["delete", "pods", "-l", "daemonjob=left", "--wait=false"]).unwrap();
+    env.wait("the pods are being deleted", || {
+        let pods = env.list("pods", "daemonjob=left");
         pods.len() == 3 && pods.iter().all(|pod| pod["metadata"]["deletionTimestamp"].is_string())
     });
 
     // Uninstall needs a confirmation and rights.
-    let answer = command(&arena, &["uninstall"], None);
+    let answer = command(&env, &["uninstall"], None);
     assert_eq!(answer.code, Some(1), "{answer:?}");
     assert!(answer.refusal().contains("--yes"), "{answer:?}");
-    let folder = Scratch::folder(&arena);
-    let reader = account_with(&arena, &folder, "reader", &[("list", "pods")]);
-    let answer = with_kubeconfig(&reader, &arena, &["uninstall", "--yes"], None);
+    let folder = Scratch::folder(&env);
+    let reader = account_with(&env, &folder, "reader", &[("list", "pods")]);
+    let answer = with_kubeconfig(&reader, &env, &["uninstall", "--yes"], None);
     assert_eq!(answer.code, Some(1), "{answer:?}");
     assert_eq!(answer.stderr.matches("kubectl patch pods -n").count(), 3, "{answer:?}");
     assert!(answer.stderr.contains("cannot list Greetings"), "it continues with Greetings: {answer:?}");
     assert_eq!(are_held(), 3);
-    remove_role(&arena, "reader");
+    remove_role(&env, "reader");
 
     // The printed kubectl command removes a finalizer too.
     let patch = answer.stderr.lines().find(|line| line.trim_start().starts_with("kubectl patch")).unwrap();
-    let kubectl = arena.kube().kubectl();
+    let kubectl = env.kube().kubectl();
     let patch = patch.trim_start().strip_prefix("kubectl").unwrap();
     let patch = format!("{}{patch}", Path::new(kubectl.get_program()).display());
     let mut shell = Command::new("sh");
-    let answer = run(shell.args(["-c", &patch]).env("KUBECONFIG", arena.cluster().kubeconfig()), None);
+    let answer = run(shell.args(["-c", &patch]).env("KUBECONFIG", env.cluster().kubeconfig()), None);
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    arena.wait("one pod is gone", || arena.list("pods", "daemonjob=left").len() == 2);
+    env.wait("one pod is gone", || env.list("pods", "daemonjob=left").len() == 2);
 
-    let answer = command(&arena, &["uninstall", "--yes"], None);
+    let answer = command(&env, &["uninstall", "--yes"], None);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     assert!(answer.stdout.contains("Removed dj.dysproz.io/ledger from 2 Pods in namespace"), "{answer:?}");
     assert!(answer.stdout.contains("Removed example.com/farewell from 1 Greeting "), "{answer:?}");
     assert!(answer.stdout.contains("1 daemonjobs.dj.dysproz.io"), "remaining objects: {answer:?}");
-    arena.wait("the pods are gone", || arena.list("pods", "daemonjob=left").is_empty());
-    arena.wait("the Greeting is gone", || arena.get("greeting", "hello-world").is_none());
-    assert!(arena.get("daemonjob", "left").is_some(), "the DaemonJob stays");
+    env.wait("the pods are gone", || env.list("pods", "daemonjob=left").is_empty());
+    env.wait("the Greeting is gone", || env.get("greeting", "hello-world").is_none());
+    assert!(env.get("daemonjob", "left").is_some(), "the DaemonJob stays");
 
-    let answer = command(&arena, &["uninstall", "--yes"], None);
+    let answer = command(&env, &["uninstall", "--yes"], None);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     assert!(answer.stdout.contains("from 0 Pods"), "{answer:?}");
 }
@@ -422,24 +421,24 @@ fn uninstall_releases_objects_of_an_absent_manager() {
 /// Waits for a manager without leader election, which could still write. Does not wait for one that elects.
 #[test]
 fn uninstall_waits_only_for_a_manager_that_does_not_elect() {
-    let arena = TestEnv::new("ex-alone");
-    arena.node("a");
+    let env = TestEnv::new("ex-alone");
+    env.node("a");
     let uninstall = |name: &str, elects: &str, stop_seconds: &str| {
         let labels = json!({ "app": name });
-        let pod = json!({ "nodeSelector": { "arena": arena.namespace() },
+        let pod = json!({ "nodeSelector": { "env": env.namespace() },
             "containers": [{ "name": "manager", "image": "quintet", "args": [elects] }] });
         let metadata =
             json!({ "labels": labels, "annotations": { "kwok.quintet.dev/stop-seconds": stop_seconds } });
         let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name },
             "spec": { "selector": { "matchLabels": labels }, "template": { "metadata": metadata, "spec": pod } } });
-        arena.apply(&deployment).unwrap();
+        env.apply(&deployment).unwrap();
         let phases = || -> Vec<Value> {
-            let pods = arena.list("pods", &format!("app={name}"));
+            let pods = env.list("pods", &format!("app={name}"));
             pods.iter().map(|pod| pod["status"]["phase"].clone()).collect()
         };
-        arena.wait("the pod runs", || phases() == ["Running"]);
-        let manager = format!("--manager={}/{name}", arena.namespace());
-        let answer = command(&arena, &["uninstall", "--yes", &manager], None);
+        env.wait("the pod runs", || phases() == ["Running"]);
+        let manager = format!("--manager={}/{name}", env.namespace());
+        let answer = command(&env, &["uninstall", "--yes", &manager], None);
         assert_eq!(answer.code, Some(0), "{answer:?}");
         assert!(answer.stdout.contains("quintet-manager. No manager writes now."), "{answer:?}");
         (answer.stdout.contains("can write without Lease"), phases())
@@ -448,5 +447,5 @@ fn uninstall_waits_only_for_a_manager_that_does_not_elect() {
     assert!(waited && left.iter().all(|phase| phase == "Failed"), "the pod has ended: {left:?}");
     let (waited, left) = uninstall("electing", "--leader-elect", "60");
     assert!(!waited && left == ["Running"], "the pod still runs: {left:?}");
-    arena.kubectl(&["delete", "pods", "-l", "app=electing", "--force"]).unwrap();
+    env.kubectl(&["delete", "pods", "-l", "app=electing", "--force"]).unwrap();
 }

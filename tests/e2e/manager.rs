@@ -98,10 +98,10 @@ fn names_an_unusable_kubeconfig_without_quoting_it() {
 
 #[test]
 fn names_an_unreadable_certificate() {
-    let arena = TestEnv::new("mg-cert");
+    let env = TestEnv::new("mg-cert");
     let output = Command::new(program())
         .arg("--kubeconfig")
-        .arg(arena.cluster().kubeconfig())
+        .arg(env.cluster().kubeconfig())
         .args(["--metrics-secure", "--metrics-cert-dir=/does/not/exist"])
         .args(["--metrics-bind-address=127.0.0.1:0", "--health-probe-bind-address=0"])
         .output()
@@ -114,8 +114,8 @@ fn names_an_unreadable_certificate() {
 fn names_the_address_of_a_taken_port() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let arena = TestEnv::new("mg-port");
-    let kubeconfig = arena.cluster().kubeconfig();
+    let env = TestEnv::new("mg-port");
+    let kubeconfig = env.cluster().kubeconfig();
     let output = Command::new(program())
         .arg("--kubeconfig")
         .arg(kubeconfig)
@@ -129,10 +129,10 @@ fn names_the_address_of_a_taken_port() {
 /// Without an API server the manager retries, logs it, and is alive but not ready.
 #[test]
 fn waits_for_an_unreachable_cluster() {
-    let arena = TestEnv::new("mg-away");
+    let env = TestEnv::new("mg-away");
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let health = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let kubeconfig = std::env::temp_dir().join(format!("{}.kubeconfig", arena.namespace()));
+    let kubeconfig = std::env::temp_dir().join(format!("{}.kubeconfig", env.namespace()));
     let config = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{ "name": "c", "cluster": { "server": format!("http://{unused}") } }],
         "users": [{ "name": "u", "user": {} }],
@@ -322,58 +322,57 @@ impl Drop for Bare {
 /// Two managers compete for one Lease. When the leader exits, the other leads.
 #[test]
 fn second_manager_takes_over_when_the_leader_exits() {
-    let arena = TestEnv::new("mg-lease");
+    let env = TestEnv::new("mg-lease");
     let start = |name: &str| {
         let options = ManagerOptions {
-            name: format!("{}-{name}", arena.namespace()),
+            name: format!("{}-{name}", env.namespace()),
             args: vec![
                 "--controllers=book".to_owned(),
-                format!("--watch-namespace={}", arena.namespace()),
+                format!("--watch-namespace={}", env.namespace()),
                 "--log-level=info,quintet_runtime=debug".to_owned(),
             ],
             program: Some(program()),
             ..ManagerOptions::default()
         };
-        Manager::start(arena.kube(), &options).unwrap()
+        Manager::start(env.kube(), &options).unwrap()
     };
     let lists = |manager: &Manager| manager.logged().lines().filter(|line| line.contains(" listed ")).count();
     let first = start("first");
-    arena.wait("the first manager leads", || first.leads());
+    env.wait("the first manager leads", || first.leads());
     let second = start("second");
     std::thread::sleep(Duration::from_secs(3));
     assert!(first.leads() && !second.leads());
-    let lease = arena.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
+    let lease = env.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
     let holder = lease["spec"]["holderIdentity"].as_str().unwrap().to_owned();
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
-    arena.apply_sample("book/david-copperfield.yaml").unwrap();
-    arena.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
-    assert_eq!(arena.writes_when(1).len(), 1, "only the leader writes");
+    env.apply_sample("book/david-copperfield.yaml").unwrap();
+    env.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    assert_eq!(env.writes_when(1).len(), 1, "only the leader writes");
     let listed = lists(&second);
     assert_eq!(lists(&first), listed, "each manager has listed once: {}", first.logged());
 
     assert_eq!(first.stop().unwrap(), Some(0));
-    let lease = arena.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
+    let lease = env.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
     assert_ne!(lease["spec"]["holderIdentity"], holder, "the Lease is released or taken");
-    arena.wait("the second manager leads", || second.leads());
-    arena
-        .kubectl(&[
-            "patch",
-            "book",
-            "david-copperfield",
-            "--type=merge",
-            "-p",
-            r#"{"spec":{"title":"D. C."}}"#,
-        ])
-        .unwrap();
-    arena.wait_for("book", "david-copperfield", "the second manager updates the status", |book| {
+    env.wait("the second manager leads", || second.leads());
+    env.kubectl(&[
+        "patch",
+        "book",
+        "david-copperfield",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"title":"D. C."}}"#,
+    ])
+    .unwrap();
+    env.wait_for("book", "david-copperfield", "the second manager updates the status", |book| {
         book["status"]["observedGeneration"] == 2
     });
-    assert_eq!(arena.writes_when(2).len(), 2);
+    assert_eq!(env.writes_when(2).len(), 2);
     // The leader handed its position over, and the successor had already seen it, so it does not list again.
     assert!(second.logged().contains("handed_over=true"), "{}", second.logged());
     assert_eq!(lists(&second), listed);
     assert_eq!(second.stop().unwrap(), Some(0));
-    let lease = arena.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
+    let lease = env.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
     let seen = lease["metadata"]["annotations"]["quintet.dev/written"].as_str().unwrap();
     assert!(seen.contains("books.christianb93.github.com"), "{seen}");
 }

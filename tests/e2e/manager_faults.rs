@@ -16,16 +16,16 @@ use serde_json::{Value, json};
 use crate::book::book;
 
 /// The port of the API server.
-fn api_port(arena: &TestEnv) -> u16 {
-    arena.cluster().process(Component::Apiserver).unwrap().unwrap().port
+fn api_port(env: &TestEnv) -> u16 {
+    env.cluster().process(Component::Apiserver).unwrap().unwrap().port
 }
 
-fn through(arena: &TestEnv, proxy: &Proxy, more: &[&str]) -> ManagerOptions {
-    let mut args = vec![format!("--watch-namespace={}", arena.namespace())];
+fn through(env: &TestEnv, proxy: &Proxy, more: &[&str]) -> ManagerOptions {
+    let mut args = vec![format!("--watch-namespace={}", env.namespace())];
     args.extend(more.iter().map(|&arg| arg.to_owned()));
     ManagerOptions {
-        name: format!("{}-manager", arena.namespace()),
-        lease_namespace: Some(arena.namespace().to_owned()),
+        name: format!("{}-manager", env.namespace()),
+        lease_namespace: Some(env.namespace().to_owned()),
         through: Some(proxy.port()),
         args,
         program: Some(program()),
@@ -33,23 +33,23 @@ fn through(arena: &TestEnv, proxy: &Proxy, more: &[&str]) -> ManagerOptions {
     }
 }
 
-fn manager_through(arena: &TestEnv, proxy: &Proxy, more: &[&str]) -> Manager {
-    Manager::start(arena.kube(), &through(arena, proxy, more)).unwrap()
+fn manager_through(env: &TestEnv, proxy: &Proxy, more: &[&str]) -> Manager {
+    Manager::start(env.kube(), &through(env, proxy, more)).unwrap()
 }
 
 /// An API server that is absent for a minute restarts no manager. The manager then catches up.
 #[test]
 fn survives_an_api_server_that_is_gone_for_a_minute() {
-    let arena = TestEnv::new("mf-gone");
-    arena.allow_leases();
-    let proxy = Proxy::to(api_port(&arena)).unwrap();
-    let manager = manager_through(&arena, &proxy, &["--controllers=book,greeting"]);
-    arena.apply(&book("before")).unwrap();
-    arena.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    let env = TestEnv::new("mf-gone");
+    env.allow_leases();
+    let proxy = Proxy::to(api_port(&env)).unwrap();
+    let manager = manager_through(&env, &proxy, &["--controllers=book,greeting"]);
+    env.apply(&book("before")).unwrap();
+    env.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
     let pid = manager.pid();
     proxy.cut();
     for number in 0..20 {
-        arena.apply(&book(&format!("meanwhile-{number}"))).unwrap();
+        env.apply(&book(&format!("meanwhile-{number}"))).unwrap();
     }
     std::thread::sleep(Duration::from_mins(1));
     let (status, body) = quintet_localcluster::http::get(manager.health_port(), "/healthz").unwrap();
@@ -60,15 +60,15 @@ fn survives_an_api_server_that_is_gone_for_a_minute() {
     let connected = proxy.accepted();
     let back = Instant::now();
     proxy.restore();
-    arena.wait("all Books are Ready", || {
-        let books = arena.list("book", "");
+    env.wait("all Books are Ready", || {
+        let books = env.list("book", "");
         books.len() == 21 && books.iter().all(|book| condition(book, "Ready").0 == "True")
     });
     println!("converged {:.1} s after the API server was back", back.elapsed().as_secs_f64());
     assert_eq!((manager.pid(), manager.is_alive()), (pid, true));
     let connections = proxy.accepted() - connected;
     assert!(connections < 50, "{connections} connections are too many");
-    assert_eq!(arena.writes_when(21).len(), 21, "one status write for each Book");
+    assert_eq!(env.writes_when(21).len(), 21, "one status write for each Book");
     assert!(lines < 2_000, "{lines} lines in a minute without an API server");
     assert_eq!(manager.stop().unwrap(), Some(0));
 }
@@ -77,15 +77,15 @@ fn survives_an_api_server_that_is_gone_for_a_minute() {
 /// difference.
 #[test]
 fn reopens_silent_watches_when_a_renewal_fails() {
-    let arena = TestEnv::new("mf-silent");
-    arena.allow_leases();
-    let proxy = Proxy::to(api_port(&arena)).unwrap();
-    let manager = manager_through(&arena, &proxy, &["--controllers=book"]);
-    arena.apply(&book("before")).unwrap();
-    arena.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    let env = TestEnv::new("mf-silent");
+    env.allow_leases();
+    let proxy = Proxy::to(api_port(&env)).unwrap();
+    let manager = manager_through(&env, &proxy, &["--controllers=book"]);
+    env.apply(&book("before")).unwrap();
+    env.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
     proxy.silence();
-    arena.apply(&book("unheard")).unwrap();
-    arena.wait_for("book", "unheard", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    env.apply(&book("unheard")).unwrap();
+    env.wait_for("book", "unheard", "it is Ready", |book| condition(book, "Ready").0 == "True");
     assert!(!manager.logged().contains("silent for"), "{}", manager.logged());
     assert!(manager.logged().contains("cannot read or renew"), "{}", manager.logged());
     // The manager does not use the equally silent idle connection for its next request either.
@@ -95,16 +95,16 @@ fn reopens_silent_watches_when_a_renewal_fails() {
 /// An unplugged machine acknowledges nothing. Without Lease renewals, TCP gives up the connection.
 #[test]
 fn tcp_gives_up_connections_to_an_unplugged_server() {
-    let arena = TestEnv::new("mf-unplugged");
-    let proxy = Proxy::to(api_port(&arena)).unwrap();
-    let options = ManagerOptions { leader_elect: false, ..through(&arena, &proxy, &["--controllers=book"]) };
-    let manager = Manager::start(arena.kube(), &options).unwrap();
-    arena.apply(&book("before")).unwrap();
-    arena.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    let env = TestEnv::new("mf-unplugged");
+    let proxy = Proxy::to(api_port(&env)).unwrap();
+    let options = ManagerOptions { leader_elect: false, ..through(&env, &proxy, &["--controllers=book"]) };
+    let manager = Manager::start(env.kube(), &options).unwrap();
+    env.apply(&book("before")).unwrap();
+    env.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
     proxy.unplug().unwrap();
     let unplugged = Instant::now();
-    arena.apply(&book("unheard")).unwrap();
-    arena.wait_for("book", "unheard", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    env.apply(&book("unheard")).unwrap();
+    env.wait_for("book", "unheard", "it is Ready", |book| condition(book, "Ready").0 == "True");
     println!("noticed {:.1} s after the other end was gone", unplugged.elapsed().as_secs_f64());
     assert!(!manager.logged().contains("silent for"), "{}", manager.logged());
     assert!(manager.logged().contains("timed out (os error 110)"), "{}", manager.logged());
@@ -112,49 +112,48 @@ fn tcp_gives_up_connections_to_an_unplugged_server() {
 
 #[test]
 fn reads_a_replaced_token_file_again() {
-    let arena = TestEnv::new("mf-token");
-    let kube = arena.kube();
+    let env = TestEnv::new("mf-token");
+    let kube = env.kube();
     // A token is valid as long as the Secret that it is bound to exists.
     let token = |secret: &str| {
-        arena.kubectl(&["create", "secret", "generic", secret]).unwrap();
-        arena
-            .kubectl(&[
-                "create",
-                "token",
-                "bound",
-                "--bound-object-kind=Secret",
-                &format!("--bound-object-name={secret}"),
-            ])
-            .unwrap()
+        env.kubectl(&["create", "secret", "generic", secret]).unwrap();
+        env.kubectl(&[
+            "create",
+            "token",
+            "bound",
+            "--bound-object-kind=Secret",
+            &format!("--bound-object-name={secret}"),
+        ])
+        .unwrap()
     };
-    arena.kubectl(&["create", "serviceaccount", "bound"]).unwrap();
-    let account = format!("--serviceaccount={}:bound", arena.namespace());
-    arena.kubectl(&["create", "rolebinding", "bound", "--clusterrole=quintet", &account]).unwrap();
-    let file = kube.dir().join(format!("{}.token", arena.namespace()));
+    env.kubectl(&["create", "serviceaccount", "bound"]).unwrap();
+    let account = format!("--serviceaccount={}:bound", env.namespace());
+    env.kubectl(&["create", "rolebinding", "bound", "--clusterrole=quintet", &account]).unwrap();
+    let file = kube.dir().join(format!("{}.token", env.namespace()));
     std::fs::write(&file, token("first").trim()).unwrap();
-    let config = kube.kubeconfig_of_service_account(arena.namespace(), "bound").unwrap();
+    let config = kube.kubeconfig_of_service_account(env.namespace(), "bound").unwrap();
     let mut config: Value = serde_json::from_str(&config).unwrap();
     config["users"][0]["user"] = json!({ "tokenFile": file });
-    let kubeconfig = kube.dir().join(format!("{}-token.kubeconfig", arena.namespace()));
+    let kubeconfig = kube.dir().join(format!("{}-token.kubeconfig", env.namespace()));
     std::fs::write(&kubeconfig, config.to_string()).unwrap();
-    let log = kube.log(&format!("{}-token.log", arena.namespace()));
+    let log = kube.log(&format!("{}-token.log", env.namespace()));
     let mut manager = Command::new(program())
         .arg("--kubeconfig")
         .arg(&kubeconfig)
-        .arg(format!("--watch-namespace={}", arena.namespace()))
+        .arg(format!("--watch-namespace={}", env.namespace()))
         .args(["--controllers=book", "--metrics-bind-address=0", "--health-probe-bind-address=0"])
         .stdout(Stdio::null())
         .stderr(File::create(&log).unwrap())
         .spawn()
         .unwrap();
-    arena.apply(&book("first")).unwrap();
-    arena.wait_for("book", "first", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    env.apply(&book("first")).unwrap();
+    env.wait_for("book", "first", "it is Ready", |book| condition(book, "Ready").0 == "True");
     std::fs::write(&file, token("second").trim()).unwrap();
-    arena.kubectl(&["delete", "secret", "first"]).unwrap();
+    env.kubectl(&["delete", "secret", "first"]).unwrap();
     // The API server caches an accepted token for 10 s.
     std::thread::sleep(Duration::from_secs(12));
-    arena.apply(&book("second")).unwrap();
-    arena.wait_for("book", "second", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    env.apply(&book("second")).unwrap();
+    env.wait_for("book", "second", "it is Ready", |book| condition(book, "Ready").0 == "True");
     let alive = manager.try_wait().unwrap().is_none();
     manager.kill().unwrap();
     manager.wait().unwrap();
@@ -166,22 +165,22 @@ fn reads_a_replaced_token_file_again() {
 /// A full disk takes no line, so the manager claims no Greeting. Other kinds continue.
 #[test]
 fn full_disk_stops_only_greetings() {
-    let arena = TestEnv::new("mf-full");
+    let env = TestEnv::new("mf-full");
     let full = File::options().write(true).open("/dev/full").unwrap();
-    let mut manager = arena.bare_manager_printing("greeting,book", full);
+    let mut manager = env.bare_manager_printing("greeting,book", full);
     let greeting = |name: &str| {
         json!({ "apiVersion": "example.com/v1", "kind": "Greeting", "metadata": { "name": name },
             "spec": { "message": name } })
     };
-    arena.apply(&greeting("first")).unwrap();
-    let log = arena.kube().log(&format!("{}-manager.log", arena.namespace()));
-    arena.wait("the manager logs the error", || {
+    env.apply(&greeting("first")).unwrap();
+    let log = env.kube().log(&format!("{}-manager.log", env.namespace()));
+    env.wait("the manager logs the error", || {
         std::fs::read_to_string(&log).is_ok_and(|log| log.contains("cannot write to standard output"))
     });
-    arena.apply(&greeting("second")).unwrap();
-    arena.apply(&book("book")).unwrap();
-    arena.wait_for("book", "book", "it is Ready", |book| condition(book, "Ready").0 == "True");
-    assert!(arena.get("greeting", "second").unwrap()["status"]["claim"].is_null());
+    env.apply(&greeting("second")).unwrap();
+    env.apply(&book("book")).unwrap();
+    env.wait_for("book", "book", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    assert!(env.get("greeting", "second").unwrap()["status"]["claim"].is_null());
     assert!(manager.try_wait().unwrap().is_none(), "the manager runs");
     manager.kill().unwrap();
     manager.wait().unwrap();
@@ -190,13 +189,13 @@ fn full_disk_stops_only_greetings() {
 /// A hanging log collector must not block the manager. A pipe holds 64 KiB, which trace logs fill quickly.
 #[test]
 fn unread_logs_do_not_block_the_manager() {
-    let arena = TestEnv::new("mf-log");
-    let mut command = arena.bare_command("book");
+    let env = TestEnv::new("mf-log");
+    let mut command = env.bare_command("book");
     let mut manager = command.arg("--log-level=trace").stderr(Stdio::piped()).spawn().unwrap();
     let books: Vec<Value> = (0..200).map(|number| book(&format!("book-{number}"))).collect();
-    arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": books })).unwrap();
-    arena.wait("all Books are Ready", || {
-        let books = arena.list("book", "");
+    env.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": books })).unwrap();
+    env.wait("all Books are Ready", || {
+        let books = env.list("book", "");
         books.len() == 200 && books.iter().all(|book| condition(book, "Ready").0 == "True")
     });
     // When the reader continues, it gets the kept lines and a note about dropped ones.
@@ -211,17 +210,17 @@ fn unread_logs_do_not_block_the_manager() {
 /// The manager's ServiceAccount has rights in its two namespaces only.
 #[test]
 fn serves_several_namespaces_with_rights_in_only_them() {
-    let arena = TestEnv::new("mf-several");
+    let env = TestEnv::new("mf-several");
     let (one, two, three) = (
-        arena.namespace().to_owned(),
-        format!("{}-two", arena.namespace()),
-        format!("{}-three", arena.namespace()),
+        env.namespace().to_owned(),
+        format!("{}-two", env.namespace()),
+        format!("{}-three", env.namespace()),
     );
-    let kubectl = |args: &[&str]| run::stdout(arena.kube().kubectl().args(args)).unwrap();
+    let kubectl = |args: &[&str]| run::stdout(env.kube().kubectl().args(args)).unwrap();
     for namespace in [&two, &three] {
         kubectl(&["create", "namespace", namespace]);
     }
-    arena.kubectl(&["create", "serviceaccount", "narrow"]).unwrap();
+    env.kubectl(&["create", "serviceaccount", "narrow"]).unwrap();
     for namespace in [&one, &two] {
         // A RoleBinding limits the chart's ClusterRole to this namespace.
         let account = format!("--serviceaccount={one}:narrow");
@@ -242,22 +241,22 @@ fn serves_several_namespaces_with_rights_in_only_them() {
         program: Some(program()),
         ..ManagerOptions::default()
     };
-    let manager = Manager::start(arena.kube(), &options).unwrap();
+    let manager = Manager::start(env.kube(), &options).unwrap();
     let set = json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
         "metadata": { "name": "set" }, "spec": { "replicas": 2 } });
     for namespace in [&one, &two, &three] {
         for object in [&set, &book("book")] {
             let apply = ["-n", namespace, "apply", "-f", "-"];
-            run::stdout_with_input(arena.kube().kubectl().args(apply), Some(&object.to_string())).unwrap();
+            run::stdout_with_input(env.kube().kubectl().args(apply), Some(&object.to_string())).unwrap();
         }
     }
     let count = |namespace: &str| {
         let pods = kubectl(&["-n", namespace, "get", "pods", "-o", "name"]);
         pods.lines().count()
     };
-    let get = |namespace: &str| arena.kube().get(namespace, "book", "book").unwrap().unwrap_or_default();
+    let get = |namespace: &str| env.kube().get(namespace, "book", "book").unwrap().unwrap_or_default();
     for namespace in [&one, &two] {
-        arena.wait("the namespace is served", || {
+        env.wait("the namespace is served", || {
             count(namespace) == 2 && condition(&get(namespace), "Ready").0 == "True"
         });
     }
@@ -272,7 +271,7 @@ fn serves_several_namespaces_with_rights_in_only_them() {
     assert!(metrics.contains("quintet_informer_objects{resource=\"pods\"} 4"), "{metrics}");
     // In each namespace, the manager reads its own writes, so it creates no pod twice.
     kubectl(&["-n", &two, "scale", "podset/set", "--replicas=5"]);
-    arena.wait("the second PodSet is scaled", || count(&two) == 5);
+    env.wait("the second PodSet is scaled", || count(&two) == 5);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!((count(&one), count(&two)), (2, 5));
     assert_eq!(manager.stop().unwrap(), Some(0));

@@ -20,13 +20,13 @@ pub(crate) const UNAUTHORIZED: &str = "You must be logged in to the server";
 
 /// GETs a path of a secure address with kubectl, which speaks TLS and sends tokens.
 pub(crate) fn get(
-    arena: &TestEnv,
+    env: &TestEnv,
     port: u16,
     path: &str,
     token: Option<&str>,
     authority: Option<&Path>,
 ) -> Result<String, String> {
-    let mut kubectl = arena.kube().kubectl();
+    let mut kubectl = env.kube().kubectl();
     kubectl
         .args(["--kubeconfig=/dev/null", "--request-timeout=10s"])
         .arg(format!("--server=https://127.0.0.1:{port}"));
@@ -45,83 +45,77 @@ pub(crate) fn get(
 }
 
 /// A manager of Books whose ServiceAccount may also create TokenReviews and SubjectAccessReviews.
-fn secured(arena: &TestEnv, more: &[&str]) -> Manager {
-    arena.kubectl(&["create", "serviceaccount", "secured"]).unwrap();
-    let account = format!("--serviceaccount={}:secured", arena.namespace());
-    arena.kubectl(&["create", "rolebinding", "secured", "--clusterrole=quintet", &account]).unwrap();
-    let binding = format!("{}-secured", arena.namespace());
-    arena
-        .kubectl(&["create", "clusterrolebinding", &binding, "--clusterrole=system:auth-delegator", &account])
+fn secured(env: &TestEnv, more: &[&str]) -> Manager {
+    env.kubectl(&["create", "serviceaccount", "secured"]).unwrap();
+    let account = format!("--serviceaccount={}:secured", env.namespace());
+    env.kubectl(&["create", "rolebinding", "secured", "--clusterrole=quintet", &account]).unwrap();
+    let binding = format!("{}-secured", env.namespace());
+    env.kubectl(&["create", "clusterrolebinding", &binding, "--clusterrole=system:auth-delegator", &account])
         .unwrap();
     let mut args = vec![
         "--controllers=book".to_owned(),
-        format!("--watch-namespace={}", arena.namespace()),
+        format!("--watch-namespace={}", env.namespace()),
         "--metrics-secure".to_owned(),
     ];
     args.extend(more.iter().map(|&arg| arg.to_owned()));
     let options = ManagerOptions {
-        name: format!("{}-secured", arena.namespace()),
-        namespace: arena.namespace().to_owned(),
+        name: format!("{}-secured", env.namespace()),
+        namespace: env.namespace().to_owned(),
         service_account: "secured".to_owned(),
         leader_elect: false,
         args,
         program: Some(program()),
         ..ManagerOptions::default()
     };
-    Manager::start(arena.kube(), &options).unwrap()
+    Manager::start(env.kube(), &options).unwrap()
 }
 
 /// Waits until the manager's right to create TokenReviews takes effect: then an unknown token gets a 401.
-fn may_ask(arena: &TestEnv, port: u16, authority: Option<&Path>) {
-    arena.wait("the manager may review tokens", || {
-        let answer = get(arena, port, "/metrics", Some("unknown"), authority);
+fn may_ask(env: &TestEnv, port: u16, authority: Option<&Path>) {
+    env.wait("the manager may review tokens", || {
+        let answer = get(env, port, "/metrics", Some("unknown"), authority);
         answer.is_err_and(|error| error.contains(UNAUTHORIZED))
     });
 }
 
 #[test]
 fn secure_metrics_require_the_right_to_get_them() {
-    let arena = TestEnv::new("mm-secure");
-    let manager = secured(&arena, &[]);
+    let env = TestEnv::new("mm-secure");
+    let manager = secured(&env, &[]);
     let port = manager.metrics_port();
-    arena.kubectl(&["create", "serviceaccount", "scraper"]).unwrap();
-    let token = arena.kubectl(&["create", "token", "scraper"]).unwrap();
+    env.kubectl(&["create", "serviceaccount", "scraper"]).unwrap();
+    let token = env.kubectl(&["create", "token", "scraper"]).unwrap();
     let token = token.trim();
     let refused = |answer: Result<String, String>, why: &str| {
         let error = answer.unwrap_err();
         assert!(error.contains(why), "{error}");
     };
-    refused(get(&arena, port, "/metrics", None, None), UNAUTHORIZED);
-    may_ask(&arena, port, None);
-    refused(get(&arena, port, "/metrics", Some(token), None), "nonResourceURLs [/metrics] and verbs [get]");
+    refused(get(&env, port, "/metrics", None, None), UNAUTHORIZED);
+    may_ask(&env, port, None);
+    refused(get(&env, port, "/metrics", Some(token), None), "nonResourceURLs [/metrics] and verbs [get]");
     let (role, account) =
-        (format!("{}-scraper", arena.namespace()), format!("--serviceaccount={}:scraper", arena.namespace()));
-    arena.kubectl(&["create", "clusterrole", &role, "--verb=get", "--non-resource-url=/metrics"]).unwrap();
-    arena
-        .kubectl(&["create", "clusterrolebinding", &role, &format!("--clusterrole={role}"), &account])
+        (format!("{}-scraper", env.namespace()), format!("--serviceaccount={}:scraper", env.namespace()));
+    env.kubectl(&["create", "clusterrole", &role, "--verb=get", "--non-resource-url=/metrics"]).unwrap();
+    env.kubectl(&["create", "clusterrolebinding", &role, &format!("--clusterrole={role}"), &account])
         .unwrap();
     // The manager caches a denial for some seconds.
-    arena.wait("the scraper may read", || {
-        get(&arena, port, "/metrics", Some(token), None)
-            .is_ok_and(|text| text.contains("quintet_build_info{"))
+    env.wait("the scraper may read", || {
+        get(&env, port, "/metrics", Some(token), None).is_ok_and(|text| text.contains("quintet_build_info{"))
     });
-    refused(
-        get(&arena, port, "/debug/controllers", Some(token), None),
-        "nonResourceURLs [/debug/controllers]",
-    );
+    refused(get(&env, port, "/debug/controllers", Some(token), None), "nonResourceURLs [/debug/controllers]");
     // A client with the right to the page may read the page.
     let page = r#"[{"op":"add","path":"/rules/-","value":{"nonResourceURLs":["/debug/controllers"],"verbs":["get"]}}]"#;
-    arena.kubectl(&["patch", "clusterrole", &role, "--type=json", "--patch", page]).unwrap();
-    arena.wait("the scraper may read the debug page", || {
-        get(&arena, port, "/debug/controllers", Some(token), None).is_ok_and(|text| text.contains("book"))
+    env.kubectl(&["patch", "clusterrole", &role, "--type=json", "--patch", page]).unwrap();
+    env.wait("the scraper may read the debug page", || {
+        get(&env, port, "/debug/controllers", Some(token), None).is_ok_and(|text| text.contains("book"))
     });
     for kind in ["clusterrolebinding", "clusterrole"] {
-        arena.kubectl(&["delete", kind, &role]).unwrap();
+        env.kubectl(&["delete", kind, &role]).unwrap();
     }
     // A manager without its own right names the missing role.
-    arena.kubectl(&["delete", "clusterrolebinding", &format!("{}-secured", arena.namespace())]).unwrap();
-    arena.wait("the manager logs the missing role", || {
-        let _ = get(&arena, port, "/debug/caches", Some(token), None);
+    env.kubectl(&["delete", "clusterrolebinding", &format!("{}-secured", env.namespace())]).unwrap();
+    env.wait("the manager logs the missing role", || {
+        let _ = get(&env, port, "/debug/caches", Some(token), None);
         manager.logged().contains("system:auth-delegator")
     });
     assert!(!manager.logged().contains(token), "no token is logged");
@@ -145,51 +139,51 @@ fn issue(dir: &Path, name: &str) -> std::path::PathBuf {
 
 #[test]
 fn serves_a_replaced_certificate_without_a_restart() {
-    let arena = TestEnv::new("mm-cert");
-    let dir = arena.kube().dir().join(format!("{}-certs", arena.namespace()));
+    let env = TestEnv::new("mm-cert");
+    let dir = env.kube().dir().join(format!("{}-certs", env.namespace()));
     std::fs::create_dir_all(&dir).unwrap();
     let first = issue(&dir, "first");
-    let manager = secured(&arena, &[&format!("--metrics-cert-dir={}", dir.display())]);
+    let manager = secured(&env, &[&format!("--metrics-cert-dir={}", dir.display())]);
     let port = manager.metrics_port();
     // If kubectl trusts the certificate, it gets an answer: a 401.
     let is_shown = |authority: &Path| {
-        let answer = get(&arena, port, "/metrics", Some("unknown"), Some(authority));
+        let answer = get(&env, port, "/metrics", Some("unknown"), Some(authority));
         answer.is_err_and(|error| error.contains(UNAUTHORIZED))
     };
-    may_ask(&arena, port, Some(&first));
+    may_ask(&env, port, Some(&first));
     assert!(is_shown(&first));
     let second = issue(&dir, "second");
-    arena.wait("the second certificate is served", || is_shown(&second));
+    env.wait("the second certificate is served", || is_shown(&second));
     assert!(!is_shown(&first));
     // An unusable key is logged, and the last good certificate stays.
     std::fs::write(dir.join("tls.key"), "no key").unwrap();
-    arena.wait("the manager logs the error", || manager.logged().contains("keeping the old one"));
+    env.wait("the manager logs the error", || manager.logged().contains("keeping the old one"));
     assert!(is_shown(&second));
-    arena.kubectl(&["delete", "clusterrolebinding", &format!("{}-secured", arena.namespace())]).unwrap();
+    env.kubectl(&["delete", "clusterrolebinding", &format!("{}-secured", env.namespace())]).unwrap();
 }
 
 #[test]
 fn debug_pages_show_state_and_change_the_log_level() {
-    let arena = TestEnv::new("mm-debug");
+    let env = TestEnv::new("mm-debug");
     let port = ports::one().unwrap();
     let options = ManagerOptions {
-        name: format!("{}-manager", arena.namespace()),
+        name: format!("{}-manager", env.namespace()),
         leader_elect: false,
         args: vec![
             "--controllers=podset,book".to_owned(),
-            format!("--watch-namespace={}", arena.namespace()),
+            format!("--watch-namespace={}", env.namespace()),
             format!("--debug-bind-address=127.0.0.1:{port}"),
             "--log-format=json".to_owned(),
         ],
         program: Some(program()),
         ..ManagerOptions::default()
     };
-    let manager = Manager::start(arena.kube(), &options).unwrap();
+    let manager = Manager::start(env.kube(), &options).unwrap();
     let page = |path: &str| http::get(port, path).unwrap();
     assert_eq!(page("/debug/").0, 200);
     assert_eq!(http::get(manager.metrics_port(), "/debug/").unwrap().0, 404, "not on the metrics address");
-    arena.apply_sample("book/david-copperfield.yaml").unwrap();
-    arena.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    env.apply_sample("book/david-copperfield.yaml").unwrap();
+    env.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
     // A reconcile that writes only a status has a line of JSON too.
     let log_line = || {
         let log = manager.logged();
@@ -198,7 +192,7 @@ fn debug_pages_show_state_and_change_the_log_level() {
         let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).expect(line));
         lines.into_iter().find(|line| line["controller"] == "book" && line["message"] == "reconciled")
     };
-    arena.wait("the reconcile has a log line", || log_line().is_some());
+    env.wait("the reconcile has a log line", || log_line().is_some());
     let line = log_line().unwrap();
     assert_eq!(
         (&line["level"], &line["outcome"], &line["writes"], &line["object"]),
@@ -206,13 +200,13 @@ fn debug_pages_show_state_and_change_the_log_level() {
             &json!("INFO"),
             &json!("success"),
             &json!(1),
-            &json!(format!("{}/david-copperfield", arena.namespace()))
+            &json!(format!("{}/david-copperfield", env.namespace()))
         )
     );
     assert!(line["duration_ms"].is_u64() && line["timestamp"].is_string(), "{line}");
     let (_, caches) = page("/debug/caches");
     assert!(caches.contains("/books.christianb93.github.com: 1 objects"), "{caches}");
-    arena.wait("all queues are empty", || {
+    env.wait("all queues are empty", || {
         page("/debug/controllers").1.contains("book: 0 waiting, 0 waiting for caches, 0 running, 0 failing")
     });
 
@@ -235,8 +229,8 @@ fn debug_pages_show_state_and_change_the_log_level() {
     assert_eq!(put("debug"), (200, "debug\n".to_owned()));
     let retitle =
         ["patch", "book", "david-copperfield", "--type=merge", "-p", r#"{"spec":{"title":"D. C."}}"#];
-    arena.kubectl(&retitle).unwrap();
-    arena.wait("debug lines are logged", || manager.logged().contains("DEBUG"));
+    env.kubectl(&retitle).unwrap();
+    env.wait("debug lines are logged", || manager.logged().contains("DEBUG"));
     assert_eq!(put("warn"), (200, "warn\n".to_owned()));
     assert_eq!(page("/debug/log-level").1, "warn\n");
     assert_eq!(manager.stop().unwrap(), Some(0));
@@ -245,19 +239,19 @@ fn debug_pages_show_state_and_change_the_log_level() {
 /// Every metric name in the dashboards of controller-runtime.
 #[test]
 fn has_the_metrics_of_controller_runtime_dashboards() {
-    let arena = TestEnv::new("mm-names");
-    let manager = arena.manager("podset,book");
+    let env = TestEnv::new("mm-names");
+    let manager = env.manager("podset,book");
     let bad = json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
         "metadata": { "name": "set" }, "spec": { "replicas": 1 } });
-    arena.apply(&bad).unwrap();
-    arena.wait("a reconcile has finished", || {
+    env.apply(&bad).unwrap();
+    env.wait("a reconcile has finished", || {
         let objects = "quintet_informer_objects{resource=\"pods\"} 1";
         has_made_a_pass(&manager, "podset")
             && manager.metrics().is_ok_and(|metrics| metrics.contains(objects))
     });
     let metrics = manager.metrics().unwrap();
     // The host includes its port, as in client-go.
-    let host = format!("127.0.0.1:{}", arena.cluster().process(Component::Apiserver).unwrap().unwrap().port);
+    let host = format!("127.0.0.1:{}", env.cluster().process(Component::Apiserver).unwrap().unwrap().port);
     for name in [
         &format!("rest_client_requests_total{{code=\"201\",host=\"{host}\",method=\"POST\"}}"),
         &format!("rest_client_request_duration_seconds_bucket{{host=\"{host}\",verb=\"POST\",le="),
@@ -290,10 +284,10 @@ fn has_the_metrics_of_controller_runtime_dashboards() {
 /// promtool checks the metrics of a manager with all kinds and reports nothing.
 #[test]
 fn promtool_accepts_the_metrics() {
-    let arena = TestEnv::new("mm-promtool");
-    let manager = arena.manager_of_all();
-    arena.apply(&book("counted")).unwrap();
-    arena.wait_for("book", "counted", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    let env = TestEnv::new("mm-promtool");
+    let manager = env.manager_of_all();
+    env.apply(&book("counted")).unwrap();
+    env.wait_for("book", "counted", "it is Ready", |book| condition(book, "Ready").0 == "True");
     let promtool = binaries::ensure(&binaries::CHART).unwrap().path("promtool").unwrap();
     let metrics = manager.metrics().unwrap();
     assert!(metrics.contains("quintet_build_info"), "{metrics}");

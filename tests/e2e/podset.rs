@@ -16,52 +16,52 @@ fn ready(count: i64) -> impl Fn(&Value) -> bool {
 
 #[test]
 fn scales_in_one_step_and_replaces_deleted_pods() {
-    let arena = TestEnv::new("ps-scale");
-    let _manager = arena.manager("podset");
+    let env = TestEnv::new("ps-scale");
+    let _manager = env.manager("podset");
     // A foreign pod with the same labels as the PodSet's pods.
     let foreign = json!({ "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": "foreign", "labels": { "app": "set", "version": "v0.1" } },
         "spec": { "containers": [{ "name": "c", "image": "busybox" }] } });
-    arena.apply(&foreign).unwrap();
+    env.apply(&foreign).unwrap();
     let template = crate::podset_rollout::template("busybox", &json!({}));
-    arena.apply(&podset("set", &json!({ "replicas": 3, "template": template }))).unwrap();
-    let set = arena.wait_for("podset", "set", "three pods are ready", ready(3));
+    env.apply(&podset("set", &json!({ "replicas": 3, "template": template }))).unwrap();
+    let set = env.wait_for("podset", "set", "three pods are ready", ready(3));
     assert_eq!(set["status"]["podNames"].as_array().unwrap().len(), 3);
-    arena.wait("an Event names the foreign pod", || {
-        let events = arena.list("events.events.k8s.io", "");
+    env.wait("an Event names the foreign pod", || {
+        let events = env.list("events.events.k8s.io", "");
         events.iter().any(|event| event["reason"] == "ForeignPods")
     });
-    arena.kubectl(&["scale", "podset", "set", "--replicas=20"]).unwrap();
-    arena.wait_for("podset", "set", "twenty pods are ready", ready(20));
-    let creates = arena.writes().iter().filter(|write| write.starts_with("create pods")).count();
+    env.kubectl(&["scale", "podset", "set", "--replicas=20"]).unwrap();
+    env.wait_for("podset", "set", "twenty pods are ready", ready(20));
+    let creates = env.writes().iter().filter(|write| write.starts_with("create pods")).count();
     assert_eq!(creates, 20, "one creation for each pod, no overshoot");
 
     let gone = set["status"]["podNames"][0].as_str().unwrap().to_owned();
-    let uid = arena.get("pod", &gone).unwrap()["metadata"]["uid"].clone();
-    arena.kubectl(&["delete", "pod", &gone, "--wait=false"]).unwrap();
-    arena.wait("the pod is replaced", || {
-        let pods = arena.list("pods", "quintet.dev/kind=PodSet");
+    let uid = env.get("pod", &gone).unwrap()["metadata"]["uid"].clone();
+    env.kubectl(&["delete", "pod", &gone, "--wait=false"]).unwrap();
+    env.wait("the pod is replaced", || {
+        let pods = env.list("pods", "quintet.dev/kind=PodSet");
         pods.len() == 20 && pods.iter().all(|pod| pod["metadata"]["uid"] != uid)
     });
-    arena.wait_for("podset", "set", "twenty pods are ready again", ready(20));
+    env.wait_for("podset", "set", "twenty pods are ready again", ready(20));
 
-    arena.kubectl(&["scale", "podset", "set", "--replicas=2"]).unwrap();
-    arena.wait_for("podset", "set", "two pods are ready", ready(2));
-    arena.wait("eighteen pods are gone", || arena.list("pods", "quintet.dev/kind=PodSet").len() == 2);
-    assert!(arena.get("pod", "foreign").unwrap()["metadata"]["deletionTimestamp"].is_null());
+    env.kubectl(&["scale", "podset", "set", "--replicas=2"]).unwrap();
+    env.wait_for("podset", "set", "two pods are ready", ready(2));
+    env.wait("eighteen pods are gone", || env.list("pods", "quintet.dev/kind=PodSet").len() == 2);
+    assert!(env.get("pod", "foreign").unwrap()["metadata"]["deletionTimestamp"].is_null());
 
-    arena.kubectl(&["delete", "podset", "set", "--timeout=60s"]).unwrap();
-    arena.wait("the pods are gone", || arena.list("pods", "quintet.dev/kind=PodSet").is_empty());
-    assert!(arena.get("pod", "foreign").is_some());
+    env.kubectl(&["delete", "podset", "set", "--timeout=60s"]).unwrap();
+    env.wait("the pods are gone", || env.list("pods", "quintet.dev/kind=PodSet").is_empty());
+    assert!(env.get("pod", "foreign").is_some());
 }
 
 #[test]
 fn runs_the_tutorials_sample() {
-    let arena = TestEnv::new("ps-sample");
-    let manager = arena.manager("podset");
-    arena.apply_sample("podset/podset-sample.yaml").unwrap();
-    arena.wait_for("podset", "podset-sample", "the pod is ready", ready(1));
-    let pods = arena.list("pods", "app=podset-sample,version=v0.1");
+    let env = TestEnv::new("ps-sample");
+    let manager = env.manager("podset");
+    env.apply_sample("podset/podset-sample.yaml").unwrap();
+    env.wait_for("podset", "podset-sample", "the pod is ready", ready(1));
+    let pods = env.list("pods", "app=podset-sample,version=v0.1");
     assert_eq!(pods.len(), 1);
     assert!(pods[0]["metadata"]["name"].as_str().unwrap().starts_with("podset-sample-pod-"));
     assert_eq!(pods[0]["spec"]["containers"][0]["image"], "busybox");
@@ -69,20 +69,20 @@ fn runs_the_tutorials_sample() {
 
     // A restarted manager creates nothing.
     manager.kill().unwrap();
-    let before = arena.writes_at_rest();
-    let _manager = arena.manager("podset");
+    let before = env.writes_at_rest();
+    let _manager = env.manager("podset");
     std::thread::sleep(std::time::Duration::from_secs(2));
-    assert_eq!(arena.writes(), before);
+    assert_eq!(env.writes(), before);
 }
 
 #[test]
 fn admission_rejects_bad_input() {
-    let arena = TestEnv::new("ps-bad");
-    let text = arena.apply(&podset("bad", &json!({ "replicas": -1 }))).unwrap_err();
+    let env = TestEnv::new("ps-bad");
+    let text = env.apply(&podset("bad", &json!({ "replicas": -1 }))).unwrap_err();
     assert!(text.contains("spec.replicas") && text.contains("greater than or equal to 0"), "{text}");
-    let text = arena.apply(&podset("bad", &json!({ "replicas": 1_000_000 }))).unwrap_err();
+    let text = env.apply(&podset("bad", &json!({ "replicas": 1_000_000 }))).unwrap_err();
     assert!(text.contains("spec.replicas"), "{text}");
-    let text = arena.apply(&podset(&"x".repeat(80), &json!({}))).unwrap_err();
+    let text = env.apply(&podset(&"x".repeat(80), &json!({}))).unwrap_err();
     assert!(text.contains("63"), "{text}");
     for (spec, sentence) in [
         (
@@ -105,29 +105,29 @@ fn admission_rejects_bad_input() {
             "restartPolicy must be Always",
         ),
     ] {
-        let text = arena.apply(&podset("bad", &spec)).unwrap_err();
+        let text = env.apply(&podset("bad", &spec)).unwrap_err();
         assert!(text.contains(sentence), "{spec}: {text}");
     }
 }
 
 #[test]
 fn reports_a_quota_and_backs_off() {
-    let arena = TestEnv::new("ps-quota");
+    let env = TestEnv::new("ps-quota");
     let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "few" },
         "spec": { "hard": { "pods": "2" } } });
-    arena.apply(&quota).unwrap();
-    arena.wait_for("resourcequota", "few", "the quota takes effect", |quota| {
+    env.apply(&quota).unwrap();
+    env.wait_for("resourcequota", "few", "the quota takes effect", |quota| {
         !quota["status"]["hard"].is_null()
     });
-    let manager = arena.manager("podset");
-    arena.apply(&podset("many", &json!({ "replicas": 5 }))).unwrap();
-    let set = arena.wait_for("podset", "many", "the status reports the rejection", |set| {
+    let manager = env.manager("podset");
+    env.apply(&podset("many", &json!({ "replicas": 5 }))).unwrap();
+    let set = env.wait_for("podset", "many", "the status reports the rejection", |set| {
         quintet_e2e::condition(set, "ReplicaFailure").0 == "True" && set["status"]["readyReplicas"] == 2
     });
     assert!(set["status"].to_string().contains("exceeded quota"), "{set:#}");
     std::thread::sleep(std::time::Duration::from_secs(5));
-    let rejected = arena.writes().iter().filter(|write| write.starts_with("create pods 403")).count();
-    assert!((1..=8).contains(&rejected), "{rejected} rejections: {:?}", arena.writes());
+    let rejected = env.writes().iter().filter(|write| write.starts_with("create pods 403")).count();
+    assert!((1..=8).contains(&rejected), "{rejected} rejections: {:?}", env.writes());
     let counted = |objects: u8| {
         let line = format!("quintet_refused_objects{{controller=\"podset\"}} {objects}\n");
         manager.metrics().is_ok_and(|metrics| metrics.contains(&line))
@@ -135,7 +135,7 @@ fn reports_a_quota_and_backs_off() {
     assert!(counted(1), "{}", manager.metrics().unwrap());
     let mut wider = quota;
     wider["spec"]["hard"]["pods"] = json!("9");
-    arena.apply(&wider).unwrap();
-    arena.wait_for("podset", "many", "all five pods are ready", |set| set["status"]["readyReplicas"] == 5);
-    arena.wait("no write is rejected", || counted(0));
+    env.apply(&wider).unwrap();
+    env.wait_for("podset", "many", "all five pods are ready", |set| set["status"]["readyReplicas"] == 5);
+    env.wait("no write is rejected", || counted(0));
 }

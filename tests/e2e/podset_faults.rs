@@ -14,23 +14,23 @@ use crate::podset_rollout::{on_own_nodes, rolled_out};
 /// Kills the manager at 50 random moments of a scale-up: no pod is created twice, and never too many exist.
 #[test]
 fn fifty_kills_create_no_pod_twice() {
-    let arena = TestEnv::new("pf-kills");
-    arena.nodes(0..4);
-    arena.apply(&podset("set", &json!({ "replicas": 0, "template": on_own_nodes(&arena) }))).unwrap();
-    let watch = arena.watch("pods", "quintet.dev/kind=PodSet");
+    let env = TestEnv::new("pf-kills");
+    env.nodes(0..4);
+    env.apply(&podset("set", &json!({ "replicas": 0, "template": on_own_nodes(&env) }))).unwrap();
+    let watch = env.watch("pods", "quintet.dev/kind=PodSet");
     let mut dice = Dice::new();
     let mut desired = 0;
     for _ in 0..50 {
         desired += 4;
-        arena.kubectl(&["scale", "podset", "set", &format!("--replicas={desired}")]).unwrap();
-        let mut manager = arena.bare_manager("podset");
+        env.kubectl(&["scale", "podset", "set", &format!("--replicas={desired}")]).unwrap();
+        let mut manager = env.bare_manager("podset");
         sleep(Duration::from_millis(30 + dice.below(300)));
         manager.kill().unwrap();
         manager.wait().unwrap();
     }
-    let _manager = arena.manager("podset");
-    arena.wait_for("podset", "set", "all pods are ready", rolled_out(desired));
-    let created = arena.created_pods();
+    let _manager = env.manager("podset");
+    env.wait_for("podset", "set", "all pods are ready", rolled_out(desired));
+    let created = env.created_pods();
     assert!(created.values().all(|times| *times == 1), "{created:?}");
     let seen: BTreeSet<String> =
         watch.events().iter().map(|(_, pod)| pod["metadata"]["uid"].as_str().unwrap().to_owned()).collect();
@@ -41,23 +41,23 @@ fn fifty_kills_create_no_pod_twice() {
 /// the same ones to delete.
 #[test]
 fn two_active_managers_keep_the_number_of_pods() {
-    let arena = TestEnv::new("pf-two");
-    arena.node("n");
-    let _first = arena.manager_with("first", "podset", &[]);
-    let _second = arena.manager_with("second", "podset", &[]);
-    arena.apply(&podset("set", &json!({ "replicas": 30, "template": on_own_nodes(&arena) }))).unwrap();
-    arena.wait_for("podset", "set", "thirty pods are ready", rolled_out(30));
-    let created = arena.created_pods();
+    let env = TestEnv::new("pf-two");
+    env.node("n");
+    let _first = env.manager_with("first", "podset", &[]);
+    let _second = env.manager_with("second", "podset", &[]);
+    env.apply(&podset("set", &json!({ "replicas": 30, "template": on_own_nodes(&env) }))).unwrap();
+    env.wait_for("podset", "set", "thirty pods are ready", rolled_out(30));
+    let created = env.created_pods();
     assert!(created.len() == 30 && created.values().all(|times| *times == 1), "{created:?}");
-    arena.kubectl(&["scale", "podset", "set", "--replicas=10"]).unwrap();
-    arena.wait_for("podset", "set", "ten pods are ready", rolled_out(10));
+    env.kubectl(&["scale", "podset", "set", "--replicas=10"]).unwrap();
+    env.wait_for("podset", "set", "ten pods are ready", rolled_out(10));
     sleep(Duration::from_secs(2));
-    let created = arena.created_pods();
+    let created = env.created_pods();
     assert!(
         created.len() == 30 && created.values().all(|times| *times == 1),
         "no pod was created again: {created:?}"
     );
-    let left = arena.list("pods", "quintet.dev/kind=PodSet");
+    let left = env.list("pods", "quintet.dev/kind=PodSet");
     let left = left.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).count();
     assert_eq!(left, 10);
 }

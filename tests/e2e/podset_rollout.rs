@@ -22,9 +22,9 @@ pub(crate) fn template(image: &str, annotations: &Value) -> Value {
 }
 
 /// A template for the test's nodes only.
-pub(crate) fn on_own_nodes(arena: &TestEnv) -> Value {
+pub(crate) fn on_own_nodes(env: &TestEnv) -> Value {
     let mut template = template("busybox", &json!({}));
-    template["spec"]["nodeSelector"] = json!({ "arena": arena.namespace() });
+    template["spec"]["nodeSelector"] = json!({ "env": env.namespace() });
     template
 }
 
@@ -67,9 +67,9 @@ fn extremes(watch: &Watch, from: usize) -> (usize, usize) {
     (most, fewest)
 }
 
-fn images(arena: &TestEnv) -> BTreeMap<String, usize> {
+fn images(env: &TestEnv) -> BTreeMap<String, usize> {
     let mut images = BTreeMap::new();
-    for pod in arena.list("pods", "quintet.dev/kind=PodSet") {
+    for pod in env.list("pods", "quintet.dev/kind=PodSet") {
         if pod["metadata"]["deletionTimestamp"].is_null() {
             let image = pod["spec"]["containers"][0]["image"].as_str().unwrap().to_owned();
             *images.entry(image).or_insert(0) += 1;
@@ -80,70 +80,69 @@ fn images(arena: &TestEnv) -> BTreeMap<String, usize> {
 
 #[test]
 fn stops_at_a_bad_template_and_keeps_the_old_pods() {
-    let arena = TestEnv::new("pr-roll");
-    let _manager = arena.manager("podset");
+    let env = TestEnv::new("pr-roll");
+    let _manager = env.manager("podset");
     let strategy = json!({ "maxUnavailable": 2 });
     let spec = |template: &Value| json!({ "replicas": 10, "template": template, "updateStrategy": strategy, "progressDeadlineSeconds": 5 });
-    let watch = arena.watch("pods", "quintet.dev/kind=PodSet");
-    arena.apply(&podset("set", &spec(&template("one", &json!({}))))).unwrap();
-    arena.wait_for("podset", "set", "ten pods of the first template are ready", rolled_out(10));
-    arena.apply(&podset("set", &spec(&template("two", &json!({}))))).unwrap();
-    arena.wait_for("podset", "set", "ten pods of the second template are ready", rolled_out(10));
-    assert_eq!(images(&arena), BTreeMap::from([("two".to_owned(), 10)]));
+    let watch = env.watch("pods", "quintet.dev/kind=PodSet");
+    env.apply(&podset("set", &spec(&template("one", &json!({}))))).unwrap();
+    env.wait_for("podset", "set", "ten pods of the first template are ready", rolled_out(10));
+    env.apply(&podset("set", &spec(&template("two", &json!({}))))).unwrap();
+    env.wait_for("podset", "set", "ten pods of the second template are ready", rolled_out(10));
+    assert_eq!(images(&env), BTreeMap::from([("two".to_owned(), 10)]));
     assert_eq!(extremes(&watch, 10), (10, 8), "maximum of pods, minimum of ready pods");
 
-    arena
-        .apply(&podset("set", &spec(&template("bad", &json!({ "kwok.quintet.dev/ready": "false" })))))
+    env.apply(&podset("set", &spec(&template("bad", &json!({ "kwok.quintet.dev/ready": "false" })))))
         .unwrap();
-    let set = arena.wait_for("podset", "set", "the status reports the deadline and the reason", |set| {
+    let set = env.wait_for("podset", "set", "the status reports the deadline and the reason", |set| {
         progressing(set) == ("False".into(), "ProgressDeadlineExceeded".into())
             && (&set["status"]["readyReplicas"], &set["status"]["updatedReplicas"]) == (&json!(8), &json!(2))
             && set["status"]["notReady"][0]["reason"] == "NotReady"
     });
     assert_eq!(condition(&set, "Available").0, "False");
     sleep(Duration::from_secs(2));
-    assert_eq!(images(&arena), BTreeMap::from([("bad".to_owned(), 2), ("two".to_owned(), 8)]));
-    arena.wait("the deadline has an Event", || {
-        let events = arena.list("events.events.k8s.io", "");
+    assert_eq!(images(&env), BTreeMap::from([("bad".to_owned(), 2), ("two".to_owned(), 8)]));
+    env.wait("the deadline has an Event", || {
+        let events = env.list("events.events.k8s.io", "");
         events.iter().any(|event| event["reason"] == "ProgressDeadlineExceeded")
     });
 
     // Back to the previous template, which the remaining pods still have.
-    arena.apply(&podset("set", &spec(&template("two", &json!({}))))).unwrap();
-    arena.wait_for("podset", "set", "ten pods are ready again", rolled_out(10));
+    env.apply(&podset("set", &spec(&template("two", &json!({}))))).unwrap();
+    env.wait_for("podset", "set", "ten pods are ready again", rolled_out(10));
     assert_eq!(extremes(&watch, 10), (10, 8));
-    let made = arena.created_pods().len();
+    let made = env.created_pods().len();
     assert!(made <= 24, "{made} pods were created for 10, 10, 2 and 2");
 }
 
 #[test]
 fn creates_surge_pods_before_it_deletes_old_pods() {
-    let arena = TestEnv::new("pr-surge");
-    let _manager = arena.manager("podset");
+    let env = TestEnv::new("pr-surge");
+    let _manager = env.manager("podset");
     let spec = |image: &str| {
         json!({ "replicas": 4, "template": template(image, &json!({})),
             "updateStrategy": { "maxUnavailable": 0, "maxSurge": "25%" } })
     };
-    let watch = arena.watch("pods", "quintet.dev/kind=PodSet");
-    arena.apply(&podset("set", &spec("one"))).unwrap();
-    arena.wait_for("podset", "set", "four pods are ready", rolled_out(4));
-    arena.apply(&podset("set", &spec("two"))).unwrap();
-    arena.wait_for("podset", "set", "four new pods are ready", rolled_out(4));
+    let watch = env.watch("pods", "quintet.dev/kind=PodSet");
+    env.apply(&podset("set", &spec("one"))).unwrap();
+    env.wait_for("podset", "set", "four pods are ready", rolled_out(4));
+    env.apply(&podset("set", &spec("two"))).unwrap();
+    env.wait_for("podset", "set", "four new pods are ready", rolled_out(4));
     assert_eq!(extremes(&watch, 4), (5, 4), "one more than desired, never fewer ready");
-    assert_eq!(images(&arena), BTreeMap::from([("two".to_owned(), 4)]));
+    assert_eq!(images(&env), BTreeMap::from([("two".to_owned(), 4)]));
 }
 
 #[test]
 fn partition_pause_and_on_delete_keep_pods() {
-    let arena = TestEnv::new("pr-leave");
-    let _manager = arena.manager("podset");
+    let env = TestEnv::new("pr-leave");
+    let _manager = env.manager("podset");
     let apply = |image: &str, strategy: Value| {
         let spec =
             json!({ "replicas": 4, "template": template(image, &json!({})), "updateStrategy": strategy });
-        arena.apply(&podset("set", &spec)).unwrap();
+        env.apply(&podset("set", &spec)).unwrap();
     };
     apply("one", json!({ "partition": 3 }));
-    arena.wait_for("podset", "set", "four pods are ready", rolled_out(4));
+    env.wait_for("podset", "set", "four pods are ready", rolled_out(4));
     let reached = |reason: &'static str, ready: i64| {
         move |set: &Value| {
             progressing(set).1 == reason
@@ -152,48 +151,43 @@ fn partition_pause_and_on_delete_keep_pods() {
         }
     };
     apply("two", json!({ "partition": 3 }));
-    let set = arena.wait_for("podset", "set", "one pod is replaced", |set| {
+    let set = env.wait_for("podset", "set", "one pod is replaced", |set| {
         reached("PartitionReached", 4)(set) && set["status"]["updatedReplicas"] == 1
     });
     assert_eq!(condition(&set, "Available").0, "True");
-    assert_eq!(images(&arena), BTreeMap::from([("one".to_owned(), 3), ("two".to_owned(), 1)]));
+    assert_eq!(images(&env), BTreeMap::from([("one".to_owned(), 3), ("two".to_owned(), 1)]));
     apply("two", json!({ "paused": true }));
-    arena.wait_for("podset", "set", "the PodSet is paused", reached("Paused", 4));
+    env.wait_for("podset", "set", "the PodSet is paused", reached("Paused", 4));
     // A deleted pod is replaced by one of the current template.
-    let old = arena.list("pods", "quintet.dev/kind=PodSet");
+    let old = env.list("pods", "quintet.dev/kind=PodSet");
     let old = old.iter().find(|pod| pod["spec"]["containers"][0]["image"] == "one").unwrap();
-    arena.kubectl(&["delete", "pod", old["metadata"]["name"].as_str().unwrap(), "--wait=false"]).unwrap();
-    arena.wait_for("podset", "set", "the pod is replaced", |set| {
+    env.kubectl(&["delete", "pod", old["metadata"]["name"].as_str().unwrap(), "--wait=false"]).unwrap();
+    env.wait_for("podset", "set", "the pod is replaced", |set| {
         reached("Paused", 4)(set) && set["status"]["updatedReplicas"] == 2
     });
     apply("two", json!({ "type": "OnDelete" }));
-    arena.wait_for("podset", "set", "the status has OnDelete", reached("OnDelete", 4));
+    env.wait_for("podset", "set", "the status has OnDelete", reached("OnDelete", 4));
     apply("two", json!({}));
-    arena.wait_for("podset", "set", "the other pods are replaced", rolled_out(4));
+    env.wait_for("podset", "set", "the other pods are replaced", rolled_out(4));
 }
 
 #[test]
 fn deletes_by_name_and_cost_and_respects_min_ready() {
-    let arena = TestEnv::new("pr-order");
-    let _manager = arena.manager("podset");
-    arena
-        .apply(&podset("set", &json!({ "replicas": 6, "template": template("busybox", &json!({})) })))
+    let env = TestEnv::new("pr-order");
+    let _manager = env.manager("podset");
+    env.apply(&podset("set", &json!({ "replicas": 6, "template": template("busybox", &json!({})) })))
         .unwrap();
-    let set = arena.wait_for("podset", "set", "six pods are ready", rolled_out(6));
+    let set = env.wait_for("podset", "set", "six pods are ready", rolled_out(6));
     let names: Vec<String> = set["status"]["podNames"]
         .as_array()
         .unwrap()
         .iter()
         .map(|name| name.as_str().unwrap().into())
         .collect();
-    arena.kubectl(&["annotate", "pod", &names[4], "controller.kubernetes.io/pod-deletion-cost=-7"]).unwrap();
-    arena.patch(
-        "podset",
-        "set",
-        &json!({ "spec": { "podsToDelete": [names[2], "unknown"], "replicas": 4 } }),
-    );
-    arena.wait_for("podset", "set", "four pods are left", rolled_out(4));
-    let left: Vec<String> = arena
+    env.kubectl(&["annotate", "pod", &names[4], "controller.kubernetes.io/pod-deletion-cost=-7"]).unwrap();
+    env.patch("podset", "set", &json!({ "spec": { "podsToDelete": [names[2], "unknown"], "replicas": 4 } }));
+    env.wait_for("podset", "set", "four pods are left", rolled_out(4));
+    let left: Vec<String> = env
         .list("pods", "quintet.dev/kind=PodSet")
         .iter()
         .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
@@ -201,29 +195,29 @@ fn deletes_by_name_and_cost_and_respects_min_ready() {
         .collect();
     assert!(!left.contains(&names[2]) && !left.contains(&names[4]), "{left:?} of {names:?}");
     // A pod is available once it has been ready for minReadySeconds.
-    arena.patch("podset", "set", &json!({ "spec": { "minReadySeconds": 10, "podsToDelete": [] } }));
-    arena.wait_for("podset", "set", "four pods are available", rolled_out(4));
-    arena.patch("podset", "set", &json!({ "spec": { "replicas": 5 } }));
-    arena.wait_for("podset", "set", "five pods are ready and four are available", |set| {
+    env.patch("podset", "set", &json!({ "spec": { "minReadySeconds": 10, "podsToDelete": [] } }));
+    env.wait_for("podset", "set", "four pods are available", rolled_out(4));
+    env.patch("podset", "set", &json!({ "spec": { "replicas": 5 } }));
+    env.wait_for("podset", "set", "five pods are ready and four are available", |set| {
         set["status"]["readyReplicas"] == 5 && set["status"]["availableReplicas"] == 4
     });
-    arena.wait_for("podset", "set", "five pods are available", rolled_out(5));
+    env.wait_for("podset", "set", "five pods are available", rolled_out(5));
 }
 
 #[test]
 fn an_autoscaler_scales_a_podset() {
-    let arena = TestEnv::new("pr-hpa");
-    let _manager = arena.manager("podset");
-    arena.apply(&podset("set", &json!({ "replicas": 2 }))).unwrap();
-    arena.wait_for("podset", "set", "two pods are ready", rolled_out(2));
+    let env = TestEnv::new("pr-hpa");
+    let _manager = env.manager("podset");
+    env.apply(&podset("set", &json!({ "replicas": 2 }))).unwrap();
+    env.wait_for("podset", "set", "two pods are ready", rolled_out(2));
     // Below its minimum, a HorizontalPodAutoscaler scales without metrics.
     let scaler = json!({ "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
         "metadata": { "name": "set" },
         "spec": { "minReplicas": 5, "maxReplicas": 9,
             "scaleTargetRef": { "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet", "name": "set" } } });
-    arena.apply(&scaler).unwrap();
-    arena.wait_for("podset", "set", "five pods are ready", rolled_out(5));
-    let scaler = arena.wait_for("horizontalpodautoscaler", "set", "it counts five pods", |scaler| {
+    env.apply(&scaler).unwrap();
+    env.wait_for("podset", "set", "five pods are ready", rolled_out(5));
+    let scaler = env.wait_for("horizontalpodautoscaler", "set", "it counts five pods", |scaler| {
         scaler["status"]["currentReplicas"] == 5
     });
     assert_eq!(condition(&scaler, "AbleToScale").0, "True", "{scaler:#}");
@@ -231,45 +225,44 @@ fn an_autoscaler_scales_a_podset() {
 
 #[test]
 fn a_relabelled_pod_is_released_and_keeps_running() {
-    let arena = TestEnv::new("pr-free");
-    let _manager = arena.manager("podset");
-    arena.node("n");
-    arena.apply(&podset("set", &json!({ "replicas": 2, "template": on_own_nodes(&arena) }))).unwrap();
-    let set = arena.wait_for("podset", "set", "two pods are ready", rolled_out(2));
+    let env = TestEnv::new("pr-free");
+    let _manager = env.manager("podset");
+    env.node("n");
+    env.apply(&podset("set", &json!({ "replicas": 2, "template": on_own_nodes(&env) }))).unwrap();
+    let set = env.wait_for("podset", "set", "two pods are ready", rolled_out(2));
     let released = set["status"]["podNames"][0].as_str().unwrap().to_owned();
-    arena.kubectl(&["label", "pod", &released, "app=debugging", "--overwrite"]).unwrap();
-    let pod =
-        arena.wait_for("pod", &released, "no owner", |pod| pod["metadata"]["ownerReferences"].is_null());
+    env.kubectl(&["label", "pod", &released, "app=debugging", "--overwrite"]).unwrap();
+    let pod = env.wait_for("pod", &released, "no owner", |pod| pod["metadata"]["ownerReferences"].is_null());
     assert!(pod["metadata"]["deletionTimestamp"].is_null() && pod["status"]["phase"] == "Running");
-    arena.wait_for("podset", "set", "the pod is replaced", |set| {
+    env.wait_for("podset", "set", "the pod is replaced", |set| {
         rolled_out(2)(set)
             && !set["status"]["podNames"].as_array().unwrap().iter().any(|name| *name == *released)
     });
     // The manager restores the label of its watch, and creates no pod meanwhile.
-    let marked = arena.list("pods", "app=set")[0]["metadata"]["name"].as_str().unwrap().to_owned();
-    let before = arena.created_pods();
-    arena.kubectl(&["label", "pod", &marked, "quintet.dev/kind-"]).unwrap();
-    arena.wait_for("pod", &marked, "the pod has the label again", |pod| {
+    let marked = env.list("pods", "app=set")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let before = env.created_pods();
+    env.kubectl(&["label", "pod", &marked, "quintet.dev/kind-"]).unwrap();
+    env.wait_for("pod", &marked, "the pod has the label again", |pod| {
         pod["metadata"]["labels"]["quintet.dev/kind"] == "PodSet"
     });
-    arena.wait_for("podset", "set", "two pods are ready", rolled_out(2));
-    assert_eq!(arena.created_pods(), before);
-    arena.kubectl(&["delete", "podset", "set", "--timeout=60s"]).unwrap();
-    arena.wait("the pods are gone", || arena.list("pods", "app=set").is_empty());
-    assert_eq!(arena.get("pod", &released).unwrap()["status"]["phase"], "Running");
+    env.wait_for("podset", "set", "two pods are ready", rolled_out(2));
+    assert_eq!(env.created_pods(), before);
+    env.kubectl(&["delete", "podset", "set", "--timeout=60s"]).unwrap();
+    env.wait("the pods are gone", || env.list("pods", "app=set").is_empty());
+    assert_eq!(env.get("pod", &released).unwrap()["status"]["phase"], "Running");
 }
 
 #[test]
 fn every_sample_ends_as_its_comment_states() {
-    let arena = TestEnv::new("pr-samples");
-    let _manager = arena.manager("podset");
+    let env = TestEnv::new("pr-samples");
+    let _manager = env.manager("podset");
     for file in samples("podset") {
         let path = file.display().to_string();
-        arena.kubectl(&["apply", "-f", &path]).unwrap_or_else(|error| panic!("{path}: {error}"));
+        env.kubectl(&["apply", "-f", &path]).unwrap_or_else(|error| panic!("{path}: {error}"));
         let text = std::fs::read_to_string(&file).unwrap();
         let name = text.lines().find_map(|line| line.strip_prefix("  name: ")).unwrap();
         let promised = promise(&text, "Progressing (PodsUpdated)");
-        arena.wait_for("podset", name, &format!("{path} is {promised:?}"), |set| {
+        env.wait_for("podset", name, &format!("{path} is {promised:?}"), |set| {
             condition(set, &promised.0) == ("True".into(), promised.1.clone())
                 && set["status"]["readyReplicas"] == set["spec"]["replicas"]
         });
@@ -279,9 +272,9 @@ fn every_sample_ends_as_its_comment_states() {
 /// Pods of the tutorial's operator, with its labels, owner reference and names.
 #[test]
 fn adopts_pods_of_the_tutorials_operator() {
-    let arena = TestEnv::new("pr-post");
-    arena.apply(&podset("set", &json!({ "replicas": 3 }))).unwrap();
-    let uid = arena.get("podset", "set").unwrap()["metadata"]["uid"].clone();
+    let env = TestEnv::new("pr-post");
+    env.apply(&podset("set", &json!({ "replicas": 3 }))).unwrap();
+    let uid = env.get("podset", "set").unwrap()["metadata"]["uid"].clone();
     let pod = |name: &str, owner: Value| {
         json!({ "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": name, "labels": { "app": "set", "version": "v0.1" }, "ownerReferences": owner },
@@ -290,28 +283,28 @@ fn adopts_pods_of_the_tutorials_operator() {
     let owner = json!([{ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet", "name": "set", "uid": uid,
         "controller": true, "blockOwnerDeletion": true }]);
     for number in 0..3 {
-        arena.apply(&pod(&format!("set-pod{number}"), owner.clone())).unwrap();
+        env.apply(&pod(&format!("set-pod{number}"), owner.clone())).unwrap();
     }
-    arena.apply(&pod("theirs", json!([]))).unwrap();
-    let _manager = arena.manager("podset");
-    let set = arena.wait_for("podset", "set", "three pods are ready", rolled_out(3));
+    env.apply(&pod("theirs", json!([]))).unwrap();
+    let _manager = env.manager("podset");
+    let set = env.wait_for("podset", "set", "three pods are ready", rolled_out(3));
     assert_eq!(set["status"]["podNames"], json!(["set-pod0", "set-pod1", "set-pod2"]));
-    assert!(arena.created_pods().is_empty());
-    arena.wait("an Event names the foreign pod", || {
-        let events = arena.list("events.events.k8s.io", "");
+    assert!(env.created_pods().is_empty());
+    env.wait("an Event names the foreign pod", || {
+        let events = env.list("events.events.k8s.io", "");
         events.iter().any(|event| {
             event["reason"] == "ForeignPods"
                 && event["note"].as_str().is_some_and(|note| note.contains("theirs"))
         })
     });
     // The next pod has the same template, because the default template is the tutorial's.
-    arena.kubectl(&["scale", "podset", "set", "--replicas=4"]).unwrap();
-    arena.wait_for("podset", "set", "four pods are ready", rolled_out(4));
-    let hashes: Vec<_> = arena
+    env.kubectl(&["scale", "podset", "set", "--replicas=4"]).unwrap();
+    env.wait_for("podset", "set", "four pods are ready", rolled_out(4));
+    let hashes: Vec<_> = env
         .list("pods", "quintet.dev/kind=PodSet")
         .iter()
         .map(|pod| pod["metadata"]["labels"][HASH].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(hashes, vec!["v1-default"; 4]);
-    assert!(arena.get("pod", "theirs").unwrap()["metadata"]["labels"]["quintet.dev/kind"].is_null());
+    assert!(env.get("pod", "theirs").unwrap()["metadata"]["labels"]["quintet.dev/kind"].is_null());
 }

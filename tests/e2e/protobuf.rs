@@ -81,10 +81,10 @@ async fn both<T: Object>(client: &Client, path: &str) -> (T, T) {
 
 #[test]
 fn protobuf_and_json_decode_to_the_same_objects() {
-    let arena = TestEnv::new("protobuf");
-    let namespace = arena.namespace();
-    let node = arena.node("n");
-    arena
+    let env = TestEnv::new("protobuf");
+    let namespace = env.namespace();
+    let node = env.node("n");
+    env
         .apply(&json!({ "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": "p", "labels": { "a": "1", "empty": "" }, "finalizers": ["quintet.dev/test", "example.com/other"],
                 "annotations": { "quintet.dev/quoted": "\"quoted\"\n", "dj.dysproz.io/empty": "", "other": "x" },
@@ -98,29 +98,27 @@ fn protobuf_and_json_decode_to_the_same_objects() {
                         { "action": "Restart", "exitCodes": { "operator": "In", "values": [1, 2] } },
                         { "action": "Restart", "exitCodes": { "operator": "NotIn", "values": [0, 3] } }] }] } }))
         .unwrap();
-    arena
-        .apply(&json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "rejected" },
+    env.apply(&json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "rejected" },
             "spec": { "nodeName": NOWHERE, "containers": [{ "name": "c", "image": "i" }] } }))
         .unwrap();
     // A failed pod has no grace period, so the deletion comes first.
-    arena.kubectl(&["delete", "pod", "p", "--wait=false", "--grace-period=7"]).unwrap();
+    env.kubectl(&["delete", "pod", "p", "--wait=false", "--grace-period=7"]).unwrap();
     let status = json!({ "status": status() }).to_string();
-    arena.kubectl(&["patch", "pod", "p", "--subresource=status", "-p", &status]).unwrap();
+    env.kubectl(&["patch", "pod", "p", "--subresource=status", "-p", &status]).unwrap();
     let status = json!({ "status": rejected() }).to_string();
-    arena.kubectl(&["patch", "pod", "rejected", "--subresource=status", "-p", &status]).unwrap();
-    arena
-        .kubectl(&[
-            "taint",
-            "node",
-            &node,
-            "quintet.dev/empty:NoSchedule",
-            "quintet.dev/full=value:PreferNoSchedule",
-        ])
-        .unwrap();
-    arena.kubectl(&["cordon", &node]).unwrap();
+    env.kubectl(&["patch", "pod", "rejected", "--subresource=status", "-p", &status]).unwrap();
+    env.kubectl(&[
+        "taint",
+        "node",
+        &node,
+        "quintet.dev/empty:NoSchedule",
+        "quintet.dev/full=value:PreferNoSchedule",
+    ])
+    .unwrap();
+    env.kubectl(&["cordon", &node]).unwrap();
 
     Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let client = client(&arena).await;
+        let client = client(&env).await;
         let path = format!("{}/p", PODS.path(namespace));
         let (pod, read) = both::<Pod>(&client, &path).await;
         assert_eq!(read, pod);
@@ -159,5 +157,5 @@ fn protobuf_and_json_decode_to_the_same_objects() {
         assert_eq!((&line["type"], &line["object"]["metadata"]["name"]), (&json!("ADDED"), &json!("p")));
     });
     let without = json!({ "metadata": { "finalizers": null } }).to_string();
-    arena.kubectl(&["patch", "pod", "p", "--type=merge", "-p", &without]).unwrap();
+    env.kubectl(&["patch", "pod", "p", "--type=merge", "-p", &without]).unwrap();
 }

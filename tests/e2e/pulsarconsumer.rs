@@ -45,17 +45,17 @@ fn revision(deployment: &Value) -> String {
 
 #[test]
 fn applies_observes_and_repairs_the_deployment() {
-    let arena = TestEnv::new("pc-life");
-    let _manager = arena.manager("pulsarconsumer");
-    let watch = arena.watch("pulsarconsumers", "");
-    arena.apply_sample("pulsarconsumer/pulsarconsumer-sample-1.yaml").unwrap();
-    let consumer = arena.wait_for("pulsarconsumer", SAMPLE, "the consumer is Available", |consumer| {
+    let env = TestEnv::new("pc-life");
+    let _manager = env.manager("pulsarconsumer");
+    let watch = env.watch("pulsarconsumers", "");
+    env.apply_sample("pulsarconsumer/pulsarconsumer-sample-1.yaml").unwrap();
+    let consumer = env.wait_for("pulsarconsumer", SAMPLE, "the consumer is Available", |consumer| {
         consumer["status"]["replicas"] == 1 && condition(consumer, "Available").0 == "True"
     });
     assert_eq!(consumer["status"]["server"], "pulsar://localhost:6650");
     assert_eq!(consumer["status"]["topic"], "my-topic");
     assert_eq!(consumer["status"]["subscription"], "first-subscription");
-    let writes = arena.writes_at_rest();
+    let writes = env.writes_at_rest();
     assert_eq!(writes.iter().filter(|write| write.contains("deployments")).count(), 1, "{writes:?}");
     // The Deployment, the status, the ready status, the condition Progressing; more if the Deployment controller takes
     // longer than 1 s.
@@ -65,14 +65,14 @@ fn applies_observes_and_repairs_the_deployment() {
     };
     let early = watch.events().iter().filter(|(_, consumer)| is_early(consumer)).count();
     assert!(writes.len() <= 4 + early, "{early} statuses without a pod: {writes:?}");
-    let deployment = arena.get("deployment", DEPLOYMENT).unwrap();
+    let deployment = env.get("deployment", DEPLOYMENT).unwrap();
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["name"], "pulsarconsumer");
     assert_eq!(container["image"], image::name("pulsar-consumer"));
     assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
-    let env = container["env"].to_string();
+    let variables = container["env"].to_string();
     for name in ["PULSAR_SERVER", "PULSAR_TOPIC", "PULSAR_SUBSCRIPTION_NAME"] {
-        assert!(env.contains(name), "{env}");
+        assert!(variables.contains(name), "{variables}");
     }
     assert_eq!(
         deployment["spec"]["selector"]["matchLabels"],
@@ -82,49 +82,49 @@ fn applies_observes_and_repairs_the_deployment() {
     // The manager repairs its fields and keeps those of others.
     let patch = r#"{"spec":{"template":{"spec":{"containers":[{"name":"pulsarconsumer","image":"evil"}]}}},
         "metadata":{"annotations":{"theirs":"kept"}}}"#;
-    arena.kubectl(&["patch", "deployment", DEPLOYMENT, "-p", patch]).unwrap();
-    let repaired = arena.wait_for("deployment", DEPLOYMENT, "the image is repaired", |deployment| {
+    env.kubectl(&["patch", "deployment", DEPLOYMENT, "-p", patch]).unwrap();
+    let repaired = env.wait_for("deployment", DEPLOYMENT, "the image is repaired", |deployment| {
         deployment["spec"]["template"]["spec"]["containers"][0]["image"] == image::name("pulsar-consumer")
     });
     assert_eq!(repaired["metadata"]["annotations"]["theirs"], "kept");
 
     // A deleted Deployment is created again.
     let uid = repaired["metadata"]["uid"].clone();
-    arena.kubectl(&["delete", "deployment", DEPLOYMENT, "--wait=false"]).unwrap();
-    arena.wait_for("deployment", DEPLOYMENT, "the Deployment exists again", |deployment| {
+    env.kubectl(&["delete", "deployment", DEPLOYMENT, "--wait=false"]).unwrap();
+    env.wait_for("deployment", DEPLOYMENT, "the Deployment exists again", |deployment| {
         deployment["metadata"]["uid"].is_string() && deployment["metadata"]["uid"] != uid
     });
 
     // The scale subresource works.
-    arena.kubectl(&["scale", "pulsarconsumer", SAMPLE, "--replicas=2"]).unwrap();
-    arena.wait_for("pulsarconsumer", SAMPLE, "two consumers are ready", |consumer| {
+    env.kubectl(&["scale", "pulsarconsumer", SAMPLE, "--replicas=2"]).unwrap();
+    env.wait_for("pulsarconsumer", SAMPLE, "two consumers are ready", |consumer| {
         consumer["status"]["replicas"] == 2 && condition(consumer, "Available").0 == "True"
     });
-    arena.kubectl(&["delete", "pulsarconsumer", SAMPLE, "--timeout=60s"]).unwrap();
-    arena.wait("the Deployment is gone", || arena.get("deployment", DEPLOYMENT).is_none());
+    env.kubectl(&["delete", "pulsarconsumer", SAMPLE, "--timeout=60s"]).unwrap();
+    env.wait("the Deployment is gone", || env.get("deployment", DEPLOYMENT).is_none());
 }
 
 #[test]
 fn never_changes_a_foreign_deployment() {
-    let arena = TestEnv::new("pc-foreign");
-    let _manager = arena.manager("pulsarconsumer");
+    let env = TestEnv::new("pc-foreign");
+    let _manager = env.manager("pulsarconsumer");
     let theirs = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": DEPLOYMENT },
         "spec": { "replicas": 1, "selector": { "matchLabels": { "app": "theirs" } },
             "template": { "metadata": { "labels": { "app": "theirs" } },
                 "spec": { "containers": [{ "name": "theirs", "image": "theirs" }] } } } });
-    arena.apply(&theirs).unwrap();
-    let before = arena.get("deployment", DEPLOYMENT).unwrap()["spec"].clone();
-    arena.apply_sample("pulsarconsumer/pulsarconsumer-sample-1.yaml").unwrap();
-    arena.wait_for("pulsarconsumer", SAMPLE, "the status reports the foreign Deployment", |consumer| {
+    env.apply(&theirs).unwrap();
+    let before = env.get("deployment", DEPLOYMENT).unwrap()["spec"].clone();
+    env.apply_sample("pulsarconsumer/pulsarconsumer-sample-1.yaml").unwrap();
+    env.wait_for("pulsarconsumer", SAMPLE, "the status reports the foreign Deployment", |consumer| {
         condition(consumer, "Available") == ("False".into(), "NotOwned".into())
     });
-    assert_eq!(arena.get("deployment", DEPLOYMENT).unwrap()["spec"], before);
-    assert!(arena.writes().iter().all(|write| !write.contains("deployments")), "{:?}", arena.writes());
+    assert_eq!(env.get("deployment", DEPLOYMENT).unwrap()["spec"], before);
+    assert!(env.writes().iter().all(|write| !write.contains("deployments")), "{:?}", env.writes());
 }
 
 #[test]
 fn admission_rejects_bad_input() {
-    let arena = TestEnv::new("pc-bad");
+    let env = TestEnv::new("pc-bad");
     let cases = [
         (json!({ "serverAddress": "http://broker" }), "must look like pulsar://host:6650"),
         (json!({ "serverAddress": "pulsar://broker:6650:1" }), "must look like pulsar://host:6650"),
@@ -198,12 +198,12 @@ fn admission_rejects_bad_input() {
         ),
     ];
     for (fields, words) in cases {
-        let text = arena.apply(&consumer("bad", &fields)).expect_err(&fields.to_string());
+        let text = env.apply(&consumer("bad", &fields)).expect_err(&fields.to_string());
         assert!(text.contains(words), "{fields}: {text}");
     }
     let empty = json!({ "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
         "metadata": { "name": "bad" }, "spec": {} });
-    let text = arena.apply(&empty).unwrap_err();
+    let text = env.apply(&empty).unwrap_err();
     for field in ["spec.serverAddress", "spec.topic", "spec.subscriptionName"] {
         assert!(text.contains(field), "{text}");
     }
@@ -214,27 +214,27 @@ fn admission_rejects_bad_input() {
             "maxRedeliverCount": 3, "deadLetterTopic": "non-persistent://public/default/t" } }),
         json!({ "topic": "a/b/t", "deadLetterPolicy": { "maxRedeliverCount": 3, "deadLetterTopic": "t" } }),
     ] {
-        arena.apply(&consumer("good", &fields)).unwrap();
+        env.apply(&consumer("good", &fields)).unwrap();
     }
-    arena.apply(&consumer(&"n".repeat(53), &json!({}))).unwrap();
-    let text = arena.apply(&consumer(&"n".repeat(54), &json!({}))).unwrap_err();
+    env.apply(&consumer(&"n".repeat(53), &json!({}))).unwrap();
+    let text = env.apply(&consumer(&"n".repeat(54), &json!({}))).unwrap_err();
     assert!(text.contains("use at most 53 characters"), "{text}");
 }
 
 #[test]
 fn only_an_exclusive_subscription_rejects_a_scale() {
-    let arena = TestEnv::new("pc-scale");
-    arena.apply(&consumer("one", &json!({ "subscriptionType": "Exclusive", "replicas": 0 }))).unwrap();
-    arena.kubectl(&["scale", "pcon", "one", "--replicas=1"]).unwrap();
-    let text = arena.kubectl(&["scale", "pcon", "one", "--replicas=2"]).unwrap_err();
+    let env = TestEnv::new("pc-scale");
+    env.apply(&consumer("one", &json!({ "subscriptionType": "Exclusive", "replicas": 0 }))).unwrap();
+    env.kubectl(&["scale", "pcon", "one", "--replicas=1"]).unwrap();
+    let text = env.kubectl(&["scale", "pcon", "one", "--replicas=2"]).unwrap_err();
     assert!(text.contains("an Exclusive subscription has one consumer"), "{text}");
     let everything = json!({
         "serverAddress": "pulsar+ssl://broker:6651", "tls": { "caSecret": { "name": "ca" } },
         "adminURL": "https://broker:8443", "autoscaling": { "maxReplicas": 3 },
         "deadLetterPolicy": { "maxRedeliverCount": 3 }, "subscriptionType": "Key_Shared",
     });
-    arena.apply(&consumer("many", &everything)).unwrap();
-    arena.kubectl(&["scale", "pcon", "many", "--replicas=2"]).unwrap();
+    env.apply(&consumer("many", &everything)).unwrap();
+    env.kubectl(&["scale", "pcon", "many", "--replicas=2"]).unwrap();
 }
 
 /// A Deployment that the tutorial's operator made for a PulsarConsumer.
@@ -259,71 +259,71 @@ fn tutorials_deployment(name: &str, uid: &Value) -> Value {
 
 #[test]
 fn replaces_a_deployment_of_the_tutorial_when_it_is_deleted() {
-    let arena = TestEnv::new("pc-tutorial");
-    arena.apply(&consumer("one", &json!({}))).unwrap();
-    let uid = arena.get("pulsarconsumer", "one").unwrap()["metadata"]["uid"].clone();
-    let file = arena.kube().log(&format!("{}.json", arena.namespace()));
+    let env = TestEnv::new("pc-tutorial");
+    env.apply(&consumer("one", &json!({}))).unwrap();
+    let uid = env.get("pulsarconsumer", "one").unwrap()["metadata"]["uid"].clone();
+    let file = env.kube().log(&format!("{}.json", env.namespace()));
     fs::write(&file, tutorials_deployment("one", &uid).to_string()).unwrap();
-    arena.kubectl(&["create", "--field-manager=manager", "-f", file.to_str().unwrap()]).unwrap();
-    let before = arena.get("deployment", "one-deployment").unwrap()["spec"].clone();
-    let _manager = arena.manager("pulsarconsumer");
-    let consumer = arena.wait_for("pulsarconsumer", "one", "it reports a foreign Deployment", |consumer| {
+    env.kubectl(&["create", "--field-manager=manager", "-f", file.to_str().unwrap()]).unwrap();
+    let before = env.get("deployment", "one-deployment").unwrap()["spec"].clone();
+    let _manager = env.manager("pulsarconsumer");
+    let consumer = env.wait_for("pulsarconsumer", "one", "it reports a foreign Deployment", |consumer| {
         condition(consumer, "Applied") == ("False".into(), "NotOwned".into())
     });
     let words = consumer["status"]["conditions"].to_string();
     assert!(words.contains("kubectl delete deployments one-deployment"), "{words}");
-    assert_eq!(arena.get("deployment", "one-deployment").unwrap()["spec"], before);
-    arena.kubectl(&["delete", "deployments", "one-deployment", "--wait=false"]).unwrap();
-    arena.wait_for("pulsarconsumer", "one", "the manager's Deployment is available", is_available);
-    let deployment = arena.get("deployment", "one-deployment").unwrap();
+    assert_eq!(env.get("deployment", "one-deployment").unwrap()["spec"], before);
+    env.kubectl(&["delete", "deployments", "one-deployment", "--wait=false"]).unwrap();
+    env.wait_for("pulsarconsumer", "one", "the manager's Deployment is available", is_available);
+    let deployment = env.get("deployment", "one-deployment").unwrap();
     assert_eq!(deployment["spec"]["selector"]["matchLabels"], json!({ "pulsarcrd": "one-pulsarcrd" }));
 }
 
 /// `kubectl scale` and autoscalers write through the scale subresource.
 #[test]
 fn leaves_replicas_that_the_scale_subresource_set() {
-    let arena = TestEnv::new("pc-scaled");
-    let _manager = arena.manager("pulsarconsumer");
-    arena.apply(&consumer("one", &json!({}))).unwrap();
-    arena.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
+    let env = TestEnv::new("pc-scaled");
+    let _manager = env.manager("pulsarconsumer");
+    env.apply(&consumer("one", &json!({}))).unwrap();
+    env.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
     let scale = |replicas: u32| {
-        arena.kubectl(&["scale", "deployment", "one-deployment", &format!("--replicas={replicas}")]).unwrap();
+        env.kubectl(&["scale", "deployment", "one-deployment", &format!("--replicas={replicas}")]).unwrap();
     };
     let comes_to = |reason: &str| {
-        arena.wait_for("pulsarconsumer", "one", reason, |one| condition(one, "Applied").1 == reason);
+        env.wait_for("pulsarconsumer", "one", reason, |one| condition(one, "Applied").1 == reason);
     };
     scale(3);
     comes_to("ReplicasManagedElsewhere");
     // The manager repairs another field and keeps the replicas.
     let patch = r#"{"spec":{"template":{"spec":{"containers":[{"name":"pulsarconsumer","image":"evil"}]}}}}"#;
-    arena.kubectl(&["patch", "deployment", "one-deployment", "-p", patch]).unwrap();
-    let repaired = arena.wait_for("deployment", "one-deployment", "the image is repaired", |one| {
+    env.kubectl(&["patch", "deployment", "one-deployment", "-p", patch]).unwrap();
+    let repaired = env.wait_for("deployment", "one-deployment", "the image is repaired", |one| {
         container(one)["image"] == image::name("pulsar-consumer")
     });
     assert_eq!(repaired["spec"]["replicas"], 3);
     // So does a change of another field.
-    arena.apply(&consumer("one", &json!({ "topic": "other" }))).unwrap();
-    let changed = arena.wait_for("deployment", "one-deployment", "the topic is changed", |one| {
+    env.apply(&consumer("one", &json!({ "topic": "other" }))).unwrap();
+    let changed = env.wait_for("deployment", "one-deployment", "the topic is changed", |one| {
         container(one)["env"].to_string().contains("other")
     });
     assert_eq!(changed["spec"]["replicas"], 3);
-    arena.writes_at_rest();
-    assert_eq!(arena.get("deployment", "one-deployment").unwrap()["spec"]["replicas"], 3);
+    env.writes_at_rest();
+    assert_eq!(env.get("deployment", "one-deployment").unwrap()["spec"]["replicas"], 3);
     scale(1);
     comes_to("AsSpecified");
     // The last change wins.
     scale(3);
     comes_to("ReplicasManagedElsewhere");
-    arena.kubectl(&["scale", "pcon", "one", "--replicas=2"]).unwrap();
-    arena.wait_for("deployment", "one-deployment", "it is scaled", |one| one["spec"]["replicas"] == 2);
+    env.kubectl(&["scale", "pcon", "one", "--replicas=2"]).unwrap();
+    env.wait_for("deployment", "one-deployment", "it is scaled", |one| one["spec"]["replicas"] == 2);
     comes_to("AsSpecified");
 }
 
 #[test]
 fn adds_and_removes_fields_and_repairs_those_of_others() {
-    let arena = TestEnv::new("pc-fields");
-    let _manager = arena.manager("pulsarconsumer");
-    arena.kubectl(&["create", "serviceaccount", "special"]).unwrap();
+    let env = TestEnv::new("pc-fields");
+    let _manager = env.manager("pulsarconsumer");
+    env.kubectl(&["create", "serviceaccount", "special"]).unwrap();
     let everything = json!({
         "subscriptionType": "Exclusive",
         "resources": { "requests": { "cpu": "0.25", "memory": "1024Ki" } },
@@ -333,17 +333,17 @@ fn adds_and_removes_fields_and_repairs_those_of_others() {
             "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
                 { "weight": 1, "preference": { "matchExpressions": [{ "key": "a", "operator": "Exists" }] } }] } } },
     });
-    arena.apply(&consumer("one", &everything)).unwrap();
-    arena.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
-    let deployment = arena.get("deployment", "one-deployment").unwrap();
+    env.apply(&consumer("one", &everything)).unwrap();
+    env.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
+    let deployment = env.get("deployment", "one-deployment").unwrap();
     assert_eq!(deployment["spec"]["strategy"]["type"], "Recreate");
     assert!(deployment["spec"]["template"]["spec"]["automountServiceAccountToken"].is_null());
-    let before = arena.writes().len();
+    let before = env.writes().len();
 
     // All fields are removed again, Recreate too.
-    arena.apply(&consumer("one", &json!({ "topic": "other" }))).unwrap();
-    arena.wait_for("pulsarconsumer", "one", "the consumer is available again", is_available);
-    let deployment = arena.wait_for("deployment", "one-deployment", "Recreate is over", |one| {
+    env.apply(&consumer("one", &json!({ "topic": "other" }))).unwrap();
+    env.wait_for("pulsarconsumer", "one", "the consumer is available again", is_available);
+    let deployment = env.wait_for("deployment", "one-deployment", "Recreate is over", |one| {
         one["spec"]["strategy"]["type"] == "RollingUpdate"
     });
     let spec = &deployment["spec"]["template"]["spec"];
@@ -355,55 +355,54 @@ fn adds_and_removes_fields_and_repairs_those_of_others() {
     );
     let container = container(&deployment);
     assert_eq!(container["resources"], json!({}));
-    let env: Vec<&str> =
+    let variables: Vec<&str> =
         container["env"].as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
     let always = ["PULSAR_SERVER", "PULSAR_TOPIC", "PULSAR_SUBSCRIPTION_NAME"];
-    assert_eq!(env, [&always[..], &["PULSAR_HTTP_BIND_ADDRESS", "PULSAR_CONSUMER_NAME"]].concat());
+    assert_eq!(variables, [&always[..], &["PULSAR_HTTP_BIND_ADDRESS", "PULSAR_CONSUMER_NAME"]].concat());
     assert_eq!(deployment["spec"]["strategy"]["type"], "RollingUpdate");
-    let writes = arena.writes().split_off(before);
+    let writes = env.writes().split_off(before);
     let is_done = |write: &&String| write.starts_with("patch deployments") && write.ends_with(" 200");
     assert_eq!(writes.iter().filter(is_done).count(), 2, "the template, then the strategy: {writes:?}");
 
     // Back to Exclusive, although another client owns a field of the rolling update.
-    arena
-        .kubectl(&[
-            "patch",
-            "deployment",
-            "one-deployment",
-            "--field-manager=other",
-            "--type=merge",
-            "-p",
-            r#"{"spec":{"replicas":5,"strategy":{"rollingUpdate":{"maxSurge":3}}}}"#,
-        ])
-        .unwrap();
-    arena.wait_for("deployment", "one-deployment", "the other client's changes are reverted", |one| {
+    env.kubectl(&[
+        "patch",
+        "deployment",
+        "one-deployment",
+        "--field-manager=other",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"replicas":5,"strategy":{"rollingUpdate":{"maxSurge":3}}}}"#,
+    ])
+    .unwrap();
+    env.wait_for("deployment", "one-deployment", "the other client's changes are reverted", |one| {
         one["spec"]["replicas"] == 1 && one["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == "25%"
     });
-    arena.apply(&consumer("one", &json!({ "subscriptionType": "Exclusive" }))).unwrap();
-    arena.wait_for("deployment", "one-deployment", "the strategy is Recreate", |one| {
+    env.apply(&consumer("one", &json!({ "subscriptionType": "Exclusive" }))).unwrap();
+    env.wait_for("deployment", "one-deployment", "the strategy is Recreate", |one| {
         one["spec"]["strategy"] == json!({ "type": "Recreate" })
     });
-    arena.wait_for("pulsarconsumer", "one", "the consumer is available again", is_available);
+    env.wait_for("pulsarconsumer", "one", "the consumer is available again", is_available);
 }
 
 #[test]
 fn recreates_all_pods_for_another_subscription_type() {
-    let arena = TestEnv::new("pc-type");
-    let _manager = arena.manager("pulsarconsumer");
-    arena.apply(&consumer("one", &json!({ "replicas": 2 }))).unwrap();
-    arena.wait_for("pulsarconsumer", "one", "the consumers are available", is_available);
-    let before = arena.writes().len();
-    arena.apply(&consumer("one", &json!({ "replicas": 2, "subscriptionType": "Failover" }))).unwrap();
-    let deployment = arena.wait_for("deployment", "one-deployment", "the rollout is over", |one| {
+    let env = TestEnv::new("pc-type");
+    let _manager = env.manager("pulsarconsumer");
+    env.apply(&consumer("one", &json!({ "replicas": 2 }))).unwrap();
+    env.wait_for("pulsarconsumer", "one", "the consumers are available", is_available);
+    let before = env.writes().len();
+    env.apply(&consumer("one", &json!({ "replicas": 2, "subscriptionType": "Failover" }))).unwrap();
+    let deployment = env.wait_for("deployment", "one-deployment", "the rollout is over", |one| {
         one["spec"]["strategy"]["type"] == "RollingUpdate"
             && container(one)["env"].to_string().contains("Failover")
     });
     assert_eq!(deployment["status"]["updatedReplicas"], 2);
     assert_eq!(revision(&deployment), "2", "the strategy alone makes no revision");
-    let writes = arena.writes().split_off(before);
+    let writes = env.writes().split_off(before);
     let is_done = |write: &&String| write.starts_with("patch deployments") && write.ends_with(" 200");
     assert_eq!(writes.iter().filter(is_done).count(), 3, "Recreate twice, then the strategy: {writes:?}");
-    let one = arena.wait_for("pulsarconsumer", "one", "the consumers are ready", |one| {
+    let one = env.wait_for("pulsarconsumer", "one", "the consumers are ready", |one| {
         condition(one, "Ready") == ("True".into(), "ConsumersReady".into())
             && condition(one, "Progressing") == ("True".into(), "NewReplicaSetAvailable".into())
     });
@@ -412,16 +411,16 @@ fn recreates_all_pods_for_another_subscription_type() {
 
 #[test]
 fn every_sample_ends_as_its_comment_states() {
-    let arena = TestEnv::new("pc-samples");
-    let _manager = arena.manager("pulsarconsumer");
+    let env = TestEnv::new("pc-samples");
+    let _manager = env.manager("pulsarconsumer");
     for file in samples("pulsarconsumer") {
         let path = file.display().to_string();
-        arena.kubectl(&["apply", "-f", &path]).unwrap_or_else(|error| panic!("{path}: {error}"));
+        env.kubectl(&["apply", "-f", &path]).unwrap_or_else(|error| panic!("{path}: {error}"));
         let text = fs::read_to_string(&file).unwrap();
         let (_, manifest) = text.split_once("kind: PulsarConsumer").unwrap();
         let name = manifest.lines().find_map(|line| line.strip_prefix("  name: ")).unwrap();
         let (type_, reason) = promise(&text, "Available (ConsumersReady)");
-        arena.wait_for("pulsarconsumer", name, &format!("{path} is {type_} ({reason})"), |consumer| {
+        env.wait_for("pulsarconsumer", name, &format!("{path} is {type_} ({reason})"), |consumer| {
             condition(consumer, &type_).1 == reason
         });
     }
@@ -436,8 +435,8 @@ fn pod_status(phase: &str, state: &Value) -> Value {
 
 #[test]
 fn reports_why_a_pod_does_not_become_ready() {
-    let arena = TestEnv::new("pc-why");
-    let _manager = arena.manager("pulsarconsumer");
+    let env = TestEnv::new("pc-why");
+    let _manager = env.manager("pulsarconsumer");
     let pod = json!({ "annotations": { "kwok.quintet.dev/start": "never" } });
     let waiting = |reason: &str| json!({ "waiting": { "reason": reason } });
     let running = json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } });
@@ -451,23 +450,23 @@ fn reports_why_a_pod_does_not_become_ready() {
     for (name, ..) in &cases {
         let fields =
             json!({ "healthPort": 8080, "pod": pod, "auth": { "tokenSecret": { "name": "credentials" } } });
-        arena.apply(&consumer(name, &fields)).unwrap();
+        env.apply(&consumer(name, &fields)).unwrap();
     }
     for (name, phase, state, _) in &cases {
         let label = format!("pulsarcrd={name}-pulsarcrd");
-        arena.wait("the pod is bound", || {
-            arena.list("pods", &label).first().is_some_and(|pod| pod["spec"]["nodeName"].is_string())
+        env.wait("the pod is bound", || {
+            env.list("pods", &label).first().is_some_and(|pod| pod["spec"]["nodeName"].is_string())
         });
-        let pod = arena.list("pods", &label).remove(0);
+        let pod = env.list("pods", &label).remove(0);
         let mut status = pod_status(phase, state);
         if *name == "crash" {
             status["status"]["containerStatuses"][0]["lastState"] = json!({ "terminated": {
                 "exitCode": 1, "reason": "Error", "message": "Server: x\nthe broker refuses the token\n" } });
         }
-        arena.patch("pod/status", pod["metadata"]["name"].as_str().unwrap(), &status);
+        env.patch("pod/status", pod["metadata"]["name"].as_str().unwrap(), &status);
     }
     for (name, .., reason) in cases {
-        let consumer = arena.wait_for("pulsarconsumer", name, reason, |consumer| {
+        let consumer = env.wait_for("pulsarconsumer", name, reason, |consumer| {
             condition(consumer, "Available") == ("False".into(), reason.into())
                 && consumer["status"]["conditions"].to_string().contains("pod ")
         });
@@ -484,24 +483,22 @@ fn reports_why_a_pod_does_not_become_ready() {
 /// Reloader replaces pods when a Secret changes: it adds a variable with the Secret's hash to the container.
 #[test]
 fn keeps_the_variable_of_reloader() {
-    let arena = TestEnv::new("pc-reloader");
-    let _manager = arena.manager("pulsarconsumer");
+    let env = TestEnv::new("pc-reloader");
+    let _manager = env.manager("pulsarconsumer");
     let annotations = json!({ "secret.reloader.stakater.com/auto": "true" });
-    arena.apply(&consumer("one", &json!({ "pod": { "annotations": annotations } }))).unwrap();
-    arena.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
-    let deployment = arena.get("deployment", "one-deployment").unwrap();
+    env.apply(&consumer("one", &json!({ "pod": { "annotations": annotations } }))).unwrap();
+    env.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
+    let deployment = env.get("deployment", "one-deployment").unwrap();
     assert_eq!(deployment["spec"]["template"]["metadata"]["annotations"], annotations);
     let patch = r#"{"spec":{"template":{"spec":{"containers":[{"name":"pulsarconsumer",
         "env":[{"name":"STAKATER_CREDENTIALS_SECRET","value":"1f3a"}]}]}}}}"#;
-    arena
-        .kubectl(&["patch", "deployment", "one-deployment", "--field-manager=Reloader", "-p", patch])
-        .unwrap();
-    arena.wait_for("deployment", "one-deployment", "the pods are replaced", |one| {
+    env.kubectl(&["patch", "deployment", "one-deployment", "--field-manager=Reloader", "-p", patch]).unwrap();
+    env.wait_for("deployment", "one-deployment", "the pods are replaced", |one| {
         revision(one) == "2" && one["status"]["updatedReplicas"] == 1 && one["status"]["replicas"] == 1
     });
-    arena.writes_at_rest();
-    arena.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
-    let deployment = arena.get("deployment", "one-deployment").unwrap();
+    env.writes_at_rest();
+    env.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
+    let deployment = env.get("deployment", "one-deployment").unwrap();
     assert!(container(&deployment)["env"].to_string().contains("STAKATER_CREDENTIALS_SECRET"));
     assert_eq!(revision(&deployment), "2");
 }
@@ -509,30 +506,30 @@ fn keeps_the_variable_of_reloader() {
 /// Two managers may both write. They apply the same fields and do not undo each other's writes.
 #[test]
 fn two_active_managers_do_not_conflict() {
-    let arena = TestEnv::new("pc-two");
-    let _first = arena.manager_with("first", "pulsarconsumer", &[]);
-    let _second = arena.manager_with("second", "pulsarconsumer", &[]);
+    let env = TestEnv::new("pc-two");
+    let _first = env.manager_with("first", "pulsarconsumer", &[]);
+    let _second = env.manager_with("second", "pulsarconsumer", &[]);
     let names: Vec<String> = (0..5).map(|number| format!("c{number}")).collect();
     for name in &names {
-        arena.apply(&consumer(name, &json!({}))).unwrap();
+        env.apply(&consumer(name, &json!({}))).unwrap();
     }
     let settled = |replicas: i64| {
         for name in &names {
-            arena.wait_for("pulsarconsumer", name, "the consumer is available", |consumer| {
+            env.wait_for("pulsarconsumer", name, "the consumer is available", |consumer| {
                 is_available(consumer) && consumer["status"]["replicas"] == replicas
             });
         }
     };
     settled(1);
     for name in &names {
-        arena.kubectl(&["scale", "pcon", name, "--replicas=3"]).unwrap();
+        env.kubectl(&["scale", "pcon", name, "--replicas=3"]).unwrap();
     }
     settled(3);
-    let before = arena.writes_at_rest();
+    let before = env.writes_at_rest();
     std::thread::sleep(std::time::Duration::from_secs(3));
-    assert_eq!(arena.writes(), before, "neither manager writes");
+    assert_eq!(env.writes(), before, "neither manager writes");
     for name in &names {
-        let deployment = arena.get("deployment", &format!("{name}-deployment")).unwrap();
+        let deployment = env.get("deployment", &format!("{name}-deployment")).unwrap();
         // Created, and scaled once.
         assert_eq!(deployment["metadata"]["generation"], 2, "{deployment:#}");
     }

@@ -33,10 +33,10 @@ fn is_reason(reason: &'static str) -> impl Fn(&Value) -> bool {
 
 #[test]
 fn uses_keda_once_it_is_installed_until_it_is_not_needed() {
-    let arena = TestEnv::alone("pc-keda");
-    arena.node("one");
+    let env = TestEnv::alone("pc-keda");
+    env.node("one");
     let keda = keda();
-    let manager = arena.manager("pulsarconsumer");
+    let manager = env.manager("pulsarconsumer");
     let fields = json!({
         // No broker listens here. An unknown topic does not prevent scaling.
         "adminURL": "http://127.0.0.1:9",
@@ -46,17 +46,17 @@ fn uses_keda_once_it_is_installed_until_it_is_not_needed() {
     });
     let mut scaled = consumer("scaled", &fields);
     scaled["spec"].as_object_mut().unwrap().remove("replicas");
-    arena.apply(&scaled).unwrap();
-    arena.wait_for("pulsarconsumer", "scaled", "KEDA is missing", is_reason("KedaMissing"));
+    env.apply(&scaled).unwrap();
+    env.wait_for("pulsarconsumer", "scaled", "KEDA is missing", is_reason("KedaMissing"));
 
     for definition in ["scaledobjects", "triggerauthentications"] {
         let file = keda.join(format!("config/crd/bases/keda.sh_{definition}.yaml"));
-        arena.kubectl(&["create", "-f", file.to_str().unwrap()]).unwrap();
+        env.kubectl(&["create", "-f", file.to_str().unwrap()]).unwrap();
     }
-    arena.wait_for("pulsarconsumer", "scaled", "the status waits for KEDA", is_reason("KedaPending"));
+    env.wait_for("pulsarconsumer", "scaled", "the status waits for KEDA", is_reason("KedaPending"));
     assert!(manager.is_alive(), "the manager did not restart");
-    let object = arena.get("scaledobject", "scaled-pulsarcrd").unwrap();
-    let authentication = arena.get("triggerauthentication", "scaled-pulsarcrd-token").unwrap();
+    let object = env.get("scaledobject", "scaled-pulsarcrd").unwrap();
+    let authentication = env.get("triggerauthentication", "scaled-pulsarcrd-token").unwrap();
 
     // The API server kept every field, so KEDA's definitions have them. The scaler's source has the rest.
     let trigger = &object["spec"]["triggers"][0];
@@ -74,46 +74,46 @@ fn uses_keda_once_it_is_installed_until_it_is_not_needed() {
     assert!(known.iter().any(|name| name == parameter), "{parameter} is not in {known:?}");
 
     let ready = |status: &str, message: &str| json!({ "status": { "conditions": [{ "type": "Ready", "status": status, "message": message, "reason": "x" }] } });
-    arena.patch("scaledobject/status", "scaled-pulsarcrd", &ready("False", "no such secret"));
-    arena.wait_for("pulsarconsumer", "scaled", "it is not ready", is_reason("ScaledObjectNotReady"));
-    arena.patch("scaledobject/status", "scaled-pulsarcrd", &ready("True", "ok"));
-    arena.wait_for("pulsarconsumer", "scaled", "KEDA is ready", is_reason("ScaledObjectReady"));
+    env.patch("scaledobject/status", "scaled-pulsarcrd", &ready("False", "no such secret"));
+    env.wait_for("pulsarconsumer", "scaled", "it is not ready", is_reason("ScaledObjectNotReady"));
+    env.patch("scaledobject/status", "scaled-pulsarcrd", &ready("True", "ok"));
+    env.wait_for("pulsarconsumer", "scaled", "KEDA is ready", is_reason("ScaledObjectReady"));
 
     // The autoscaler's replicas stay, even when the user applies the manifest again without replicas.
-    arena.kubectl(&["scale", "pcon", "scaled", "--replicas=4"]).unwrap();
-    arena.wait_for("deployment", "scaled-deployment", "it is scaled", |one| one["spec"]["replicas"] == 4);
-    arena.apply(&scaled).unwrap();
+    env.kubectl(&["scale", "pcon", "scaled", "--replicas=4"]).unwrap();
+    env.wait_for("deployment", "scaled-deployment", "it is scaled", |one| one["spec"]["replicas"] == 4);
+    env.apply(&scaled).unwrap();
     // The manager keeps KEDA's changes and repairs its own fields.
-    arena.patch(
+    env.patch(
         "scaledobject",
         "scaled-pulsarcrd",
         &json!({ "metadata": { "labels": { "scaledobject.keda.sh/name": "x" } },
         "spec": { "maxReplicaCount": 1 } }),
     );
-    let object = arena.wait_for("scaledobject", "scaled-pulsarcrd", "it is repaired", |object| {
+    let object = env.wait_for("scaledobject", "scaled-pulsarcrd", "it is repaired", |object| {
         object["spec"]["maxReplicaCount"] == 5
     });
     assert_eq!(object["metadata"]["labels"]["scaledobject.keda.sh/name"], "x");
-    assert_eq!(arena.get("deployment", "scaled-deployment").unwrap()["spec"]["replicas"], 4);
+    assert_eq!(env.get("deployment", "scaled-deployment").unwrap()["spec"]["replicas"], 4);
 
     // KEDA's finalizer, which the test stands for, restores the replicas that KEDA set to 0.
-    arena.kubectl(&["scale", "pcon", "scaled", "--replicas=0"]).unwrap();
+    env.kubectl(&["scale", "pcon", "scaled", "--replicas=0"]).unwrap();
     let finalizers = |finalizers: &Value| {
-        arena.patch("scaledobject", "scaled-pulsarcrd", &json!({ "metadata": { "finalizers": finalizers } }));
+        env.patch("scaledobject", "scaled-pulsarcrd", &json!({ "metadata": { "finalizers": finalizers } }));
     };
     finalizers(&json!(["finalizer.keda.sh"]));
     scaled["spec"].as_object_mut().unwrap().remove("autoscaling");
-    arena.apply(&scaled).unwrap();
-    arena.wait_for("scaledobject", "scaled-pulsarcrd", "it is being deleted", |object| {
+    env.apply(&scaled).unwrap();
+    env.wait_for("scaledobject", "scaled-pulsarcrd", "it is being deleted", |object| {
         !object["metadata"]["deletionTimestamp"].is_null()
             && object["spec"]["advanced"]["restoreToOriginalReplicaCount"] == true
     });
     finalizers(&json!(null));
-    arena.wait("the KEDA objects are gone", || {
-        arena.get("scaledobject", "scaled-pulsarcrd").is_none()
-            && arena.get("triggerauthentication", "scaled-pulsarcrd-token").is_none()
+    env.wait("the KEDA objects are gone", || {
+        env.get("scaledobject", "scaled-pulsarcrd").is_none()
+            && env.get("triggerauthentication", "scaled-pulsarcrd-token").is_none()
     });
-    arena.wait_for("pulsarconsumer", "scaled", "the status has no AutoscalingReady", |consumer| {
+    env.wait_for("pulsarconsumer", "scaled", "the status has no AutoscalingReady", |consumer| {
         condition(consumer, "AutoscalingReady").0.is_empty()
     });
     // The test also wrote to the object, so a concurrent status write may conflict; the manager repeats it. So may a
@@ -121,7 +121,7 @@ fn uses_keda_once_it_is_installed_until_it_is_not_needed() {
     let conflicts = ["patch pulsarconsumers/status 409", "patch deployments 409"];
     let is_expected =
         |write: &str| write.ends_with(" 200") || write.ends_with(" 201") || conflicts.contains(&write);
-    let writes = arena.writes();
+    let writes = env.writes();
     let unexpected: Vec<_> = writes.iter().filter(|write| !is_expected(write)).collect();
     assert!(unexpected.is_empty(), "{unexpected:?}");
 }

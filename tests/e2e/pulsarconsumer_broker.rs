@@ -29,8 +29,8 @@ fn program(name: &str) -> PathBuf {
 struct TestBroker(Option<Broker>);
 
 impl TestBroker {
-    fn up(arena: &TestEnv, what: &str, auth: bool) -> Self {
-        let options = Options { auth, ..Options::new(format!("{}-{what}", arena.cluster().name())) };
+    fn up(env: &TestEnv, what: &str, auth: bool) -> Self {
+        let options = Options { auth, ..Options::new(format!("{}-{what}", env.cluster().name())) };
         Self(Some(Broker::up(&options).expect("the broker starts").0))
     }
 }
@@ -58,8 +58,8 @@ struct Kubelets {
 }
 
 impl Kubelets {
-    fn start(arena: &TestEnv) -> Self {
-        let kubelet = Kubelet::new(arena.kube(), &program("pulsar-consumer")).unwrap();
+    fn start(env: &TestEnv) -> Self {
+        let kubelet = Kubelet::new(env.kube(), &program("pulsar-consumer")).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let go_on = move || {
@@ -94,8 +94,8 @@ fn produce(server: &str, topic: &str, message: &str, count: u32, token: Option<&
 }
 
 /// The number of lines with this prefix that the consumers of a PulsarConsumer have printed.
-fn printed(arena: &TestEnv, name: &str, line: &str) -> usize {
-    let logs = fs::read_dir(arena.kube().log("")).unwrap().flatten();
+fn printed(env: &TestEnv, name: &str, line: &str) -> usize {
+    let logs = fs::read_dir(env.kube().log("")).unwrap().flatten();
     let prefix = format!("{name}-deployment-");
     let of_it = logs.filter(|file| file.file_name().to_string_lossy().starts_with(&prefix));
     let text: String = of_it.map(|file| fs::read_to_string(file.path()).unwrap_or_default()).collect();
@@ -103,26 +103,26 @@ fn printed(arena: &TestEnv, name: &str, line: &str) -> usize {
 }
 
 /// Waits until the condition has this reason.
-fn comes_to(arena: &TestEnv, name: &str, type_: &str, reason: &str) {
-    arena.wait_for("pulsarconsumer", name, &format!("{type_} ({reason})"), |consumer| {
+fn comes_to(env: &TestEnv, name: &str, type_: &str, reason: &str) {
+    env.wait_for("pulsarconsumer", name, &format!("{type_} ({reason})"), |consumer| {
         condition(consumer, type_).1 == reason
     });
 }
 
 /// Whether `kubectl describe` of a PulsarConsumer's pods contains these words.
-fn describes(arena: &TestEnv, name: &str, words: &str) -> bool {
+fn describes(env: &TestEnv, name: &str, words: &str) -> bool {
     let label = format!("pulsarcrd={name}-pulsarcrd");
-    arena.kubectl(&["describe", "pods", "-l", &label]).is_ok_and(|text| text.contains(words))
+    env.kubectl(&["describe", "pods", "-l", &label]).is_ok_and(|text| text.contains(words))
 }
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
 fn consumes_and_reports_the_state_of_consumers() {
-    let arena = TestEnv::alone("pb-plain");
-    arena.node("one");
-    let broker = TestBroker::up(&arena, "plain", false);
-    let _kubelets = Kubelets::start(&arena);
-    let manager = arena.manager("pulsarconsumer");
+    let env = TestEnv::alone("pb-plain");
+    env.node("one");
+    let broker = TestBroker::up(&env, "plain", false);
+    let _kubelets = Kubelets::start(&env);
+    let manager = env.manager("pulsarconsumer");
     let server = broker.service_url();
     let of = |name: &str, topic: &str, fields: &Value| {
         let mut consumer = consumer(name, fields);
@@ -133,47 +133,46 @@ fn consumes_and_reports_the_state_of_consumers() {
         consumer
     };
     // The tutorial's sample: its localhost is the pod, which has no broker.
-    arena.apply_sample("pulsarconsumer/pulsarconsumer-sample-1.yaml").unwrap();
+    env.apply_sample("pulsarconsumer/pulsarconsumer-sample-1.yaml").unwrap();
 
-    arena.apply(&of("live", "live", &json!({}))).unwrap();
-    arena.wait_for("pulsarconsumer", "live", "the consumer is connected", |one| {
+    env.apply(&of("live", "live", &json!({}))).unwrap();
+    env.wait_for("pulsarconsumer", "live", "the consumer is connected", |one| {
         is_available(one) && one["status"]["consumers"] == 1
     });
     produce(&server, "live", "hello", 50, None);
-    arena.wait("all messages are printed", || printed(&arena, "live", "Message Received: hello") == 50);
+    env.wait("all messages are printed", || printed(&env, "live", "Message Received: hello") == 50);
 
     // Without consumers, the backlog is the number of sent messages.
-    arena.kubectl(&["scale", "pcon", "live", "--replicas=0"]).unwrap();
-    arena.wait_for("pulsarconsumer", "live", "no consumer is left", |one| one["status"]["consumers"] == 0);
+    env.kubectl(&["scale", "pcon", "live", "--replicas=0"]).unwrap();
+    env.wait_for("pulsarconsumer", "live", "no consumer is left", |one| one["status"]["consumers"] == 0);
     produce(&server, "live", "later", 20, None);
     let metric =
-        format!("quintet_pulsarconsumer_backlog{{name=\"live\",namespace=\"{}\"}} 20", arena.namespace());
-    arena
-        .wait("the backlog is measured", || manager.metrics().is_ok_and(|metrics| metrics.contains(&metric)));
+        format!("quintet_pulsarconsumer_backlog{{name=\"live\",namespace=\"{}\"}} 20", env.namespace());
+    env.wait("the backlog is measured", || manager.metrics().is_ok_and(|metrics| metrics.contains(&metric)));
     // A backlog read during the sending is not updated for one or two further messages.
-    let seen = arena.wait_for("pulsarconsumer", "live", "the status has the backlog", |one| {
+    let seen = env.wait_for("pulsarconsumer", "live", "the status has the backlog", |one| {
         one["status"]["backlog"].as_u64().is_some_and(|backlog| backlog >= 18)
     });
-    let columns = arena.kubectl(&["get", "pcon", "live"]).unwrap();
+    let columns = env.kubectl(&["get", "pcon", "live"]).unwrap();
     assert!(
         columns.contains("BACKLOG") && columns.contains(&format!(" {} ", seen["status"]["backlog"])),
         "{columns}"
     );
-    arena.kubectl(&["scale", "pcon", "live", "--replicas=2"]).unwrap();
-    arena.wait_for("pulsarconsumer", "live", "the backlog is 0", |one| {
+    env.kubectl(&["scale", "pcon", "live", "--replicas=2"]).unwrap();
+    env.wait_for("pulsarconsumer", "live", "the backlog is 0", |one| {
         one["status"]["backlog"] == 0 && one["status"]["consumers"] == 2
     });
-    assert_eq!(printed(&arena, "live", "Message Received: later"), 20);
+    assert_eq!(printed(&env, "live", "Message Received: later"), 20);
 
     // Two objects share one Exclusive subscription.
     let exclusive = json!({ "subscriptionType": "Exclusive" });
-    arena.apply(&of("first", "taken", &exclusive)).unwrap();
-    arena.wait_for("pulsarconsumer", "first", "the consumer is available", is_available);
-    arena.apply(&of("second", "taken", &exclusive)).unwrap();
+    env.apply(&of("first", "taken", &exclusive)).unwrap();
+    env.wait_for("pulsarconsumer", "first", "the consumer is available", is_available);
+    env.apply(&of("second", "taken", &exclusive)).unwrap();
     for (name, code) in [("second", 409), ("pulsarconsumer-sample-1", 502)] {
-        comes_to(&arena, name, "Available", "ConsumersNotReady");
-        arena.wait("the probe's status code is in an Event of the pod", || {
-            describes(&arena, name, &format!("statuscode: {code}"))
+        comes_to(&env, name, "Available", "ConsumersNotReady");
+        env.wait("the probe's status code is in an Event of the pod", || {
+            describes(&env, name, &format!("statuscode: {code}"))
         });
     }
 
@@ -184,76 +183,76 @@ fn consumes_and_reports_the_state_of_consumers() {
     for (name, topic, reason) in
         [("no-topic", "absent", "TopicNotFound"), ("no-subscription", "empty", "SubscriptionNotFound")]
     {
-        arena.apply(&of(name, topic, &json!({ "replicas": 0 }))).unwrap();
-        comes_to(&arena, name, "BacklogObserved", reason);
+        env.apply(&of(name, topic, &json!({ "replicas": 0 }))).unwrap();
+        comes_to(&env, name, "BacklogObserved", reason);
     }
-    arena.apply(&of("parts", "parts", &json!({ "initialPosition": "Earliest" }))).unwrap();
-    arena.wait_for("pulsarconsumer", "parts", "the consumer reads every partition", |one| {
+    env.apply(&of("parts", "parts", &json!({ "initialPosition": "Earliest" }))).unwrap();
+    env.wait_for("pulsarconsumer", "parts", "the consumer reads every partition", |one| {
         is_available(one) && condition(one, "BacklogObserved").0 == "True" && one["status"]["consumers"] == 1
     });
 
     // The status reports an absent broker, and recovers without an action of the user.
     broker.kill().unwrap();
-    comes_to(&arena, "live", "BacklogObserved", "AdminUnreachable");
-    comes_to(&arena, "live", "Available", "ConsumersNotReady");
+    comes_to(&env, "live", "BacklogObserved", "AdminUnreachable");
+    comes_to(&env, "live", "Available", "ConsumersNotReady");
     broker.restart().unwrap();
-    arena.wait_for("pulsarconsumer", "live", "the consumer is available again", |one| {
+    env.wait_for("pulsarconsumer", "live", "the consumer is available again", |one| {
         is_available(one) && condition(one, "BacklogObserved").0 == "True"
     });
     produce(&server, "live", "again", 5, None);
-    arena.wait("the consumer prints again", || printed(&arena, "live", "Message Received: again") >= 5);
+    env.wait("the consumer prints again", || printed(&env, "live", "Message Received: again") >= 5);
 
     // Deleting the object removes its metrics.
-    arena.kubectl(&["delete", "pcon", "live", "--timeout=60s"]).unwrap();
-    arena.wait("the object's metrics are gone", || !manager.metrics().unwrap().contains("name=\"live\""));
+    env.kubectl(&["delete", "pcon", "live", "--timeout=60s"]).unwrap();
+    env.wait("the object's metrics are gone", || !manager.metrics().unwrap().contains("name=\"live\""));
 }
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
 fn mounts_tokens_and_reports_rejected_ones() {
-    let arena = TestEnv::alone("pb-tokens");
-    arena.node("one");
-    let broker = TestBroker::up(&arena, "tokens", true);
-    let _kubelets = Kubelets::start(&arena);
-    let manager = arena.manager("pulsarconsumer");
+    let env = TestEnv::alone("pb-tokens");
+    env.node("one");
+    let broker = TestBroker::up(&env, "tokens", true);
+    let _kubelets = Kubelets::start(&env);
+    let manager = env.manager("pulsarconsumer");
     let good = fs::read_to_string(broker.token_file()).unwrap().trim().to_owned();
     let bad = broker.foreign_token("app");
     for (name, token) in [("good", &good), ("bad", &bad)] {
         let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name },
             "stringData": { "token": token } });
-        arena.apply(&secret).unwrap();
+        env.apply(&secret).unwrap();
     }
     for name in ["good", "bad", "absent"] {
         let mut consumer = consumer(name, &json!({ "auth": { "tokenSecret": { "name": name } } }));
         consumer["spec"]["serverAddress"] = json!(broker.service_url());
         consumer["spec"]["adminURL"] = json!(broker.admin_url());
         consumer["spec"]["backlogPollSeconds"] = json!(10);
-        arena.apply(&consumer).unwrap();
+        env.apply(&consumer).unwrap();
     }
-    arena.wait_for("pulsarconsumer", "good", "the consumer is available", is_available);
+    env.wait_for("pulsarconsumer", "good", "the consumer is available", is_available);
     produce(&broker.service_url(), "t", "hello", 3, Some(&broker.token_file()));
-    arena.wait("all messages are printed", || printed(&arena, "good", "Message Received: hello") == 3);
-    comes_to(&arena, "bad", "Available", "ConsumerFailed");
-    comes_to(&arena, "absent", "Available", "ConsumersNotReady");
-    arena.wait("the missing Secret is in an Event of the pod", || {
-        describes(&arena, "absent", "secret \"absent\" not found")
+    env.wait("all messages are printed", || printed(&env, "good", "Message Received: hello") == 3);
+    comes_to(&env, "bad", "Available", "ConsumerFailed");
+    comes_to(&env, "absent", "Available", "ConsumersNotReady");
+    env.wait("the missing Secret is in an Event of the pod", || {
+        describes(&env, "absent", "secret \"absent\" not found")
     });
 
     // The manager may not read Secrets until the Role allows it.
-    comes_to(&arena, "good", "BacklogObserved", "SecretForbidden");
-    arena.kubectl(&["create", "role", "secrets", "--verb=get", "--resource=secrets"]).unwrap();
+    comes_to(&env, "good", "BacklogObserved", "SecretForbidden");
+    env.kubectl(&["create", "role", "secrets", "--verb=get", "--resource=secrets"]).unwrap();
     let account = "--serviceaccount=quintet-system:quintet";
-    arena.kubectl(&["create", "rolebinding", "secrets", "--role=secrets", account]).unwrap();
-    comes_to(&arena, "good", "BacklogObserved", "Observed");
-    comes_to(&arena, "bad", "BacklogObserved", "AdminRefused");
-    comes_to(&arena, "absent", "BacklogObserved", "SecretNotFound");
+    env.kubectl(&["create", "rolebinding", "secrets", "--role=secrets", account]).unwrap();
+    comes_to(&env, "good", "BacklogObserved", "Observed");
+    comes_to(&env, "bad", "BacklogObserved", "AdminRefused");
+    comes_to(&env, "absent", "BacklogObserved", "SecretNotFound");
     // The kubelet waits for a missing Secret and mounts it once it exists.
     let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "absent" },
         "stringData": { "token": good } });
-    arena.apply(&secret).unwrap();
-    arena.wait_for("pulsarconsumer", "absent", "the consumer is available", is_available);
+    env.apply(&secret).unwrap();
+    env.wait_for("pulsarconsumer", "absent", "the consumer is available", is_available);
 
-    let events = arena.kubectl(&["get", "events,pods,deployments,pcon", "-o", "json"]).unwrap();
+    let events = env.kubectl(&["get", "events,pods,deployments,pcon", "-o", "json"]).unwrap();
     let texts = [manager.logged(), manager.metrics().unwrap(), events].concat();
     assert!(!texts.contains(&good) && !texts.contains(&bad), "no text contains a token");
 }

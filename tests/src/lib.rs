@@ -49,9 +49,9 @@ impl TestEnv {
         let own = Temporary::new(test);
         let (cluster, _) =
             Cluster::up(&UpOptions { name: own.name(), nodes: Some(0) }).expect("the cluster comes up");
-        let arena = Self::within(cluster, test, Some(own));
-        chart::install(arena.kube()).expect("the chart is installed");
-        arena
+        let env = Self::within(cluster, test, Some(own));
+        chart::install(env.kube()).expect("the chart is installed");
+        env
     }
 
     fn within(cluster: Cluster, test: &str, own: Option<Temporary>) -> Self {
@@ -215,7 +215,7 @@ impl TestEnv {
         self.kubectl(&args).expect("kubectl patches");
     }
 
-    /// Creates a simulated Node with the label `arena=<namespace>`, waits until it is Ready; returns its name.
+    /// Creates a simulated Node with the label `env=<namespace>`, waits until it is Ready; returns its name.
     pub fn node(&self, name: &str) -> String {
         self.nodes([name]).remove(0)
     }
@@ -228,7 +228,7 @@ impl TestEnv {
             .map(|name| {
                 json!({
                     "apiVersion": "v1", "kind": "Node",
-                    "metadata": { "name": name, "labels": { "arena": self.namespace, "kubernetes.io/hostname": name } },
+                    "metadata": { "name": name, "labels": { "env": self.namespace, "kubernetes.io/hostname": name } },
                     "status": {
                         "allocatable": { "cpu": "32", "memory": "256Gi", "pods": "110" },
                         "capacity": { "cpu": "32", "memory": "256Gi", "pods": "110" },
@@ -247,7 +247,7 @@ impl TestEnv {
                         .as_str()
                         .is_some_and(|name| names.iter().any(|one| one == name))
             };
-            let nodes = self.list("nodes", &format!("arena={}", self.namespace));
+            let nodes = self.list("nodes", &format!("env={}", self.namespace));
             nodes.iter().filter(|node| ready(node)).count() == names.len()
         });
         names
@@ -454,7 +454,7 @@ impl Drop for TestEnv {
             let _ = run::stdout(self.cluster.kubectl().args(["delete", "--wait=false"]).args(what));
         };
         delete(&["namespace", &self.namespace]);
-        delete(&["nodes", "-l", &format!("arena={}", self.namespace)]);
+        delete(&["nodes", "-l", &format!("env={}", self.namespace)]);
     }
 }
 
