@@ -45,6 +45,8 @@ pub struct AssessedPod<'a> {
     pub phase: Phase,
     /// Whether it has a deletion timestamp.
     pub is_deleted: bool,
+    /// Whether a container has crashed and waits for its restart.
+    pub is_crashed: bool,
     /// The reason for its deletion, from its annotation.
     pub deleted_for: Option<DeletedFor>,
     /// The result of the pod so far.
@@ -297,8 +299,7 @@ fn assessed_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &K
         };
         Some(is_its)
     };
-    let judge = |(pod, uid): (&'a Arc<Pod>, Option<&str>)| {
-        let own = uid.and_then(|uid| by_uid.get(uid).copied());
+    let judge = |((pod, uid), own): ((&'a Arc<Pod>, Option<&str>), Option<usize>)| {
         let on_at = own.or_else(|| named(pinned_to(pod)?));
         let target =
             on_at.filter(|at| own.is_some() || is_renewed(pod, uid, &world.nodes[*at]) == Some(true));
@@ -311,15 +312,17 @@ fn assessed_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &K
             is_current: hash_of(pod, &key.hash) == &*key.hash,
             phase: pod.phase,
             is_deleted: pod.meta.deleted.is_some(),
+            is_crashed: pod.crashed.is_some(),
             deleted_for: DeletedFor::of(pod),
             fate: PodOutcome::Open,
             recorded: false,
             exhausted: false,
         }
     };
-    // A short loop lets the processor load many pods at the same time.
+    // Short loops let the processor load many pods at the same time.
     let uids: Vec<Option<&str>> = world.pods.iter().map(|pod| pod.label(NODE_UID_LABEL)).collect();
-    let pods: Vec<AssessedPod<'_>> = world.pods.iter().zip(uids).map(judge).collect();
+    let own: Vec<Option<usize>> = uids.iter().map(|uid| by_uid.get((*uid)?).copied()).collect();
+    let pods: Vec<AssessedPod<'_>> = world.pods.iter().zip(uids).zip(own).map(judge).collect();
     let key = |at: usize| (pods[at].target, pods[at].number);
     // The pods are large, so their indexes are sorted first.
     let mut order: Vec<(_, usize)> = (0..pods.len()).map(|at| (key(at), at)).collect();

@@ -7,9 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::iter;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::model::digest;
 use quintet_runtime::model::object::{Meta, Object, Pairs, WireMeta};
@@ -252,6 +254,19 @@ impl Entry {
             outcome: ended.outcome,
             ended: ended.ended,
         }
+    }
+
+    /// This entry with the texts of the other entries, where they are equal. They are equal for most nodes.
+    fn sharing(mut self, texts: &mut HashSet<Arc<str>>) -> Self {
+        let attempt = self.attempt.as_mut().map(|attempt| &mut attempt.hash);
+        for text in iter::once(&mut self.hash).chain(&mut self.exit).chain(attempt) {
+            if !texts.insert(text.clone())
+                && let Some(shared) = texts.get(text)
+            {
+                text.clone_from(shared);
+            }
+        }
+        self
     }
 
     /// Whether the next pod of a rollout adds to the counts. A success and a new rollout reset them.
@@ -592,7 +607,9 @@ impl From<WireShard> for Shard {
         meta.annotations = Pairs::default();
         let mut lines = wire.data.unwrap_or_default();
         let gone = lines.remove(GONE).map_or_else(|| Ok(Gone::default()), |line| line.parse());
-        Self { meta, entries: lines.into_iter().map(|(uid, line)| (uid, line.parse())).collect(), gone }
+        let mut texts = HashSet::default();
+        let mut entry = |line: Box<str>| line.parse().map(|entry: Entry| entry.sharing(&mut texts));
+        Self { meta, entries: lines.into_iter().map(|(uid, line)| (uid, entry(line))).collect(), gone }
     }
 }
 

@@ -642,7 +642,9 @@ fn occupied(assessed: &AssessedPod<'_>) -> State {
         State::Waiting(Reason::new(Cause::OutdatedTemplate, message))
     } else if outdated || assessed.target.is_none() {
         State::Waiting(Reason::new(Cause::PreviousPod, format!("{} is being replaced", pod.meta.name)))
-    } else if let Some(exit) = &pod.crashed {
+    } else if assessed.is_crashed
+        && let Some(exit) = &pod.crashed
+    {
         let restarts = counted(u64::from(pod.restarts), "restart");
         let reason = if exit.reason.is_empty() { "Error" } else { &*exit.reason };
         let message = format!("{restarts} of {}; last exit {} ({reason})", pod.meta.name, exit.code);

@@ -147,9 +147,9 @@ impl<'a> Rules<'a> {
     }
 
     /// When the manager gives up a pod that has been Pending since then. Its init containers may have run.
-    pub fn pending_until(&self, pod: &Pod, since: Timestamp) -> Option<Timestamp> {
+    pub fn pending_until(&self, pod: &Pod, since: impl FnOnce() -> Timestamp) -> Option<Timestamp> {
         let deadline = self.pending_deadline.filter(|_| pod.phase == Phase::Pending)?;
-        since.checked_add(deadline).ok()
+        since().checked_add(deadline).ok()
     }
 
     /// The fate of a pod. `failures` counts the earlier failures of its node in the same rollout.

@@ -1,5 +1,7 @@
 //! Decides when the manager removes the finalizer of a pod, by which the ledger holds it until it has a line.
 
+use std::ptr;
+
 use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::model::object::Meta;
@@ -92,18 +94,18 @@ impl Record<'_> {
         let has_ended = survey.ending.is_some() || survey.is_finished();
         let quiet = world.clocks.busy().and_then(|busy| busy.checked_add(QUIET).ok());
         let quiet = quiet.filter(|until| !has_ended && *until > now);
+        let gone: HashSet<_> = unneeded.iter().copied().map(ptr::from_ref).collect();
         let is_held = |assessed: &&AssessedPod<'_>| {
             let has_ended = matches!(assessed.fate, PodOutcome::Ended { .. }) && !assessed.is_deleted;
-            has_ended && rests(assessed) && assessed.pod.meta.has_finalizer(FINALIZER)
+            let is_kept = has_ended && !gone.contains(&ptr::from_ref(*assessed));
+            is_kept && rests(assessed) && assessed.pod.meta.has_finalizer(FINALIZER)
         };
-        let gone: HashSet<&str> = unneeded.iter().map(|assessed| &*assessed.pod.meta.uid).collect();
         let deleted = unneeded
             .iter()
             .copied()
             .filter(|assessed| rests(assessed))
             .map(|assessed| delete(assessed.pod, false));
         let held = survey.pods().iter().filter(is_held);
-        let held = held.filter(|assessed| !gone.contains(&*assessed.pod.meta.uid));
         let mut released = held.filter_map(|assessed| release(&assessed.pod.meta)).peekable();
         let quiet = quiet.filter(|_| released.peek().is_some());
         let mut open = deleted.chain(released.filter(|_| quiet.is_none())).peekable();

@@ -75,7 +75,7 @@ pub(crate) fn pod_action(
         (Some(_), _) => PodAction::DeleteUnbound,
         (None, Some(_)) => PodAction::Unmark,
         (None, None) => {
-            PodAction::Keep(rules.pending_until(pod, world.clocks.pending_since(&pod.meta.uid, now)))
+            PodAction::Keep(rules.pending_until(pod, || world.clocks.pending_since(&pod.meta.uid, now)))
         }
     }
 }
@@ -92,7 +92,7 @@ pub fn deletion_reason(
     if !assessed.is_counted() {
         return None;
     }
-    let since = world.clocks.pending_since(&assessed.pod.meta.uid, now);
+    let since = || world.clocks.pending_since(&assessed.pod.meta.uid, now);
     let is_late = rules.pending_until(assessed.pod, since).is_some_and(|until| until <= now);
     reason(job, survey, assessed).or(is_late.then_some(DeletedFor::PendingDeadline))
 }

@@ -14,7 +14,6 @@ use quintet_daemonjob::ledger::Shard;
 use quintet_daemonjob::observe::World;
 use quintet_daemonjob::plan::plan;
 use quintet_localcluster::progress::Step;
-use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::Object;
 use quintet_runtime::model::plan::Action;
 use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
@@ -136,10 +135,10 @@ fn node(number: usize) -> Value {
 }
 
 /// Decodes objects that share their strings, as in a cache.
-fn decoded<T: DeserializeOwned + Object + Clone>(values: impl Iterator<Item = Value>) -> Result<Vec<Arc<T>>> {
+fn decoded<T: DeserializeOwned + Object + Clone>(bodies: &[String]) -> Result<Vec<Arc<T>>> {
     let mut all: Vec<Arc<T>> = Vec::new();
-    for value in values {
-        let mut object: T = serde_json::from_value(value).context("an object cannot be decoded")?;
+    for body in bodies {
+        let mut object: T = serde_json::from_str(body).context("an object cannot be decoded")?;
         if let Some(sibling) = all.last() {
             object.share(sibling);
         }
@@ -167,12 +166,13 @@ fn created(job: &DaemonJob, world: &World) -> Vec<Value> {
     pods
 }
 
-fn with_state(pods: &[Value], phase: &str, state: &Value) -> Result<Vec<Arc<Pod>>> {
-    decoded(pods.iter().map(|pod| {
+fn with_state(pods: &[Value], phase: &str, state: &Value) -> Vec<String> {
+    let with_state = |pod: &Value| {
         let mut pod = pod.clone();
         pod["status"] = json!({ "phase": phase, "containerStatuses": [{ "name": "c", "state": state }] });
-        pod
-    }))
+        pod.to_string()
+    };
+    pods.iter().map(with_state).collect()
 }
 
 /// The ledger that a plan writes.
@@ -180,11 +180,11 @@ fn ledger(job: &DaemonJob, world: &World) -> Result<(Vec<Arc<Shard>>, usize)> {
     let mut shards = Vec::new();
     for action in plan(job, world, began()).steps.into_iter().flatten() {
         if let Action::Create { resource: CONFIG_MAPS, body, .. } = action {
-            shards.push(body.value());
+            shards.push(body.value().to_string());
         }
     }
-    let largest = shards.iter().map(|shard| shard.to_string().len()).max().unwrap_or_default();
-    Ok((decoded(shards.into_iter())?, largest))
+    let largest = shards.iter().map(String::len).max().unwrap_or_default();
+    Ok((decoded(&shards)?, largest))
 }
 
 /// The DaemonJob with the status of the plan.
@@ -193,15 +193,23 @@ fn with_status(spec: &Value, job: &DaemonJob, world: &World) -> Result<DaemonJob
 }
 
 fn measure(nodes: usize, passes: usize, mut tick: impl FnMut()) -> Result<(Vec<Measured>, Sizes)> {
-    let mut world = World { nodes: decoded((0..nodes).map(node))?, ..World::default() };
+    let nodes: Vec<String> = (0..nodes).map(|number| node(number).to_string()).collect();
+    let mut world = World { nodes: decoded(&nodes)?, ..World::default() };
     let every = json!({});
     let job = with_status(&every, &daemonjob(&every, &Value::Null)?, &world)?;
-    let pods = created(&job, &world);
     let at = began().to_string();
     let ended = |code: i32| {
         json!({ "terminated": { "exitCode": code, "reason": if code == 0 { "Completed" } else { "Error" },
         "startedAt": at, "finishedAt": at } })
     };
+    let pods = created(&job, &world);
+    let running = with_state(&pods, "Running", &json!({ "running": { "startedAt": at } }));
+    let (succeeded, failed) =
+        (with_state(&pods, "Succeeded", &ended(0)), with_state(&pods, "Failed", &ended(1)));
+    // All bodies exist before the measured objects, as if they came from the API server. The trees of values
+    // would leave gaps between the objects, which a manager's memory does not have.
+    drop(pods);
+    world.nodes = decoded(&nodes)?;
     let mut measured = Vec::new();
     let mut add = |state, job: &DaemonJob, world: &World| {
         measured.push(Measured { state, milliseconds: times(job, world, passes) });
@@ -209,9 +217,9 @@ fn measure(nodes: usize, passes: usize, mut tick: impl FnMut()) -> Result<(Vec<M
     };
     let few = json!({ "parallelism": 10 });
     add("no pods yet, parallelism 10", &with_status(&few, &daemonjob(&few, &Value::Null)?, &world)?, &world);
-    world.pods = with_state(&pods, "Running", &json!({ "running": { "startedAt": at } }))?;
+    world.pods = decoded(&running)?;
     add("all pods run", &job, &world);
-    world.pods = with_state(&pods, "Succeeded", &ended(0))?;
+    world.pods = decoded(&succeeded)?;
     let (shards, _) = ledger(&job, &world)?;
     world.ledger = shards;
     let done = with_status(&every, &job, &world)?;
@@ -219,7 +227,7 @@ fn measure(nodes: usize, passes: usize, mut tick: impl FnMut()) -> Result<(Vec<M
     world.pods.clear();
     add("all nodes are done, without pods", &done, &world);
     world.ledger.clear();
-    world.pods = with_state(&pods, "Failed", &ended(1))?;
+    world.pods = decoded(&failed)?;
     let strict = json!({ "backoffLimit": 0 });
     let job = with_status(&strict, &daemonjob(&strict, &Value::Null)?, &world)?;
     let (shards, shard) = ledger(&job, &world)?;
