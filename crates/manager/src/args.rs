@@ -19,10 +19,10 @@ use crate::logs::Log;
 use crate::parse::parse_duration;
 use crate::{check, explain, uninstall};
 
-/// The program's file name when kubectl runs the program as a plugin.
+/// kubectl runs a program with this file name as the plugin `kubectl quintet`.
 const PLUGIN: &str = "kubectl-quintet";
 
-/// The Quintet operator: the controllers of all its kinds in one process.
+/// Quintet, a Kubernetes operator for DaemonJobs, PodSets, PulsarConsumers, Greetings and Books.
 ///
 /// Without a command, quintet runs the manager.
 #[derive(Debug, Parser)]
@@ -34,7 +34,7 @@ const PLUGIN: &str = "kubectl-quintet";
     args_override_self = true
 )]
 pub struct Args {
-    /// The command to run instead of the manager.
+    /// A command such as `check`. Without a command, the program runs the manager.
     #[command(subcommand)]
     pub command: Option<Command>,
 
@@ -111,7 +111,7 @@ pub struct Args {
     )]
     pub leader_elect_lease_duration: Duration,
 
-    /// If the leader cannot renew the Lease, the leader writes nothing after this time since its last renewal.
+    /// If the leader cannot renew the Lease for this long, the leader stops writing.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_RENEW_DEADLINE",
@@ -179,7 +179,8 @@ pub struct Args {
     pub metrics_cert_dir: Option<PathBuf>,
 
     /// Loopback address of the debug pages, or 0 to serve no debug pages. With --metrics-secure, the manager also
-    /// serves the debug pages at --metrics-bind-address. Clients must be authorized for the path, such as /debug/controllers.
+    /// serves the debug pages at --metrics-bind-address, to clients with permission for the page's path, such as
+    /// /debug/controllers.
     #[arg(
         long,
         env = "QUINTET_DEBUG_BIND_ADDRESS",
@@ -210,8 +211,8 @@ pub struct Args {
     )]
     pub pulsar_consumer_image: String,
 
-    /// Port on which the image of --pulsar-consumer-image serves /healthz and /readyz. For an image that does not serve
-    /// /healthz and /readyz, set the port to 0, so that its pods get no probes.
+    /// Port on which the image of --pulsar-consumer-image serves /healthz and /readyz. If the image does not serve
+    /// /healthz and /readyz, set the port to 0: the manager then adds no probes to the pods of this image.
     #[arg(
         long,
         env = "QUINTET_PULSAR_CONSUMER_HEALTH_PORT",
@@ -222,8 +223,8 @@ pub struct Args {
     pub pulsar_consumer_health_port: u16,
 
     /// Keys of taints that announce the deletion of a node, separated by commas. The manager recognizes the taints
-    /// of cluster-autoscaler and Karpenter even without this flag. If a Ready node has a taint that announces its
-    /// deletion, DaemonJobs do not count the loss or deletion of the node as a failure.
+    /// of cluster-autoscaler and Karpenter even without this flag. If an autoscaler taints a Ready node and then deletes
+    /// the node, DaemonJobs do not count the deletion as a failure.
     #[arg(
         long,
         env = "QUINTET_DAEMON_JOB_DELETION_TAINTS",
@@ -244,7 +245,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The names of the controllers to run.
+    /// Returns the names of the controllers that --controllers selects.
     pub fn kinds(&self) -> Result<Vec<&'static str>, String> {
         let (with, without): (Vec<&Pick>, Vec<&Pick>) =
             self.controllers.iter().partition(|pick| matches!(pick, Pick::With(_)));
@@ -270,13 +271,13 @@ impl Args {
         Ok(kinds)
     }
 
-    /// The namespaces to watch, without duplicates. Empty means all.
+    /// Returns the values of --watch-namespace without duplicates. An empty list means all namespaces.
     pub fn namespaces(&self) -> Vec<String> {
         let named: BTreeSet<&String> = self.watch_namespace.iter().filter(|name| !name.is_empty()).collect();
         named.into_iter().cloned().collect()
     }
 
-    /// Rejects flags of the metrics that contradict each other.
+    /// Rejects --metrics-cert-dir without --metrics-secure.
     fn check_metrics(&self) -> Result<(), String> {
         if self.metrics_cert_dir.is_some() && !self.metrics_secure {
             return Err("--metrics-cert-dir needs --metrics-secure: set both, or neither".to_owned());
@@ -284,7 +285,7 @@ impl Args {
         Ok(())
     }
 
-    /// Checks the election's durations by client-go's rules.
+    /// Rejects contradictory durations of leader election, such as a Lease that ends before the renew deadline.
     fn check_election(&self) -> Result<(), String> {
         let (lease, deadline) = (self.leader_elect_lease_duration, self.leader_elect_renew_deadline);
         let (retry, renew) = (self.leader_elect_retry_period, self.leader_elect_renew_period);
@@ -310,7 +311,7 @@ impl Args {
     }
 }
 
-/// A controller to run or to exclude.
+/// A value of --controllers: a controller to run, or a controller to exclude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pick {
     With(&'static str),
@@ -329,7 +330,7 @@ fn parse_pick(text: &str) -> Result<Pick, String> {
     })
 }
 
-/// Parses a loopback address, or 0, for clap.
+/// Parses the value of --debug-bind-address: a loopback address, or 0.
 fn parse_own_address(text: &str) -> Result<String, String> {
     let is_own = text.parse::<SocketAddr>().is_ok_and(|address| address.ip().to_canonical().is_loopback());
     if text == "0" || is_own {
@@ -341,7 +342,7 @@ fn parse_own_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses a namespace for clap. Charts pass an empty value if no namespace is set.
+/// Parses the value of a flag for a namespace. An empty value has the same effect as no flag.
 fn parse_namespace(text: &str) -> Result<String, String> {
     if text.is_empty() { Ok(String::new()) } else { parse_name(text) }
 }
@@ -366,7 +367,7 @@ struct Plugin {
     command: Option<Command>,
 }
 
-/// A subcommand of `quintet` that runs instead of the manager.
+/// The commands of the program, which do not start the manager.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Explain(explain::Args),
@@ -381,13 +382,13 @@ pub enum Command {
 pub enum Asked {
     /// Run the manager.
     Manager(Box<Args>),
-    /// Run this command and exit.
+    /// Run a command such as `check`, then exit.
     Command(Command),
-    /// Print this text and exit.
+    /// Print this help text, then exit.
     Help(String),
 }
 
-/// Parses a command line. The first word is the name under which the user called the program.
+/// Parses a command line, which begins with the name under which the user called the program.
 pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Error> {
     let line: Vec<OsString> = line.into_iter().collect();
     let called = line.first().and_then(|word| Path::new(word).file_name());
@@ -409,7 +410,7 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Err
     })
 }
 
-/// Adds the examples to the help, with the program's name as the user types it.
+/// Adds examples to the help of each command. The examples contain the program's name as the user types the name.
 fn with_examples(command: ClapCommand, program: &str) -> ClapCommand {
     let explain = explain::examples(program);
     let check = check::examples(program);
@@ -442,7 +443,7 @@ mod tests {
         error.to_string()
     }
 
-    /// The chart passes `extraArgs` after the chart's other arguments.
+    /// The chart passes `extraArgs` last, so that the values in `extraArgs` win.
     #[test]
     fn the_last_value_of_a_repeated_flag_wins() {
         let args = manager(
@@ -472,7 +473,7 @@ mod tests {
         assert!(refusal.contains("is not a taint key"), "{refusal}");
     }
 
-    /// A word of a command line: a real flag, an odd value, or both.
+    /// Generates a word of a command line: a flag of Quintet, an unusual value, or a flag with such a value.
     fn word() -> impl Strategy<Value = String> {
         let flags: Vec<String> = Args::command()
             .get_arguments()
