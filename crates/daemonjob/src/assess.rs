@@ -130,7 +130,7 @@ fn look_at_nodes(
     // While suspended, nodes are assessed as in the next run, which does not wait for earlier outcomes.
     let is_suspended = job.spec.suspend == Some(true);
     let key = Key { run: survey.key.run + u64::from(is_suspended), ..survey.key.clone() };
-    let judge = Assessor {
+    let assessor = Assessor {
         job,
         world,
         rules,
@@ -152,7 +152,7 @@ fn look_at_nodes(
     for (at, history) in survey.histories.nodes.iter().enumerate() {
         let Some(node) = history.node else { continue };
         let blocking = occupants[at];
-        let mut assessment = judge.assessment(node, history);
+        let mut assessment = assessor.assessment(node, history);
         // While its pod runs, a node has not failed, except if the node was not Ready for too long.
         let is_lost =
             assessment.failure.as_ref().is_some_and(|failure| failure.reason().cause == Cause::NodeLost);
@@ -177,7 +177,7 @@ fn look_at_nodes(
         has_working_pod |= blocking.is_some() && is_well;
         again = again.into_iter().chain(assessment.again).min();
         if node.meta.deleted.is_none() && assessment.eligibility.is_selected() {
-            let (state, until) = judge.state(node, history, &mut assessment, blocking);
+            let (state, until) = assessor.state(node, history, &mut assessment, blocking);
             again = again.into_iter().chain(until).min();
             let holds_slot = slot_since(&failures, survey.key.rollout, history, &assessment, &state);
             let eligible = *assessment.eligibility == Eligibility::Run;

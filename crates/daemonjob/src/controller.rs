@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::try_join_all;
 use jiff::{SignedDuration, Timestamp};
-use quintet_runtime::cache::deselected::Departed;
+use quintet_runtime::cache::deselected::Deselected;
 use quintet_runtime::cache::informer::{Change, Informer};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
@@ -36,8 +36,8 @@ struct DaemonJobs {
     pods: Informer<Pod>,
     nodes: Informer<Node>,
     ledger: Informer<Shard>,
-    departed_pods: Arc<Departed<Pod>>,
-    departed_shards: Arc<Departed<Shard>>,
+    deselected_pods: Arc<Deselected<Pod>>,
+    deselected_shards: Arc<Deselected<Shard>>,
     executor: Arc<Executor>,
     metrics: Metrics,
     stop: watch::Receiver<bool>,
@@ -101,18 +101,18 @@ impl Reconciler for DaemonJobs {
             return Ok(world);
         }
         self.observe_ledger(object, &key, &mut world).await?;
-        let departed = self.departed_pods.owned_by(&key).into_iter().map(|pod| async {
+        let deselected = self.deselected_pods.owned_by(&key).into_iter().map(|pod| async {
             let found = self.executor.reads.read_meta(&PODS, &key.namespace, &pod.meta.name).await?;
             let is_owned = |meta: &Meta| meta.is_controlled_by(&key);
             let found = found.filter(|meta| meta.uid == pod.meta.uid);
             // A pod that also lost its owner gets its label back, so that the sweeper sees it.
             let found = found.filter(|meta| is_owned(meta) || meta.has_finalizer(FINALIZER));
             if found.is_none() {
-                self.departed_pods.settle(&pod);
+                self.deselected_pods.settle(&pod);
             }
             Ok::<_, Error>(found.map(|meta| (is_owned(&meta), pod)))
         });
-        for (is_owned, pod) in try_join_all(departed).await?.into_iter().flatten() {
+        for (is_owned, pod) in try_join_all(deselected).await?.into_iter().flatten() {
             world.pods.extend(is_owned.then(|| pod.clone()));
             world.unlabelled.pods.push(pod);
         }
@@ -144,8 +144,8 @@ impl Reconciler for DaemonJobs {
     }
 
     fn forget(&self, key: &Key) {
-        self.departed_pods.forget(key);
-        self.departed_shards.forget(key);
+        self.deselected_pods.forget(key);
+        self.deselected_shards.forget(key);
         self.memories().remove(&key.uid);
         self.trials().remove(&key.uid);
     }
@@ -231,9 +231,9 @@ impl DaemonJobs {
                 (if is_going { &mut world.deleted_shards } else { &mut world.ledger }).push(shard);
             }
         }
-        for shard in self.departed_shards.owned_by(key) {
+        for shard in self.deselected_shards.owned_by(key) {
             let Some(number) = number(&shard).filter(|number| open.remove(number)) else {
-                self.departed_shards.settle(&shard);
+                self.deselected_shards.settle(&shard);
                 continue;
             };
             if let Some(found) = self.read_shard(key, number).await? {
@@ -322,8 +322,8 @@ pub fn register(
     metrics.follow(&objects, &pods, &context.gate);
     let reads = [pods.tracked(), nodes.tracked(), ledger.tracked()].concat();
     let reconciler = DaemonJobs {
-        departed_pods: Departed::from(&pods, &objects, may_have_lost_its_label),
-        departed_shards: Departed::from(&ledger, &objects, |_| true),
+        deselected_pods: Deselected::from(&pods, &objects, may_have_lost_its_label),
+        deselected_shards: Deselected::from(&ledger, &objects, |_| true),
         pods: pods.clone(),
         nodes: nodes.clone(),
         ledger: ledger.clone(),

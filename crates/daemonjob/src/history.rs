@@ -299,7 +299,7 @@ fn assessed_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &K
         };
         Some(is_its)
     };
-    let judge = |((pod, uid), own): ((&'a Arc<Pod>, Option<&str>), Option<usize>)| {
+    let assess = |((pod, uid), own): ((&'a Arc<Pod>, Option<&str>), Option<usize>)| {
         let on_at = own.or_else(|| named(pinned_to(pod)?));
         let target =
             on_at.filter(|at| own.is_some() || is_renewed(pod, uid, &world.nodes[*at]) == Some(true));
@@ -322,7 +322,7 @@ fn assessed_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &K
     // Short loops let the processor load many pods at the same time.
     let uids: Vec<Option<&str>> = world.pods.iter().map(|pod| pod.label(NODE_UID_LABEL)).collect();
     let own: Vec<Option<usize>> = uids.iter().map(|uid| by_uid.get((*uid)?).copied()).collect();
-    let pods: Vec<AssessedPod<'_>> = world.pods.iter().zip(uids).zip(own).map(judge).collect();
+    let pods: Vec<AssessedPod<'_>> = world.pods.iter().zip(uids).zip(own).map(assess).collect();
     let key = |at: usize| (pods[at].target, pods[at].number);
     // The pods are large, so their indexes are sorted first.
     let mut order: Vec<(_, usize)> = (0..pods.len()).map(|at| (key(at), at)).collect();

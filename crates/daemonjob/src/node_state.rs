@@ -672,9 +672,9 @@ pub fn occupants<'p, 'a>(histories: &'p Histories<'a>) -> Vec<Option<&'p Assesse
     let mut occupants: Vec<Option<&AssessedPod<'_>>> = vec![None; histories.nodes.len()];
     for assessed in histories.pods.iter().filter(|assessed| assessed.occupies()) {
         if let Some(at) = assessed.on_at {
-            let told = occupants[at].get_or_insert(assessed);
-            if told.is_deleted {
-                *told = assessed;
+            let occupant = occupants[at].get_or_insert(assessed);
+            if occupant.is_deleted {
+                *occupant = assessed;
             }
         }
     }

@@ -145,8 +145,8 @@ impl Pass<'_> {
                 if reason == TIMED_OUT {
                     message.push_str(" Change spec.message to have it printed.");
                 }
-                let told = self.before.conditions.iter().any(|condition| condition.reason == reason);
-                if !told {
+                let is_reported = self.before.conditions.iter().any(|condition| condition.reason == reason);
+                if !is_reported {
                     plan.events.push(unsaid(reason, "Greet", message.clone()));
                 }
                 plan.status = Some(self.with_condition(self.before.clone(), (false, reason, &message)));

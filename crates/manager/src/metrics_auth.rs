@@ -121,7 +121,7 @@ impl Guard {
         }
     }
 
-    async fn judge(&self, token: &str, verb: &str, path: &str) -> kube::Result<Verdict> {
+    async fn authorize(&self, token: &str, verb: &str, path: &str) -> kube::Result<Verdict> {
         let key = digest::short(&[token, verb, path], 52);
         let known = self.answers().get(&key).filter(|(until, _)| *until > Instant::now()).cloned();
         if let Some((_, verdict)) = known {
@@ -185,7 +185,7 @@ pub async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> 
         );
     };
     let (verb, path) = (request.method().as_str().to_lowercase(), request.uri().path().to_owned());
-    match guard.judge(token, &verb, &path).await {
+    match guard.authorize(token, &verb, &path).await {
         Ok(Verdict::Allowed) => next.run(request).await,
         Ok(Verdict::Unknown) => refuse(StatusCode::UNAUTHORIZED, "the cluster rejects this token"),
         Ok(Verdict::Forbidden(user)) => refuse(
@@ -432,19 +432,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn caches_the_verdicts_of_the_cluster() {
         let (guard, asked) = guarded();
-        let judge = async |token: &str, verb: &str, path: &str| guard.judge(token, verb, path).await.unwrap();
-        assert_eq!(judge("known", "get", "/metrics").await, Verdict::Allowed);
-        assert_eq!(judge("known", "get", "/metrics").await, Verdict::Allowed);
+        let authorize =
+            async |token: &str, verb: &str, path: &str| guard.authorize(token, verb, path).await.unwrap();
+        assert_eq!(authorize("known", "get", "/metrics").await, Verdict::Allowed);
+        assert_eq!(authorize("known", "get", "/metrics").await, Verdict::Allowed);
         assert_eq!(*asked.lock().unwrap(), 2, "once");
-        assert_eq!(judge("known", "put", "/debug/log-level").await, Verdict::Forbidden("scraper".into()));
-        assert_eq!(judge("unknown", "get", "/metrics").await, Verdict::Unknown);
+        assert_eq!(authorize("known", "put", "/debug/log-level").await, Verdict::Forbidden("scraper".into()));
+        assert_eq!(authorize("unknown", "get", "/metrics").await, Verdict::Unknown);
         assert_eq!(*asked.lock().unwrap(), 5);
         tokio::time::advance(REFUSED).await;
-        assert_eq!(judge("unknown", "get", "/metrics").await, Verdict::Unknown);
-        assert_eq!(judge("known", "get", "/metrics").await, Verdict::Allowed);
+        assert_eq!(authorize("unknown", "get", "/metrics").await, Verdict::Unknown);
+        assert_eq!(authorize("known", "get", "/metrics").await, Verdict::Allowed);
         assert_eq!(*asked.lock().unwrap(), 6, "allowed lasts longer");
         for token in 0..2 * REMEMBERED {
-            judge(&token.to_string(), "get", "/metrics").await;
+            authorize(&token.to_string(), "get", "/metrics").await;
         }
         assert!(guard.answers().len() <= REMEMBERED);
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use quintet_runtime::KIND_LABEL;
-use quintet_runtime::cache::deselected::Departed;
+use quintet_runtime::cache::deselected::Deselected;
 use quintet_runtime::cache::informer::{Change, Informer};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
@@ -27,8 +27,8 @@ struct PodSets {
     pods: Informer<Pod>,
     executor: Arc<Executor>,
     /// Pods that left the watch without a deletion.
-    departed: Arc<Departed<Pod>>,
-    newcomers: Arc<NewPodSets>,
+    deselected: Arc<Deselected<Pod>>,
+    new_podsets: Arc<NewPodSets>,
 }
 
 /// PodSets that were created while this process led and that have no status yet, by UID. They cannot have
@@ -109,7 +109,7 @@ impl Reconciler for PodSets {
         if object.terminating() {
             return Ok(world);
         }
-        for pod in self.departed.owned_by(&key) {
+        for pod in self.deselected.owned_by(&key) {
             let found = self.executor.reads.read::<Pod>(&PODS, &key.namespace, &pod.meta.name).await?;
             match found
                 .filter(|found| found.meta.uid == pod.meta.uid && found.meta.is_controlled_by(&key))
@@ -119,11 +119,11 @@ impl Reconciler for PodSets {
                     world.pods.push(found.clone());
                     world.unlabelled.push(found);
                 }
-                None => self.departed.settle(&pod),
+                None => self.deselected.settle(&pod),
             }
         }
         if !has_begun(object) {
-            match self.newcomers.look(&key) {
+            match self.new_podsets.look(&key) {
                 Familiarity::First => world.unsearched = true,
                 // The answer may be slightly old; the cache has the pods that this process created.
                 Familiarity::Further => {
@@ -145,8 +145,8 @@ impl Reconciler for PodSets {
     }
 
     fn forget(&self, key: &Key) {
-        self.departed.forget(key);
-        self.newcomers.forget(key);
+        self.deselected.forget(key);
+        self.new_podsets.forget(key);
     }
 }
 
@@ -196,13 +196,13 @@ pub fn register(context: &Context) -> Result<(), prometheus::Error> {
     let objects = context.informer::<PodSet>("podsets", resource, None);
     metrics::follow(&context.metrics.registry, &objects)?;
     let reads = pods.tracked();
-    let newcomers = Arc::<NewPodSets>::default();
-    let follower = newcomers.clone();
+    let new_podsets = Arc::<NewPodSets>::default();
+    let follower = new_podsets.clone();
     let gate = context.gate.clone();
     objects.subscribe(move |change| follower.follow(change, gate.term().is_some()));
     let reconciler = PodSets {
-        newcomers,
-        departed: Departed::from(&pods, &objects, Pod::is_counted),
+        new_podsets,
+        deselected: Deselected::from(&pods, &objects, Pod::is_counted),
         pods: pods.clone(),
         executor: context.executor.clone(),
     };
@@ -226,33 +226,33 @@ mod tests {
 
     #[test]
     fn only_podsets_created_while_leading_are_new() {
-        let newcomers = NewPodSets::default();
+        let new_podsets = NewPodSets::default();
         let [new, listed, stood_by] = ["new", "listed", "stood-by"].map(|uid| podset(uid, &json!({})));
-        newcomers.follow(&Change::Applied { new: &new, old: None, came: true }, true);
-        newcomers.follow(&Change::Applied { new: &listed, old: None, came: false }, true);
-        newcomers.follow(&Change::Applied { new: &stood_by, old: None, came: true }, false);
+        new_podsets.follow(&Change::Applied { new: &new, old: None, came: true }, true);
+        new_podsets.follow(&Change::Applied { new: &listed, old: None, came: false }, true);
+        new_podsets.follow(&Change::Applied { new: &stood_by, old: None, came: true }, false);
         assert_eq!(
-            [&new, &new, &new].map(|set| newcomers.look(&set.key())),
+            [&new, &new, &new].map(|set| new_podsets.look(&set.key())),
             [Familiarity::First, Familiarity::Further, Familiarity::Further]
         );
-        assert_eq!([&listed, &stood_by].map(|set| newcomers.look(&set.key())), [Familiarity::Other; 2]);
+        assert_eq!([&listed, &stood_by].map(|set| new_podsets.look(&set.key())), [Familiarity::Other; 2]);
         // Another PodSet of the same name is new again.
         let again = podset("again", &json!({}));
-        newcomers.follow(&Change::Deleted { old: &new }, true);
-        newcomers.follow(&Change::Applied { new: &again, old: None, came: true }, true);
+        new_podsets.follow(&Change::Deleted { old: &new }, true);
+        new_podsets.follow(&Change::Applied { new: &again, old: None, came: true }, true);
         assert_eq!(
-            [&again, &new].map(|set| newcomers.look(&set.key())),
+            [&again, &new].map(|set| new_podsets.look(&set.key())),
             [Familiarity::First, Familiarity::Other]
         );
     }
 
     #[test]
     fn drops_podsets_with_a_status() {
-        let newcomers = NewPodSets::default();
+        let new_podsets = NewPodSets::default();
         let new = podset("new", &json!({}));
-        newcomers.follow(&Change::Applied { new: &new, old: None, came: true }, true);
-        let told = podset("new", &json!({ "selector": "app=p" }));
-        newcomers.follow(&Change::Applied { new: &told, old: Some(&new), came: false }, false);
-        assert!(newcomers.lock().is_empty());
+        new_podsets.follow(&Change::Applied { new: &new, old: None, came: true }, true);
+        let known = podset("new", &json!({ "selector": "app=p" }));
+        new_podsets.follow(&Change::Applied { new: &known, old: Some(&new), came: false }, false);
+        assert!(new_podsets.lock().is_empty());
     }
 }

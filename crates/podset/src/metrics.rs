@@ -23,12 +23,12 @@ pub fn follow(registry: &Registry, objects: &Informer<PodSet>) -> Result<(), pro
 
 fn counts(podset: &PodSet) -> [i64; STATES.len()] {
     let status = podset.status.clone().unwrap_or_default();
-    let told = [
+    let counts = [
         status.ready_replicas,
         status.available_replicas,
         status.updated_replicas,
         status.terminating_replicas,
     ];
-    let [ready, available, updated, terminating] = told.map(|count| i64::from(count.unwrap_or_default()));
+    let [ready, available, updated, terminating] = counts.map(|count| i64::from(count.unwrap_or_default()));
     [podset.spec.replicas.into(), ready, available, updated, terminating]
 }

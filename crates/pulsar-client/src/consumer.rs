@@ -73,7 +73,7 @@ struct Stop {
     term: Signal,
     int: Signal,
     /// The time of the signal.
-    told: Option<Instant>,
+    signalled_at: Option<Instant>,
 }
 
 impl Stop {
@@ -81,7 +81,11 @@ impl Stop {
         let listen = |kind| {
             signal(kind).map_err(|error| Failure::other(format!("cannot listen for signals: {error}")))
         };
-        Ok(Self { term: listen(SignalKind::terminate())?, int: listen(SignalKind::interrupt())?, told: None })
+        Ok(Self {
+            term: listen(SignalKind::terminate())?,
+            int: listen(SignalKind::interrupt())?,
+            signalled_at: None,
+        })
     }
 
     /// Waits for a signal. Cancel safe.
@@ -90,12 +94,12 @@ impl Stop {
             _ = self.term.recv() => {}
             _ = self.int.recv() => {}
         }
-        self.told.get_or_insert_with(Instant::now);
+        self.signalled_at.get_or_insert_with(Instant::now);
     }
 
     /// The deadline of the shutdown, the same for all its waits.
     fn deadline(&self) -> Instant {
-        self.told.unwrap_or_else(Instant::now) + DRAIN_LIMIT
+        self.signalled_at.unwrap_or_else(Instant::now) + DRAIN_LIMIT
     }
 }
 

@@ -83,7 +83,7 @@ struct SubscriptionStats {
 }
 
 /// Returns a status with only the figures that follow `before`.
-pub fn told(
+pub fn backlog_status(
     before: &PulsarConsumerStatus,
     figures: Option<&Figures>,
     now: Timestamp,
@@ -144,16 +144,16 @@ mod tests {
         #[case] expected: Option<i64>,
     ) {
         let figures = Figures { backlog, unacked: 0, consumers, rate: 0.0 };
-        let told = told(&status(before, 1), Some(&figures), at(second));
-        assert_eq!(told.backlog, Some(expected.unwrap_or(before)));
-        assert_eq!(told.backlog_time.is_some_and(|time| time.0 == at(second)), expected.is_some());
+        let status = backlog_status(&status(before, 1), Some(&figures), at(second));
+        assert_eq!(status.backlog, Some(expected.unwrap_or(before)));
+        assert_eq!(status.backlog_time.is_some_and(|time| time.0 == at(second)), expected.is_some());
     }
 
     #[test]
     fn writes_first_figures_and_keeps_unreadable_ones() {
-        let first = told(&PulsarConsumerStatus::default(), Some(&Figures::default()), at(0));
+        let first = backlog_status(&PulsarConsumerStatus::default(), Some(&Figures::default()), at(0));
         assert_eq!((first.backlog, first.unacked, first.consumers), (Some(0), Some(0), Some(0)));
-        assert_eq!(told(&status(7, 1), None, at(99)).backlog, Some(7));
+        assert_eq!(backlog_status(&status(7, 1), None, at(99)).backlog, Some(7));
     }
 
     #[test]

@@ -116,7 +116,7 @@ pub struct Target<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Past<'a> {
     /// The applied objects in the status.
-    pub told: &'a [AppliedObject],
+    pub reported: &'a [AppliedObject],
     /// The applies of this process.
     pub attempts: &'a Attempts,
     /// The recent refusals.
@@ -127,9 +127,9 @@ impl<'a> Past<'a> {
     /// The results of applies of a type: the last of this process, then the one in the status, perhaps of
     /// another manager.
     pub fn returned(&self, resource: &Resource) -> impl Iterator<Item = &'a AppliedObject> {
-        let (kind, told) = (resource.kind, self.told);
+        let (kind, reported) = (resource.kind, self.reported);
         let after = self.attempts.get(resource).and_then(|attempt| attempt.after.as_ref());
-        after.into_iter().chain(told.iter().filter(move |one| one.kind == kind))
+        after.into_iter().chain(reported.iter().filter(move |one| one.kind == kind))
     }
 }
 

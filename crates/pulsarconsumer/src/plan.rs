@@ -43,7 +43,7 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         // The patch has the condition, and changes the version.
         is_conditional: patch.is_none(),
     };
-    let past = Past { told: &before.applied, attempts: &world.attempts, refusals: &world.refusals };
+    let past = Past { reported: &before.applied, attempts: &world.attempts, refusals: &world.refusals };
     let mut apply_state = ApplyState::of(target, world.deployment.as_deref(), past, now);
     let mut scaling = scaling(consumer, world, past, now);
     plan.again = apply_state.requeue_at(now).into_iter().chain(scaling.requeue_at(now)).min();

@@ -9,7 +9,7 @@ use quintet_runtime::model::plan::{Event, EventType};
 use quintet_runtime::model::resource::DEPLOYMENTS;
 
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
-use crate::backlog::told;
+use crate::backlog::backlog_status;
 use crate::deployment::{NAME_LABEL, deployment_name, is_current, is_rolled_out, label_value};
 use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
 use crate::managed_object::{ApplyState, DRIFTED, NOT_OWNED};
@@ -61,9 +61,9 @@ pub fn status(
     wanted.extend(autoscaling_ready(consumer, scaling));
     let figures = world.backlog.as_ref().and_then(|reading| reading.figures.as_ref().ok());
     let backlog = match spec.admin_url {
-        Some(_) if is_about(consumer, before) => told(before, figures, now),
+        Some(_) if is_about(consumer, before) => backlog_status(before, figures, now),
         // The backlog in the status is of another topic.
-        Some(_) => told(&PulsarConsumerStatus::default(), figures, now),
+        Some(_) => backlog_status(&PulsarConsumerStatus::default(), figures, now),
         None => PulsarConsumerStatus::default(),
     };
     PulsarConsumerStatus {

@@ -77,7 +77,7 @@ pub struct Manager {
     pub shards: View<Shard>,
     pub jobs: View<DaemonJob>,
     /// Shards that left the cache without having been seen terminating.
-    departed: BTreeMap<Arc<str>, Arc<Shard>>,
+    deselected: BTreeMap<Arc<str>, Arc<Shard>>,
     offset: SignedDuration,
     clocks: Clocks,
     written: Written,
@@ -126,7 +126,7 @@ impl Manager {
             nodes: View::fresh(&server.nodes),
             shards: View::fresh(&server.shards),
             jobs: View::fresh(&server.jobs),
-            departed: BTreeMap::new(),
+            deselected: BTreeMap::new(),
             written: Written::default(),
             unclear: Vec::new(),
             refusals: Refusals::default(),
@@ -144,10 +144,10 @@ impl Manager {
         self.pods.follow(&server.pods, lags[0], self.written.pods);
         self.nodes.follow(&server.nodes, lags[1], 0);
         for shard in self.shards.follow(&server.shards, lags[2], self.written.shards) {
-            self.departed.insert(shard.meta.uid.clone(), shard);
+            self.deselected.insert(shard.meta.uid.clone(), shard);
         }
         for shard in self.shards.objects.values() {
-            self.departed.remove(&shard.meta.uid);
+            self.deselected.remove(&shard.meta.uid);
         }
         self.jobs.follow(&server.jobs, lags[3], self.written.job);
         let after = (self.pods.applied, self.nodes.applied, self.shards.applied, self.jobs.applied);
@@ -249,10 +249,11 @@ impl Manager {
         for shard in &world.ledger {
             open.remove(&number(shard).unwrap());
         }
-        for shard in self.departed.values().filter(|shard| owned(shard.owner())).cloned().collect::<Vec<_>>()
+        for shard in
+            self.deselected.values().filter(|shard| owned(shard.owner())).cloned().collect::<Vec<_>>()
         {
             let Some(number) = number(&shard).filter(|number| open.remove(number)) else {
-                self.departed.remove(&shard.meta.uid);
+                self.deselected.remove(&shard.meta.uid);
                 continue;
             };
             match read(number) {

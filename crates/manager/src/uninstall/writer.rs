@@ -214,14 +214,14 @@ impl Writer {
 /// can write until it has exited, even while it is being deleted. So can a pod that the Deployment is about to create.
 async fn wait_for_others(cluster: &Cluster, manager: &Manager, pods: &str, lease: &Lease) -> Result<()> {
     let start = Instant::now();
-    let mut told = String::new();
+    let mut printed = String::new();
     while let Some((what, help)) = others(cluster, manager, pods, lease).await? {
         if start.elapsed() >= LONGEST_WAIT {
             bail!("timed out after {} s waiting for {what}: {help}", LONGEST_WAIT.as_secs());
         }
-        if told != what {
+        if printed != what {
             tell(&format!("Waiting for {what}."));
-            told = what;
+            printed = what;
         }
         sleep(PAUSE).await;
     }

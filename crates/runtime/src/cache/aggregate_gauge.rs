@@ -13,7 +13,7 @@ use crate::model::object::{Key, Object};
 pub struct Sums<const N: usize> {
     gauge: IntGaugeVec,
     states: [&'static str; N],
-    told: Arc<Mutex<HashMap<Key, [i64; N]>>>,
+    by_object: Arc<Mutex<HashMap<Key, [i64; N]>>>,
 }
 
 impl<const N: usize> Sums<N> {
@@ -29,25 +29,25 @@ impl<const N: usize> Sums<N> {
         for state in states {
             gauge.with_label_values(&[state]).set(0);
         }
-        Ok(Self { gauge, states, told: Arc::default() })
+        Ok(Self { gauge, states, by_object: Arc::default() })
     }
 
     /// Sums up `counts` of each object in a cache, in the order of the states.
     pub fn follow<T: Object>(&self, objects: &Informer<T>, counts: fn(&T) -> [i64; N]) {
         let sums = self.clone();
         objects.subscribe(move |change| match change {
-            Change::Applied { new, .. } => sums.tell(new.key(), Some(counts(new))),
-            Change::Deleted { old } => sums.tell(old.key(), None),
+            Change::Applied { new, .. } => sums.set(new.key(), Some(counts(new))),
+            Change::Deleted { old } => sums.set(old.key(), None),
             // An object that cannot be decoded does not count.
-            Change::Undecodable { key, .. } | Change::Vanished { key } => sums.tell((*key).clone(), None),
+            Change::Undecodable { key, .. } | Change::Vanished { key } => sums.set((*key).clone(), None),
         });
     }
 
-    fn tell(&self, key: Key, counts: Option<[i64; N]>) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+    fn set(&self, key: Key, counts: Option<[i64; N]>) {
+        let mut by_object = self.by_object.lock().unwrap_or_else(PoisonError::into_inner);
         let before = match counts {
-            Some(counts) => told.insert(key, counts),
-            None => told.remove(&key),
+            Some(counts) => by_object.insert(key, counts),
+            None => by_object.remove(&key),
         };
         let (before, after) = (before.unwrap_or([0; N]), counts.unwrap_or([0; N]));
         for (at, state) in self.states.iter().enumerate() {
@@ -69,12 +69,12 @@ mod tests {
     fn sums_follow_added_changed_and_deleted_objects() {
         let sums = Sums::new(&Registry::new(), "pods", "Pods.", ["wanted", "ready"]).unwrap();
         let key = |name: &str| Key { namespace: "ns".into(), name: name.into(), uid: name.into() };
-        sums.tell(key("a"), Some([3, 1]));
-        sums.tell(key("b"), Some([2, 2]));
-        sums.tell(key("a"), Some([3, 3]));
+        sums.set(key("a"), Some([3, 1]));
+        sums.set(key("b"), Some([2, 2]));
+        sums.set(key("a"), Some([3, 3]));
         assert_eq!((sums.of("wanted"), sums.of("ready")), (5, 5));
-        sums.tell(key("a"), None);
-        sums.tell(key("a"), None);
+        sums.set(key("a"), None);
+        sums.set(key("a"), None);
         assert_eq!((sums.of("wanted"), sums.of("ready")), (2, 2));
     }
 }

@@ -12,11 +12,11 @@ use crate::model::object::{Key, Object};
 type ByOwner<T> = HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<T>>>;
 
 /// The objects that left the selection of one informer, by the UID of the owner and of the object.
-pub struct Departed<T> {
+pub struct Deselected<T> {
     objects: Mutex<ByOwner<T>>,
 }
 
-impl<T: Object> Departed<T> {
+impl<T: Object> Deselected<T> {
     /// Follows the objects of an informer that belong to `owners` and for which `missed` returns true.
     pub fn from<O: Object>(
         informer: &Informer<T>,

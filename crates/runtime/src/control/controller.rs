@@ -342,7 +342,7 @@ struct State {
     metrics: Metrics,
     activity: Activity,
     /// When this controller last logged a failing object at level warn.
-    told: Option<Instant>,
+    logged_at: Option<Instant>,
     clock: Clock,
 }
 
@@ -358,7 +358,7 @@ impl State {
             parked: HashSet::new(),
             metrics,
             activity: context.activity(controller),
-            told: None,
+            logged_at: None,
             clock: context.clock,
         }
     }
@@ -488,8 +488,8 @@ impl State {
         let error = shorten(error, LONGEST_ERROR);
         let times = self.activity.fails(key, &error, self.clock.now());
         let (failing, _) = self.activity.in_trouble();
-        if is_worth_a_line_among(times, failing, self.told.map(|told| told.elapsed())) {
-            self.told = Some(Instant::now());
+        if is_worth_a_line_among(times, failing, self.logged_at.map(|at| at.elapsed())) {
+            self.logged_at = Some(Instant::now());
             let duration_ms = millis(took);
             tracing::warn!(
                 controller, object = %key, outcome = "error", duration_ms, times, failing, error,

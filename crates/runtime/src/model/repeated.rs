@@ -26,7 +26,7 @@ mod tests {
 
     #[test]
     fn logs_a_repeated_failure_less_and_less_often() {
-        let told: Vec<u64> = (1..=70).filter(|times| is_worth_a_line(*times)).collect();
-        assert_eq!(told, [1, 2, 4, 8, 16, 32, 64]);
+        let logged: Vec<u64> = (1..=70).filter(|times| is_worth_a_line(*times)).collect();
+        assert_eq!(logged, [1, 2, 4, 8, 16, 32, 64]);
     }
 }

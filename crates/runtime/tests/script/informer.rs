@@ -1,7 +1,7 @@
 //! The informer: its lists and watches, the changes that it reports, and its retries.
 
 use super::*;
-use quintet_runtime::cache::deselected::Departed;
+use quintet_runtime::cache::deselected::Deselected;
 use quintet_runtime::cache::informer::Change;
 use quintet_runtime::model::object::Object as _;
 
@@ -196,7 +196,7 @@ async fn reports_a_recovery_only_after_an_outage() {
     }
 }
 
-/// The informer's departed objects are kept as long as their owner exists.
+/// The informer's deselected objects are kept as long as their owner exists.
 #[tokio::test(start_paused = true)]
 async fn keeps_departed_objects_while_their_owner_exists() {
     let owner_list =
@@ -219,16 +219,16 @@ async fn keeps_departed_objects_while_their_owner_exists() {
     let gone = [pod("a", 6), pod("b", 7), stray, going].map(|pod| event("DELETED", &pod)).concat();
     let (client, _) = scripted(&[(200, list), (200, gone + &event("ADDED", &pod("b", 10)))]);
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], Some("quintet.dev/kind"));
-    let departed = Departed::from(&informer, &owners, |pod: &Pod| !pod.terminating());
+    let deselected = Deselected::from(&informer, &owners, |pod: &Pod| !pod.terminating());
     tokio::spawn(informer.clone().run(client, Link::default()));
     sleep(Duration::from_secs(10)).await;
-    let names = |departed: &Departed<Pod>| -> Vec<String> {
-        departed.owned_by(&owner()).iter().map(|pod| pod.meta.name.to_string()).collect()
+    let names = |deselected: &Deselected<Pod>| -> Vec<String> {
+        deselected.owned_by(&owner()).iter().map(|pod| pod.meta.name.to_string()).collect()
     };
-    assert_eq!(names(&departed), ["a"], "b is back, and the others do not count");
-    let a = departed.owned_by(&owner()).remove(0);
-    departed.settle(&a);
-    assert!(names(&departed).is_empty());
+    assert_eq!(names(&deselected), ["a"], "b is back, and the others do not count");
+    let a = deselected.owned_by(&owner()).remove(0);
+    deselected.settle(&a);
+    assert!(names(&deselected).is_empty());
 }
 
 /// If two undecodable objects had the same name in turn, the first is gone.

@@ -16,8 +16,8 @@ use crate::table::{self, Figure, Table};
 /// The limit of writes per pod until a DaemonJob is complete.
 const WRITES_PER_POD: f64 = 1.03;
 
-/// [`FIXED_WRITES`] count only below this number of nodes.
-const MANY_NODES: usize = 1_000;
+/// The number of succeeded pods that the manager keeps. It deletes the others, with one write each.
+const KEPT_PODS: usize = 1_000;
 
 /// The limit of writes besides one per pod and one status a second. These are the ledger's 16 ConfigMaps, and
 /// the status at the beginning, at the end and once between.
@@ -330,12 +330,8 @@ impl Results {
 
     fn write_limit(&self, one: &Completion) -> f64 {
         let nodes = float(self.nodes);
-        let limit = nodes * WRITES_PER_POD;
-        if self.nodes >= MANY_NODES {
-            limit
-        } else {
-            limit.max(nodes + f64::from(FIXED_WRITES) + one.done_seconds.ceil())
-        }
+        let limit = (nodes * WRITES_PER_POD).max(nodes + f64::from(FIXED_WRITES) + one.done_seconds.ceil());
+        limit + float(self.nodes.saturating_sub(KEPT_PODS))
     }
 }
 

@@ -92,13 +92,13 @@ fn repairs_three_times_and_then_with_backoff() {
 #[case::after_the_status(2, Some(2), false)]
 fn a_new_manager_repeats_an_apply_without_a_status(
     #[case] generation: i64,
-    #[case] told: Option<i64>,
+    #[case] in_status: Option<i64>,
     #[case] is_applied: bool,
 ) {
     let mut scene = Scene::new(consumer());
     let applied_to = |generation| applied(&DEPLOYMENTS, generation);
-    let told = told.map(applied_to).into_iter().collect();
-    scene.consumer.status = Some(PulsarConsumerStatus { applied: told, ..PulsarConsumerStatus::default() });
+    let applied = in_status.map(applied_to).into_iter().collect();
+    scene.consumer.status = Some(PulsarConsumerStatus { applied, ..PulsarConsumerStatus::default() });
     scene.world.attempts.clear();
     scene.see(generation, |_| ());
     let first = scene.plan(0);
