@@ -223,8 +223,8 @@ pub struct Args {
     pub pulsar_consumer_health_port: u16,
 
     /// Keys of taints that announce the deletion of a node, separated by commas. The manager recognizes the taints
-    /// of cluster-autoscaler and Karpenter even without this flag. If an autoscaler taints a Ready node and then deletes
-    /// the node, DaemonJobs do not count the deletion as a failure.
+    /// of cluster-autoscaler and Karpenter even without this flag. If a node had such a
+    /// taint when it was last Ready, DaemonJobs do not count its deletion as a failure.
     #[arg(
         long,
         env = "QUINTET_DAEMON_JOB_DELETION_TAINTS",
