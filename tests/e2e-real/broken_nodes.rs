@@ -126,15 +126,8 @@ fn a_job_that_breaks_its_nodes_stops_at_max_failed_nodes() {
     let paused = paused_for(&site, "kills");
     assert!(paused.contains("(1 deleted)") && paused.contains("spec.retryToken"), "{paused}");
     // A higher limit allows one more node.
-    site.kubectl(&[
-        "patch",
-        "daemonjob",
-        "kills",
-        "--type=merge",
-        "-p",
-        r#"{"spec":{"failurePolicy":{"maxFailedNodes":1}}}"#,
-    ])
-    .unwrap();
+    let one_more = r#"{"spec":{"failurePolicy":{"maxFailedNodes":1}}}"#;
+    site.kubectl(&["patch", "daemonjob", "kills", "--type=merge", "-p", one_more]).unwrap();
     let third = next_running(&site, "kills", &BTreeSet::new());
     sleep(Duration::from_secs(5));
     assert_eq!(touched(&site, "kills"), [format!("node-{third}")].into());

@@ -65,15 +65,7 @@ fn accepts_and_rejects_the_tutorials_books() {
 
     // One status write for each generation.
     assert_eq!(env.writes_when(2), vec!["patch books/status 200"; 2], "one for each Book");
-    env.kubectl(&[
-        "patch",
-        "book",
-        "david-copperfield",
-        "--type=merge",
-        "-p",
-        r#"{"spec":{"title":"D. C."}}"#,
-    ])
-    .unwrap();
+    env.patch("book", "david-copperfield", &json!({ "spec": { "title": "D. C." } }));
     env.wait_for("book", "david-copperfield", "the status observes the new generation", |book| {
         book["status"]["observedGeneration"] == 2
     });

@@ -355,15 +355,7 @@ fn second_manager_takes_over_when_the_leader_exits() {
     let lease = env.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
     assert_ne!(lease["spec"]["holderIdentity"], holder, "the Lease is released or taken");
     env.wait("the second manager leads", || second.leads());
-    env.kubectl(&[
-        "patch",
-        "book",
-        "david-copperfield",
-        "--type=merge",
-        "-p",
-        r#"{"spec":{"title":"D. C."}}"#,
-    ])
-    .unwrap();
+    env.patch("book", "david-copperfield", &json!({ "spec": { "title": "D. C." } }));
     env.wait_for("book", "david-copperfield", "the second manager updates the status", |book| {
         book["status"]["observedGeneration"] == 2
     });

@@ -365,16 +365,9 @@ fn adds_and_removes_fields_and_repairs_those_of_others() {
     assert_eq!(writes.iter().filter(is_done).count(), 2, "the template, then the strategy: {writes:?}");
 
     // Back to Exclusive, although another client owns a field of the rolling update.
-    env.kubectl(&[
-        "patch",
-        "deployment",
-        "one-deployment",
-        "--field-manager=other",
-        "--type=merge",
-        "-p",
-        r#"{"spec":{"replicas":5,"strategy":{"rollingUpdate":{"maxSurge":3}}}}"#,
-    ])
-    .unwrap();
+    let other = ["patch", "deployment", "one-deployment", "--field-manager=other", "--type=merge", "-p"];
+    let changes = r#"{"spec":{"replicas":5,"strategy":{"rollingUpdate":{"maxSurge":3}}}}"#;
+    env.kubectl(&[&other[..], &[changes]].concat()).unwrap();
     env.wait_for("deployment", "one-deployment", "the other client's changes are reverted", |one| {
         one["spec"]["replicas"] == 1 && one["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == "25%"
     });

@@ -232,7 +232,7 @@ fn mounts_tokens_and_reports_rejected_ones() {
     env.wait_for("pulsarconsumer", "good", "the consumer is available", is_available);
     produce(&broker.service_url(), "t", "hello", 3, Some(&broker.token_file()));
     env.wait("all messages are printed", || printed(&env, "good", "Message Received: hello") == 3);
-    comes_to(&env, "bad", "Available", "ConsumerFailed");
+    comes_to(&env, "bad", "Available", "ConsumersNotReady");
     comes_to(&env, "absent", "Available", "ConsumersNotReady");
     env.wait("the missing Secret is in an Event of the pod", || {
         describes(&env, "absent", "secret \"absent\" not found")

@@ -1,20 +1,23 @@
-//! The backoff of retries is 100 ms, doubling to 2 s. Jitter subtracts up to a quarter, so that consumers do
-//! not all reconnect at the same moment.
+//! The backoff of retries doubles between two limits. Jitter subtracts up to a half, so that the consumers of
+//! a restarted broker do not all reconnect at the same moment.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::ops::Range;
 use std::time::Duration;
 
-const FIRST: Duration = Duration::from_millis(100);
-
-/// The longest pause.
-pub const LONGEST: Duration = Duration::from_secs(2);
+/// The pauses between connections of a consumer.
+pub const CONNECT: Range<Duration> = Duration::from_millis(100)..Duration::from_secs(30);
+/// The pauses while a token or a file is refused. A renewed Secret takes about a minute to appear in a pod.
+pub const RENEWAL: Range<Duration> = Duration::from_secs(2)..Duration::from_mins(1);
+/// The pauses of the producer, whose user waits.
+pub const PRODUCE: Range<Duration> = Duration::from_millis(100)..Duration::from_secs(2);
 
 /// The pause after this number of failures in a row. `random` is any number.
-pub fn pause(failures: u32, random: u64) -> Duration {
-    let full = FIRST.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(LONGEST);
-    let percent = u32::try_from(random % 26).unwrap_or_default();
-    full * (100 - percent) / 100
+pub fn pause(limits: &Range<Duration>, failures: u32, random: u64) -> Duration {
+    let doubled = limits.start.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
+    let percent = u32::try_from(random % 51).unwrap_or_default();
+    doubled.min(limits.end) * (100 - percent) / 100
 }
 
 /// A random number.
@@ -28,17 +31,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_two_seconds() {
-        let pauses: Vec<u128> = (1..8).map(|failures| pause(failures, 0).as_millis()).collect();
-        assert_eq!(pauses, [100, 200, 400, 800, 1600, 2000, 2000]);
-        assert_eq!(pause(u32::MAX, 0), LONGEST);
+    fn pauses_double_up_to_the_limit() {
+        let pauses =
+            |limits| -> Vec<u128> { (1..8).map(|failures| pause(limits, failures, 0).as_millis()).collect() };
+        assert_eq!(pauses(&PRODUCE), [100, 200, 400, 800, 1_600, 2_000, 2_000]);
+        assert_eq!(pauses(&RENEWAL), [2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]);
+        assert_eq!(pause(&CONNECT, u32::MAX, 0), Duration::from_secs(30));
     }
 
     #[test]
-    fn jitter_subtracts_up_to_a_quarter() {
-        for random in 0..100 {
-            let pause = pause(10, random);
-            assert!((LONGEST * 3 / 4..=LONGEST).contains(&pause), "{pause:?}");
-        }
+    fn jitter_subtracts_up_to_a_half() {
+        let pauses: Vec<u64> = (0..100).map(|random| pause(&CONNECT, 10, random).as_secs()).collect();
+        assert_eq!((pauses.iter().min(), pauses.iter().max()), (Some(&15), Some(&30)));
     }
 }

@@ -63,7 +63,7 @@ pub async fn run(settings: ConsumerSettings) -> Result<(), Failure> {
     let dead_letters = settings
         .dead_letters
         .as_ref()
-        .map(|policy| DeadLetters::start(policy.topic.clone(), settings.subscription.clone()));
+        .map(|policy| DeadLetters::start(policy, settings.subscription.clone()));
     let mut consumer = Consumer { settings, metrics, state, printer, dead_letters, said: None };
     consumer.run(&mut stop).await
 }
@@ -149,14 +149,17 @@ impl Consumer {
                 }
                 Err(problem) => problem,
             };
-            if let Some(failure) = problem.failure() {
-                return Err(failure);
-            }
+            // The files are read for each connection, so a renewed Secret ends some permanent failures.
+            let limits = match problem.failure() {
+                None => backoff::CONNECT,
+                Some(_) if subscription.files.may_end(&problem) => backoff::RENEWAL,
+                Some(failure) => return Err(failure),
+            };
             failures = failures.saturating_add(1);
             self.metrics.reconnects.inc();
             self.report(problem);
-            if watched(&self.state, stop, sleep(backoff::pause(failures, backoff::random()))).await.is_none()
-            {
+            let pause = backoff::pause(&limits, failures, backoff::random());
+            if watched(&self.state, stop, sleep(pause)).await.is_none() {
                 break;
             }
         }

@@ -1,12 +1,16 @@
 //! The dead-letter topic, for messages that were redelivered too often. A separate task sends them, so that a
 //! slow topic does not block the consumer. As in Pulsar's clients, a message keeps its payload, key and
 //! properties, and two more properties name its origin.
+//!
+//! A broker deletes messages, and by default the topic too, if no subscription keeps them. So the task creates
+//! a subscription before it sends the first message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pulsar::message::Metadata;
+use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
 use pulsar::producer::Message;
 use pulsar::{
     Authentication, ConnectionRetryOptions, OperationRetryOptions, Producer, ProducerOptions, Pulsar,
@@ -19,7 +23,8 @@ use crate::batch;
 use crate::frame::Entry;
 use crate::ledger::EntryId;
 use crate::notes::note;
-use crate::session::{Subscription, connect_any};
+use crate::session::{Session, Subscription, connect_any};
+use crate::settings::DeadLetterPolicy;
 use crate::topic::TopicName;
 
 /// The time limit for a confirmation.
@@ -64,7 +69,15 @@ pub struct DeadLetters {
 
 impl DeadLetters {
     /// Starts the task. It connects before the first message.
-    pub fn start(topic: TopicName, of: Subscription) -> Self {
+    pub fn start(policy: &DeadLetterPolicy, of: Subscription) -> Self {
+        let reader = Subscription {
+            topic: policy.topic.clone(),
+            name: policy.subscription.clone(),
+            kind: SubType::Shared,
+            position: InitialPosition::Earliest,
+            queue: 0,
+            ..of.clone()
+        };
         let (letters, mut to_send) = unbounded_channel::<Letter>();
         let (answer, answers) = unbounded_channel();
         let gone = Arc::new(AtomicU64::new(0));
@@ -72,12 +85,13 @@ impl DeadLetters {
         tokio::spawn(async move {
             let mut producer = None;
             while let Some(letter) = next(&mut to_send, &below).await {
-                let sent = match timeout(LIMIT, Box::pin(send(&mut producer, &topic, &of, &letter))).await {
-                    Ok(sent) => sent,
-                    Err(_) => Err("no confirmation in time".to_owned()),
-                };
+                let sent =
+                    match timeout(LIMIT, Box::pin(send(&mut producer, &reader, &of.topic, &letter))).await {
+                        Ok(sent) => sent,
+                        Err(_) => Err("no confirmation in time".to_owned()),
+                    };
                 if let Err(why) = &sent {
-                    note(&format!("Dead letter: cannot send to {topic}: {why}"));
+                    note(&format!("Dead letter: cannot send to {}: {why}", reader.topic));
                     producer = None;
                 }
                 if answer.send((letter.from, sent)).is_err() {
@@ -121,16 +135,16 @@ async fn next(letters: &mut UnboundedReceiver<Letter>, gone: &AtomicU64) -> Opti
 
 async fn send(
     producer: &mut Option<Producer<TokioExecutor>>,
-    topic: &TopicName,
-    of: &Subscription,
+    reader: &Subscription,
+    origin: &TopicName,
     letter: &Letter,
 ) -> Result<u64, String> {
     let producer = match producer {
         Some(producer) => producer,
-        none => none.insert(Box::pin(connect(topic, of)).await?),
+        none => none.insert(Box::pin(connect(reader)).await?),
     };
     let mut receipts = Vec::new();
-    for message in messages(letter, &of.topic) {
+    for message in messages(letter, origin) {
         receipts
             .push(Box::pin(producer.send_non_blocking(message)).await.map_err(|error| error.to_string())?);
     }
@@ -180,11 +194,13 @@ fn message(one: batch::Message<'_>, entry: &Metadata) -> Message {
     }
 }
 
-async fn connect(topic: &TopicName, of: &Subscription) -> Result<Producer<TokioExecutor>, String> {
-    let client = client(of).await?;
+/// Creates the subscription of the dead letters, and connects a producer to their topic.
+async fn connect(reader: &Subscription) -> Result<Producer<TokioExecutor>, String> {
+    Session::create(reader).await.map_err(|problem| problem.sentence)?;
+    let client = client(reader).await?;
     // A batch may have more messages than the producer's queue, so sending must block.
     let options = ProducerOptions { block_queue_if_full: true, ..ProducerOptions::default() };
-    let builder = client.producer().with_topic(topic.to_string()).with_options(options);
+    let builder = client.producer().with_topic(reader.topic.to_string()).with_options(options);
     let built = Box::pin(builder.build()).await;
     built.map_err(|error| error.to_string())
 }

@@ -105,7 +105,11 @@ async fn within<T>(limit: Duration, attempt: impl AsyncFn() -> Result<T, Problem
         failures += 1;
         last = Some(problem);
         // The wait ends at the time limit; then there is one more attempt.
-        let _ = tokio::time::timeout_at(deadline, sleep(backoff::pause(failures, backoff::random()))).await;
+        let _ = tokio::time::timeout_at(
+            deadline,
+            sleep(backoff::pause(&backoff::PRODUCE, failures, backoff::random())),
+        )
+        .await;
     }
 }
 

@@ -38,6 +38,15 @@ impl Files {
         Ok(Some(token))
     }
 
+    /// Whether other contents of the files may end a permanent failure. A Secret may be renewed.
+    pub fn may_end(&self, problem: &Problem) -> bool {
+        match problem.end {
+            Some(Exit::File) => true,
+            Some(Exit::TokenRefused) => self.token.is_some(),
+            _ => false,
+        }
+    }
+
     /// The content of the CA file, if one is set.
     pub fn ca(&self) -> Result<Option<Vec<u8>>, Problem> {
         self.ca.as_deref().map(|file| read(file, Code::TlsFailed, "CA")).transpose()
@@ -101,6 +110,18 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let problem = files.token().unwrap_err();
         assert!(problem.end == Some(Exit::File) && problem.sentence.contains("cannot read"), "{problem}");
+    }
+
+    #[test]
+    fn a_renewed_file_ends_failures_of_files() {
+        let with_token = Files { token: Some("t".into()), ca: None };
+        let problem = |exit| Problem::last(exit, Code::TokenRefused, "no");
+        for (exit, with, without) in
+            [(Exit::File, true, true), (Exit::TokenRefused, true, false), (Exit::Setting, false, false)]
+        {
+            let problem = problem(exit);
+            assert_eq!((with_token.may_end(&problem), Files::default().may_end(&problem)), (with, without));
+        }
     }
 
     #[test]

@@ -104,10 +104,23 @@ impl Session {
             session.links.remove(0);
             session.consumers.iter_mut().for_each(|consumer| consumer.link -= 1);
         }
-        for consumer in 0..session.consumers.len() {
+        // A broker rejects a request for no messages.
+        let receives = session.queue > 0;
+        for consumer in (0..session.consumers.len()).filter(|_| receives) {
             session.flow(consumer, session.queue).await?;
         }
         Ok(session)
+    }
+
+    /// Creates a subscription, if it does not exist yet.
+    pub async fn create(subscription: &Subscription) -> Result<(), Problem> {
+        match Self::open(subscription).await {
+            Ok(session) => session.close().await,
+            // Consumers of another type are connected to it, so it exists.
+            Err(problem) if problem.code == Code::Busy => {}
+            Err(problem) => return Err(problem),
+        }
+        Ok(())
     }
 
     async fn subscribe(&mut self, subscription: &Subscription, topic: String) -> Result<(), Problem> {

@@ -65,9 +65,9 @@ impl Where {
 /// The program prints every message as a line "Message Received: PAYLOAD" on stdout, and then acknowledges
 /// the message. The program escapes control characters, so that each message is one line. Other output goes
 /// to stderr. The program runs until SIGTERM or SIGINT, and then exits with code 0. If the broker is
-/// unreachable, the program retries until the broker answers.
+/// unreachable, rejects the token, or a file is unreadable, the program retries.
 ///
-/// The exit code is 2 for a malformed setting, 3 for a rejected token, 4 for an unreadable file, 5 for a
+/// The exit code is 2 for a malformed setting, 3 if the broker requires a token and none is set, 5 for a
 /// closed stdout, and 1 for any other error.
 #[derive(Clone, Debug, Default, clap::Parser)]
 #[command(name = "pulsar-consumer", version)]
@@ -88,6 +88,10 @@ pub struct ConsumerArgs {
     /// redeliveries only for these types
     #[arg(long, env = "PULSAR_DEAD_LETTER_TOPIC", value_name = "NAME", hide_env_values = true)]
     dead_letter_topic: Option<String>,
+    /// The subscription that keeps dead letters until someone reads them. The program creates it before the first
+    /// dead letter [default: the subscription's name and -dlq]
+    #[arg(long, env = "PULSAR_DEAD_LETTER_SUBSCRIPTION", value_name = "NAME", hide_env_values = true)]
+    dead_letter_subscription: Option<String>,
     /// The number of redeliveries before a message goes to the dead-letter topic
     #[arg(long, env = "PULSAR_MAX_REDELIVER_COUNT", value_name = "NUMBER", hide_env_values = true)]
     max_redeliver_count: Option<String>,
@@ -134,6 +138,8 @@ pub struct DeadLetterPolicy {
     pub max_redeliver_count: u32,
     /// The topic.
     pub topic: TopicName,
+    /// The subscription that keeps the messages.
+    pub subscription: String,
 }
 
 impl ConsumerArgs {
@@ -155,7 +161,7 @@ impl ConsumerArgs {
         };
         let http = given(self.http_bind_address.as_deref()).unwrap_or("[::]:8080").to_owned();
         Ok(ConsumerSettings {
-            dead_letters: self.dead_letters(&subscription.topic)?,
+            dead_letters: self.dead_letters(&subscription)?,
             redelivery_delay: duration::parse(
                 given(self.negative_ack_redelivery_delay.as_deref()).unwrap_or("60s"),
             )?,
@@ -165,17 +171,19 @@ impl ConsumerArgs {
         })
     }
 
-    fn dead_letters(&self, topic: &TopicName) -> Result<Option<DeadLetterPolicy>, String> {
+    fn dead_letters(&self, of: &Subscription) -> Result<Option<DeadLetterPolicy>, String> {
         let count = given(self.max_redeliver_count.as_deref());
         match (given(self.dead_letter_topic.as_deref()), count) {
             (None, None) => Ok(None),
             (Some(name), Some(count)) => {
                 let dead = parse_topic(name)?;
-                if dead == *topic {
+                if dead == of.topic {
                     return Err(format!("the dead-letter topic {name:?} is the topic itself"));
                 }
                 let max_redeliver_count = number("a number of redeliveries", count)?;
-                Ok(Some(DeadLetterPolicy { max_redeliver_count, topic: dead }))
+                let subscription = given(self.dead_letter_subscription.as_deref());
+                let subscription = subscription.map_or_else(|| format!("{}-dlq", of.name), str::to_owned);
+                Ok(Some(DeadLetterPolicy { max_redeliver_count, topic: dead, subscription }))
             }
             (Some(_), None) => Err("a dead-letter topic needs a maximum number of redeliveries".to_owned()),
             (None, Some(_)) => Err("a maximum number of redeliveries needs a dead-letter topic".to_owned()),
@@ -307,9 +315,13 @@ mod tests {
 
     #[test]
     fn dead_letters_need_a_topic_and_a_number() {
-        let settings = consumer(&["--dead-letter-topic=d", "--max-redeliver-count=3"]).unwrap();
-        let policy = DeadLetterPolicy { max_redeliver_count: 3, topic: "d".parse().unwrap() };
-        assert_eq!(settings.dead_letters, Some(policy));
+        let given = ["--dead-letter-topic=d", "--max-redeliver-count=3", "--dead-letter-subscription=s"];
+        for (args, subscription) in [(&given[..2], "first-subscription-dlq"), (&given, "s")] {
+            let subscription = subscription.to_owned();
+            let policy =
+                DeadLetterPolicy { max_redeliver_count: 3, topic: "d".parse().unwrap(), subscription };
+            assert_eq!(consumer(args).unwrap().dead_letters, Some(policy));
+        }
     }
 
     #[rstest]

@@ -167,8 +167,8 @@ impl Admin {
     ) -> Result<Option<Option<Figures>>, Unknown> {
         let unknown = |reason, message| Unknown { reason, message };
         let what = if partitioned { "partitioned-stats?perPartition=false" } else { "stats" };
-        let topic = asked.topic.segments().map(escape).join("/");
-        let url = format!("{}/admin/v2/{topic}/{what}", asked.url.trim_end_matches('/'));
+        let topic: Vec<String> = asked.topic.segments().map(escape).collect();
+        let url = format!("{}/admin/v2/{}/{what}", asked.url.trim_end_matches('/'), topic.join("/"));
         let (status, body) = match self.get(&url, access).await {
             Ok(answer) => answer,
             Err(failure) => {

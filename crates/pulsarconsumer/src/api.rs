@@ -328,6 +328,15 @@ pub struct DeadLetterPolicy {
             .message("deadLetterTopic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
     )]
     pub dead_letter_topic: Option<String>,
+    /// The subscription that keeps dead letters until they are read. The consumers create it before the first
+    /// dead letter. Default: `<subscription>-dlq`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(
+        validation = Rule::new(r"self.matches(r'^[^\s/]([^\n\r/]*[^\s/])?$')")
+            .message("initialSubscription must have no slash, and no blank at its ends")
+    )]
+    pub initial_subscription: Option<String>,
 }
 
 /// Further fields of the pods.

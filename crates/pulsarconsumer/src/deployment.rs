@@ -283,6 +283,8 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
         let topic = policy.dead_letter_topic.clone();
         let topic = topic.unwrap_or_else(|| Topic::of(&spec.topic).dead_letter(&spec.subscription_name));
         env.push(text("PULSAR_DEAD_LETTER_TOPIC", &topic));
+        let subscription = policy.initial_subscription.as_deref();
+        env.extend(subscription.map(|name| text("PULSAR_DEAD_LETTER_SUBSCRIPTION", name)));
     }
     if let Some(delay) = &spec.negative_ack_redelivery_delay {
         env.push(text("PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", delay));

@@ -4,29 +4,14 @@ use std::fmt;
 
 /// A topic's full name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Topic {
-    domain: String,
-    tenant: String,
-    namespace: String,
-    name: String,
-}
+pub struct Topic(String);
 
 impl Topic {
     /// Completes the name in a spec. A short name is in tenant `public`, namespace `default`.
     pub fn of(name: &str) -> Self {
         let (domain, rest) = name.split_once("://").unwrap_or(("persistent", name));
-        let mut parts = rest.splitn(3, '/');
-        let (first, second, third) = (parts.next(), parts.next(), parts.next());
-        let (tenant, namespace, name) = match (first, second, third) {
-            (Some(tenant), Some(namespace), Some(name)) => (tenant, namespace, name),
-            _ => ("public", "default", rest),
-        };
-        Self {
-            domain: domain.to_owned(),
-            tenant: tenant.to_owned(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }
+        let place = if rest.splitn(3, '/').count() == 3 { "" } else { "public/default/" };
+        Self(format!("{domain}://{place}{rest}"))
     }
 
     /// The default dead-letter topic of a subscription, named as by Pulsar's clients.
@@ -35,15 +20,15 @@ impl Topic {
     }
 
     /// The segments of its path in the admin API, below `/admin/v2/`, not escaped.
-    pub fn segments(&self) -> [&str; 4] {
-        [&self.domain, &self.tenant, &self.namespace, &self.name]
+    pub fn segments(&self) -> impl Iterator<Item = &str> {
+        let (domain, rest) = self.0.split_once("://").unwrap_or_default();
+        [domain].into_iter().chain(rest.splitn(3, '/'))
     }
 }
 
 impl fmt::Display for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [domain, tenant, namespace, name] = self.segments();
-        write!(f, "{domain}://{tenant}/{namespace}/{name}")
+        f.write_str(&self.0)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The scenarios: what users and nodes do to a cluster with managers. Plans name them; do not rename one.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use quintet_fake_apiserver::Server;
@@ -82,44 +83,51 @@ const fn after(milliseconds: u64) -> When {
 }
 
 /// All scenarios.
-pub const ALL: &[Scenario] = &[
-    Scenario {
-        name: "podset-create",
-        kinds: &[Kind::PodSet],
-        steps: &[(at_once(), |server| begin_with_podset(server, &json!({ "replicas": 3 })))],
-    },
-    Scenario {
-        name: "podset-scale",
-        kinds: &[Kind::PodSet],
-        steps: &[
+pub static ALL: LazyLock<Vec<Scenario>> = LazyLock::new(|| {
+    let all: [(&'static [Kind], &'static [Named]); 5] = [
+        (&[Kind::PodSet], PODSET_SCENARIOS),
+        (&[Kind::DaemonJob], DAEMONJOB_SCENARIOS),
+        (&[Kind::Greeting], GREETING_SCENARIOS),
+        (&[Kind::PulsarConsumer], CONSUMER_SCENARIOS),
+        (&[Kind::Book], BOOK_SCENARIOS),
+    ];
+    let scenario = |kinds| move |&(name, steps): &Named| Scenario { name, kinds, steps };
+    all.into_iter().flat_map(|(kinds, named)| named.iter().map(scenario(kinds))).collect()
+});
+
+/// A scenario's name and steps.
+type Named = (&'static str, &'static [Step]);
+
+const PODSET_SCENARIOS: &[Named] = &[
+    ("podset-create", &[(at_once(), |server| begin_with_podset(server, &json!({ "replicas": 3 })))]),
+    (
+        "podset-scale",
+        &[
             (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 2 }))),
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 4 } }))),
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 1 } }))),
         ],
-    },
-    Scenario {
-        name: "podset-scale-back",
-        kinds: &[Kind::PodSet],
-        steps: &[
+    ),
+    (
+        "podset-scale-back",
+        &[
             (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 3 }))),
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 1 } }))),
             // The manager creates the deleted pods again under their names before a late deletion arrives.
             (after(15_000), |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 3 } }))),
         ],
-    },
-    Scenario {
-        name: "podset-scale-hastily",
-        kinds: &[Kind::PodSet],
-        steps: &[
+    ),
+    (
+        "podset-scale-hastily",
+        &[
             (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 1 }))),
             (after(40), |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 4 } }))),
             (after(110), |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 2 } }))),
         ],
-    },
-    Scenario {
-        name: "podset-template",
-        kinds: &[Kind::PodSet],
-        steps: &[
+    ),
+    (
+        "podset-template",
+        &[
             (at_once(), |server| {
                 begin_with_podset(
                     server,
@@ -131,11 +139,10 @@ pub const ALL: &[Scenario] = &[
                 change(server, PODSETS, "s", &json!({ "spec": { "template": template("two") } }));
             }),
         ],
-    },
-    Scenario {
-        name: "podset-pod-lost",
-        kinds: &[Kind::PodSet],
-        steps: &[
+    ),
+    (
+        "podset-pod-lost",
+        &[
             (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 2 }))),
             (SETTLED, |server| {
                 // Evicted: the pod has ended and still exists.
@@ -147,27 +154,19 @@ pub const ALL: &[Scenario] = &[
                     );
                 }
             }),
-            (SETTLED, |server| {
-                if let Some(name) = a_pod(server) {
-                    server.delete(WHO, &format!("{PODS}/{name}"), &json!({}));
-                }
-            }),
+            (SETTLED, remove_a_pod),
         ],
-    },
-    Scenario {
-        name: "podset-node-lost",
-        kinds: &[Kind::PodSet],
-        steps: &[
+    ),
+    (
+        "podset-node-lost",
+        &[
             (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 2 }))),
-            (SETTLED, |server| {
-                server.delete(WHO, &format!("{NODES}/n1"), &json!({}));
-            }),
+            (SETTLED, |server| remove(server, NODES, "n1")),
         ],
-    },
-    Scenario {
-        name: "podset-label-lost",
-        kinds: &[Kind::PodSet],
-        steps: &[
+    ),
+    (
+        "podset-label-lost",
+        &[
             (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 2 }))),
             (SETTLED, |server| {
                 if let Some(name) = a_pod(server) {
@@ -180,90 +179,80 @@ pub const ALL: &[Scenario] = &[
                 }
             }),
         ],
-    },
-    Scenario {
-        name: "podset-delete",
-        kinds: &[Kind::PodSet],
-        steps: &[
+    ),
+    (
+        "podset-delete",
+        &[
             (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 3 }))),
             (after(300), |server| remove(server, PODSETS, "s")),
         ],
-    },
-    Scenario {
-        name: "podset-again",
-        kinds: &[Kind::PodSet],
-        steps: &[
+    ),
+    (
+        "podset-again",
+        &[
             (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 2 }))),
             (SETTLED, |server| {
                 remove(server, PODSETS, "s");
                 podset(server, &json!({ "replicas": 1 }));
             }),
         ],
-    },
-    Scenario {
-        name: "podset-older-pods",
-        kinds: &[Kind::PodSet],
-        steps: &[
+    ),
+    (
+        "podset-older-pods",
+        &[
             (When::Before, |server| {
                 begin_with_podset(server, &json!({ "replicas": 2 }));
                 older_pods(server);
             }),
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 3 } }))),
         ],
-    },
-    Scenario {
-        name: "daemonjob-create",
-        kinds: &[Kind::DaemonJob],
-        steps: &[(at_once(), |server| {
+    ),
+];
+
+const DAEMONJOB_SCENARIOS: &[Named] = &[
+    (
+        "daemonjob-create",
+        &[(at_once(), |server| {
             begin_with_daemonjob(server, &json!({ "template": template("done") }));
         })],
-    },
-    Scenario {
-        name: "daemonjob-template",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-template",
+        &[
             (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("done") }))),
             (SETTLED, |server| {
                 change(server, DAEMONJOBS, "d", &json!({ "spec": { "template": template("done-too") } }));
             }),
         ],
-    },
-    Scenario {
-        name: "daemonjob-template-hastily",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-template-hastily",
+        &[
             (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("done") }))),
             (after(700), |server| {
                 change(server, DAEMONJOBS, "d", &json!({ "spec": { "template": template("done-too") } }));
             }),
         ],
-    },
-    Scenario {
-        name: "daemonjob-nodes",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-nodes",
+        &[
             (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("done") }))),
             (SETTLED, |server| node(server, "n3")),
-            (SETTLED, |server| {
-                server.delete(WHO, &format!("{NODES}/n1"), &json!({}));
-            }),
+            (SETTLED, |server| remove(server, NODES, "n1")),
             (SETTLED, |server| node(server, "n1")),
         ],
-    },
-    Scenario {
-        name: "daemonjob-node-lost",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-node-lost",
+        &[
             (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("slow") }))),
-            (When::RunningOn("n1"), |server| {
-                server.delete(WHO, &format!("{NODES}/n1"), &json!({}));
-            }),
+            (When::RunningOn("n1"), |server| remove(server, NODES, "n1")),
         ],
-    },
-    Scenario {
-        name: "daemonjob-node-tainted",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-node-tainted",
+        &[
             (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("slow") }))),
             (When::RunningOn("n1"), |server| {
                 change(
@@ -275,11 +264,10 @@ pub const ALL: &[Scenario] = &[
             }),
             (SETTLED, |server| change(server, NODES, "n1", &json!({ "spec": { "taints": null } }))),
         ],
-    },
-    Scenario {
-        name: "daemonjob-brake",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-brake",
+        &[
             (at_once(), |server| begin_with_pausing_daemonjob(server, "fail-on-n1")),
             // The other node gets no pod, even if the failed node changes.
             (SETTLED, |server| {
@@ -293,22 +281,20 @@ pub const ALL: &[Scenario] = &[
             }),
             (SETTLED, |server| change(server, NODES, "n1", &json!({ "spec": { "taints": null } }))),
         ],
-    },
-    Scenario {
-        name: "daemonjob-brake-and-retry",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-brake-and-retry",
+        &[
             (at_once(), |server| begin_with_pausing_daemonjob(server, "fail-first")),
             // The node that failed once waits for its retry and holds the only slot.
             (after(7_000), |server| {
                 change(server, NODES, "n2", &json!({ "metadata": { "labels": { "go": "yes" } } }));
             }),
         ],
-    },
-    Scenario {
-        name: "daemonjob-failed-node-tainted",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-failed-node-tainted",
+        &[
             (at_once(), |server| {
                 let spec = json!({ "template": template("fail-on-n1"), "backoffLimit": 0 });
                 begin_with_daemonjob(server, &spec);
@@ -318,15 +304,12 @@ pub const ALL: &[Scenario] = &[
                 change(server, NODES, "n1", &json!({ "spec": { "taints": taints } }));
             }),
         ],
-    },
-    Scenario {
-        name: "daemonjob-node-deleted",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-node-deleted",
+        &[
             (at_once(), |server| begin_with_pausing_daemonjob(server, "slow")),
-            (When::RunningOn("n1"), |server| {
-                server.delete(WHO, &format!("{NODES}/n1"), &json!({}));
-            }),
+            (When::RunningOn("n1"), |server| remove(server, NODES, "n1")),
             (SETTLED, |server| {
                 change(server, NODES, "n2", &json!({ "metadata": { "labels": { "go": "yes" } } }));
             }),
@@ -336,11 +319,10 @@ pub const ALL: &[Scenario] = &[
                 change(server, NODES, "n1", &json!({ "metadata": { "labels": { "go": "yes" } } }));
             }),
         ],
-    },
-    Scenario {
-        name: "daemonjob-node-not-ready",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-node-not-ready",
+        &[
             (at_once(), |server| {
                 begin_with_policy(server, "slow", &json!({ "type": "Pause", "nodeLostAfterSeconds": 20 }));
             }),
@@ -349,11 +331,10 @@ pub const ALL: &[Scenario] = &[
             (SETTLED, |server| select(server, "n2")),
             (SETTLED, |server| kubelet_starts(server, "n1")),
         ],
-    },
-    Scenario {
-        name: "daemonjob-node-rebooted",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-node-rebooted",
+        &[
             (at_once(), |server| {
                 begin_with_daemonjob(server, &json!({ "template": template("slow"), "parallelism": 1 }));
             }),
@@ -368,11 +349,10 @@ pub const ALL: &[Scenario] = &[
             }),
             (SETTLED, |server| cordon(server, "n1", false)),
         ],
-    },
-    Scenario {
-        name: "daemonjob-node-shut-down",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-node-shut-down",
+        &[
             (at_once(), |server| {
                 let spec = json!({ "template": template("slow"), "parallelism": 1, "failurePolicy": { "type": "Pause" } });
                 begin_with_daemonjob(server, &spec);
@@ -390,11 +370,10 @@ pub const ALL: &[Scenario] = &[
             }),
             (SETTLED, |server| cordon(server, "n1", false)),
         ],
-    },
-    Scenario {
-        name: "daemonjob-failed-node-deselected",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-failed-node-deselected",
+        &[
             (at_once(), |server| begin_with_pausing_daemonjob(server, "fail-on-n1")),
             (SETTLED, |server| {
                 change(server, NODES, "n1", &json!({ "metadata": { "labels": { "go": null } } }));
@@ -402,11 +381,10 @@ pub const ALL: &[Scenario] = &[
             }),
             (SETTLED, |server| select(server, "n1")),
         ],
-    },
-    Scenario {
-        name: "daemonjob-failed-node-evicted",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-failed-node-evicted",
+        &[
             (at_once(), |server| {
                 node(server, "n1");
                 unready_node(server, "n2");
@@ -422,11 +400,10 @@ pub const ALL: &[Scenario] = &[
             (SETTLED, |server| ready(server, "n2", true)),
             (SETTLED, |server| change(server, NODES, "n1", &json!({ "spec": { "taints": null } }))),
         ],
-    },
-    Scenario {
-        name: "daemonjob-failed-node-not-ready",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-failed-node-not-ready",
+        &[
             (at_once(), |server| {
                 let policy = json!({ "type": "Continue", "maxFailedNodes": 1 });
                 let spec = json!({ "template": template("slow-on-n2"), "parallelism": 2, "backoffLimit": 0,
@@ -438,11 +415,10 @@ pub const ALL: &[Scenario] = &[
             (after(100), |server| end_pod_on(server, "n2", false)),
             (SETTLED, |server| kubelet_starts(server, "n2")),
         ],
-    },
-    Scenario {
-        name: "daemonjob-fleet-unhealthy",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-fleet-unhealthy",
+        &[
             (at_once(), |server| {
                 two_nodes(server);
                 node(server, "n3");
@@ -463,72 +439,58 @@ pub const ALL: &[Scenario] = &[
                 }
             }),
         ],
-    },
-    Scenario {
-        name: "daemonjob-retry",
-        kinds: &[Kind::DaemonJob],
-        steps: &[(at_once(), |server| {
+    ),
+    (
+        "daemonjob-retry",
+        &[(at_once(), |server| {
             begin_with_daemonjob(server, &json!({ "template": template("fail-first") }));
         })],
-    },
-    Scenario {
-        name: "daemonjob-failure",
-        kinds: &[Kind::DaemonJob],
-        steps: &[(at_once(), |server| {
+    ),
+    (
+        "daemonjob-failure",
+        &[(at_once(), |server| {
             begin_with_daemonjob(
                 server,
                 &json!({ "template": template("fail-on-n1"), "backoffLimit": 1,
                 "failurePolicy": { "type": "FailFast" } }),
             );
         })],
-    },
-    Scenario {
-        name: "daemonjob-ttl",
-        kinds: &[Kind::DaemonJob],
-        steps: &[(at_once(), |server| {
+    ),
+    (
+        "daemonjob-ttl",
+        &[(at_once(), |server| {
             begin_with_daemonjob(
                 server,
                 &json!({ "template": template("done"), "ttlSecondsAfterFinished": 5 }),
             );
         })],
-    },
-    Scenario {
-        name: "daemonjob-pod-deleted",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-pod-deleted",
+        &[
             (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("slow") }))),
-            (When::RunningOn("n1"), |server| {
-                if let Some(name) = a_pod(server) {
-                    server.delete(WHO, &format!("{PODS}/{name}"), &json!({}));
-                }
-            }),
+            (When::RunningOn("n1"), remove_a_pod),
             (SETTLED, |server| {
                 // A node that is done and recorded does not run again.
-                if let Some(name) = a_pod(server) {
-                    server.delete(WHO, &format!("{PODS}/{name}"), &json!({}));
-                }
+                remove_a_pod(server);
             }),
         ],
-    },
-    Scenario {
-        name: "daemonjob-done-deleted",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-done-deleted",
+        &[
             (at_once(), |server| {
                 begin_with_daemonjob(server, &json!({ "template": template("slow-on-n2") }));
             }),
             (When::DoneOn("n1"), |server| {
                 // The pod has succeeded, but the ledger may not have the outcome yet.
-                if let Some(name) = a_pod(server) {
-                    server.delete(WHO, &format!("{PODS}/{name}"), &json!({}));
-                }
+                remove_a_pod(server);
             }),
         ],
-    },
-    Scenario {
-        name: "daemonjob-suspend",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-suspend",
+        &[
             (at_once(), |server| {
                 begin_with_daemonjob(server, &json!({ "template": template("slow"), "parallelism": 1 }));
             }),
@@ -537,28 +499,28 @@ pub const ALL: &[Scenario] = &[
             }),
             (SETTLED, |server| change(server, DAEMONJOBS, "d", &json!({ "spec": { "suspend": false } }))),
         ],
-    },
-    Scenario {
-        name: "daemonjob-delete",
-        kinds: &[Kind::DaemonJob],
-        steps: &[
+    ),
+    (
+        "daemonjob-delete",
+        &[
             (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("slow") }))),
             (When::RunningOn("n1"), |server| remove(server, DAEMONJOBS, "d")),
         ],
-    },
-    Scenario {
-        name: "greeting-life",
-        kinds: &[Kind::Greeting],
-        steps: &[
+    ),
+];
+
+const GREETING_SCENARIOS: &[Named] = &[
+    (
+        "greeting-life",
+        &[
             (at_once(), |server| greeting(server, "one")),
             (SETTLED, |server| change(server, GREETINGS, "g", &json!({ "spec": { "message": "two" } }))),
             (SETTLED, |server| remove(server, GREETINGS, "g")),
         ],
-    },
-    Scenario {
-        name: "greeting-hastily",
-        kinds: &[Kind::Greeting],
-        steps: &[
+    ),
+    (
+        "greeting-hastily",
+        &[
             (at_once(), |server| greeting(server, "one")),
             (after(15), |server| change(server, GREETINGS, "g", &json!({ "spec": { "message": "two" } }))),
             (after(2_000), |server| {
@@ -566,20 +528,18 @@ pub const ALL: &[Scenario] = &[
             }),
             (after(30), |server| remove(server, GREETINGS, "g")),
         ],
-    },
-    Scenario {
-        name: "greeting-again",
-        kinds: &[Kind::Greeting],
-        steps: &[
+    ),
+    (
+        "greeting-again",
+        &[
             (at_once(), |server| greeting(server, "one")),
             (SETTLED, |server| remove(server, GREETINGS, "g")),
             (SETTLED, |server| greeting(server, "two")),
         ],
-    },
-    Scenario {
-        name: "greeting-many",
-        kinds: &[Kind::Greeting],
-        steps: &[
+    ),
+    (
+        "greeting-many",
+        &[
             (at_once(), |server| {
                 for name in ["g1", "g2", "g3"] {
                     let message = json!({ "message": format!("from {name}") });
@@ -591,30 +551,30 @@ pub const ALL: &[Scenario] = &[
                 change(server, GREETINGS, "g2", &json!({ "spec": { "message": "changed" } }));
             }),
         ],
-    },
-    Scenario {
-        name: "greeting-finalizer-lost",
-        kinds: &[Kind::Greeting],
-        steps: &[
+    ),
+    (
+        "greeting-finalizer-lost",
+        &[
             (at_once(), |server| greeting(server, "one")),
             (SETTLED, |server| {
                 change(server, GREETINGS, "g", &json!({ "metadata": { "finalizers": null } }));
             }),
             (SETTLED, |server| remove(server, GREETINGS, "g")),
         ],
-    },
-    Scenario {
-        name: "greeting-interval",
-        kinds: &[Kind::Greeting],
-        steps: &[
+    ),
+    (
+        "greeting-interval",
+        &[
             (at_once(), |server| greeting(server, "one")),
             (SETTLED, |server| change(server, GREETINGS, "g", &json!({ "spec": { "intervalSeconds": 3 } }))),
         ],
-    },
-    Scenario {
-        name: "consumer-name-taken",
-        kinds: &[Kind::PulsarConsumer],
-        steps: &[
+    ),
+];
+
+const CONSUMER_SCENARIOS: &[Named] = &[
+    (
+        "consumer-name-taken",
+        &[
             (at_once(), |server| {
                 let labels = json!({ "app": "theirs" });
                 server.create(WHO, DEPLOYMENTS, &json!({ "metadata": { "name": "c-deployment", "labels": { "stranger": "yes" } },
@@ -624,11 +584,10 @@ pub const ALL: &[Scenario] = &[
             }),
             (SETTLED, |server| remove(server, DEPLOYMENTS, "c-deployment")),
         ],
-    },
-    Scenario {
-        name: "consumer-two",
-        kinds: &[Kind::PulsarConsumer],
-        steps: &[
+    ),
+    (
+        "consumer-two",
+        &[
             (at_once(), |server| {
                 consumer(server, &json!({}));
                 let spec =
@@ -640,22 +599,48 @@ pub const ALL: &[Scenario] = &[
                 change(server, CONSUMERS, "c", &json!({ "spec": { "subscriptionName": "other" } }));
             }),
         ],
-    },
-    Scenario {
-        name: "consumer-again",
-        kinds: &[Kind::PulsarConsumer],
-        steps: &[
+    ),
+    (
+        "consumer-again",
+        &[
             (at_once(), |server| consumer(server, &json!({}))),
             (SETTLED, |server| {
                 remove(server, CONSUMERS, "c");
                 consumer(server, &json!({ "replicas": 2 }));
             }),
         ],
-    },
-    Scenario {
-        name: "book-status-changed",
-        kinds: &[Kind::Book],
-        steps: &[
+    ),
+    (
+        "consumer-life",
+        &[
+            (at_once(), |server| consumer(server, &json!({}))),
+            (SETTLED, |server| change(server, CONSUMERS, "c", &json!({ "spec": { "replicas": 3 } }))),
+            (SETTLED, |server| change(server, CONSUMERS, "c", &json!({ "spec": { "topic": "other" } }))),
+        ],
+    ),
+    (
+        "consumer-drift",
+        &[
+            (at_once(), |server| consumer(server, &json!({ "replicas": 2 }))),
+            (SETTLED, |server| {
+                change(server, DEPLOYMENTS, "c-deployment", &json!({ "spec": { "replicas": 9 } }));
+            }),
+            (SETTLED, |server| remove(server, DEPLOYMENTS, "c-deployment")),
+        ],
+    ),
+    (
+        "consumer-delete",
+        &[
+            (at_once(), |server| consumer(server, &json!({}))),
+            (after(400), |server| remove(server, CONSUMERS, "c")),
+        ],
+    ),
+];
+
+const BOOK_SCENARIOS: &[Named] = &[
+    (
+        "book-status-changed",
+        &[
             (at_once(), |server| {
                 server.create(
                     WHO,
@@ -667,11 +652,10 @@ pub const ALL: &[Scenario] = &[
                 server.merge(WHO, &format!("{BOOKS}/b/status"), &json!({ "status": null }));
             }),
         ],
-    },
-    Scenario {
-        name: "book-again",
-        kinds: &[Kind::Book],
-        steps: &[
+    ),
+    (
+        "book-again",
+        &[
             (at_once(), |server| {
                 for name in ["a", "b"] {
                     server.create(
@@ -690,39 +674,10 @@ pub const ALL: &[Scenario] = &[
                 );
             }),
         ],
-    },
-    Scenario {
-        name: "consumer-life",
-        kinds: &[Kind::PulsarConsumer],
-        steps: &[
-            (at_once(), |server| consumer(server, &json!({}))),
-            (SETTLED, |server| change(server, CONSUMERS, "c", &json!({ "spec": { "replicas": 3 } }))),
-            (SETTLED, |server| change(server, CONSUMERS, "c", &json!({ "spec": { "topic": "other" } }))),
-        ],
-    },
-    Scenario {
-        name: "consumer-drift",
-        kinds: &[Kind::PulsarConsumer],
-        steps: &[
-            (at_once(), |server| consumer(server, &json!({ "replicas": 2 }))),
-            (SETTLED, |server| {
-                change(server, DEPLOYMENTS, "c-deployment", &json!({ "spec": { "replicas": 9 } }));
-            }),
-            (SETTLED, |server| remove(server, DEPLOYMENTS, "c-deployment")),
-        ],
-    },
-    Scenario {
-        name: "consumer-delete",
-        kinds: &[Kind::PulsarConsumer],
-        steps: &[
-            (at_once(), |server| consumer(server, &json!({}))),
-            (after(400), |server| remove(server, CONSUMERS, "c")),
-        ],
-    },
-    Scenario {
-        name: "book-life",
-        kinds: &[Kind::Book],
-        steps: &[
+    ),
+    (
+        "book-life",
+        &[
             (at_once(), |server| {
                 server.create(
                     WHO,
@@ -733,7 +688,7 @@ pub const ALL: &[Scenario] = &[
             (SETTLED, |server| change(server, BOOKS, "b", &json!({ "spec": { "title": "U" } }))),
             (SETTLED, |server| remove(server, BOOKS, "b")),
         ],
-    },
+    ),
 ];
 
 /// The image's name selects what a pod does.
@@ -913,6 +868,12 @@ fn change(server: &Server, collection: &str, name: &str, patch: &Value) {
 
 fn remove(server: &Server, collection: &str, name: &str) {
     server.delete(WHO, &format!("{collection}/{name}"), &json!({}));
+}
+
+fn remove_a_pod(server: &Server) {
+    if let Some(name) = a_pod(server) {
+        remove(server, PODS, &name);
+    }
 }
 
 /// A pod of a manager without a deletion timestamp, on the first node by name.

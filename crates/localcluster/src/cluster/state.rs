@@ -87,14 +87,7 @@ impl Dir {
 
     /// Creates the folders, which only the user can read, because they contain keys.
     pub fn create(&self) -> Result<()> {
-        for dir in [&self.0, &self.pki(), &self.bin(), &self.logs(), &self.data(), &self.processes()] {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(dir)
-                .with_context(|| format!("cannot create {}", dir.display()))?;
-        }
-        Ok(())
+        create_private(&[&self.0, &self.pki(), &self.bin(), &self.logs(), &self.data(), &self.processes()])
     }
 
     /// The settings; `None` if there is no such cluster.
@@ -124,6 +117,15 @@ pub fn read_json<T: DeserializeOwned>(file: &Path) -> Result<Option<T>> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
     }
+}
+
+/// Creates folders that only the user can read.
+pub fn create_private(folders: &[&Path]) -> Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    let create =
+        |dir: &&Path| builder.create(dir).with_context(|| format!("cannot create {}", dir.display()));
+    folders.iter().try_for_each(create)
 }
 
 /// Replaces a JSON file as a whole.

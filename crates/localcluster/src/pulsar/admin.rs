@@ -46,6 +46,13 @@ impl Admin {
         self.put(&format!("namespaces/{namespace}"), policies)
     }
 
+    /// Makes the broker delete topics of a namespace that have had no subscription and no client for a second.
+    pub fn delete_unused_topics(&self, namespace: &str) -> Result<()> {
+        let policies = r#"{"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 1,
+            "deleteWhileInactive": true}"#;
+        self.post(&format!("namespaces/{namespace}/inactiveTopicPolicies"), policies)
+    }
+
     /// Allows a role to produce and consume in a namespace.
     pub fn grant(&self, namespace: &str, role: &str) -> Result<()> {
         self.post(&format!("namespaces/{namespace}/permissions/{role}"), "[\"produce\", \"consume\"]")

@@ -95,15 +95,7 @@ impl Files {
 
     /// Creates the folders, which only the user can read, because they contain keys.
     pub fn create(&self) -> Result<()> {
-        use std::os::unix::fs::DirBuilderExt as _;
-        for dir in [&self.dir, &self.data(), &self.tls(), &self.tokens(), &self.processes()] {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(dir)
-                .with_context(|| format!("cannot create {}", dir.display()))?;
-        }
-        Ok(())
+        state::create_private(&[&self.dir, &self.data(), &self.tls(), &self.tokens(), &self.processes()])
     }
 }
 
@@ -208,6 +200,9 @@ fn common(settings: &Settings) -> Changes {
         ("dbStorage_rocksDB_blockCacheSize", (8 << 20).to_string()),
         // Otherwise, the bookie listens on all interfaces, and on a random port despite its configuration.
         ("allowEphemeralPorts", "true".to_owned()),
+        // Topics without use are deleted after a minute, as by default, but the broker looks more often.
+        ("brokerDeleteInactiveTopicsFrequencySeconds", "5".to_owned()),
+        ("brokerDeleteInactiveTopicsMaxInactiveDurationSeconds", "60".to_owned()),
         ("listeningInterface", "lo".to_owned()),
     ];
     // In a cluster's network, the broker also listens at the address that pods reach.

@@ -132,6 +132,35 @@ fn a_message_redelivered_too_often_is_a_dead_letter() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
+fn dead_letters_without_a_reader_survive_the_inactivity_check() {
+    let broker = plain();
+    let admin = broker.admin().unwrap();
+    admin.create_namespace("public/unread").unwrap();
+    admin.delete_unused_topics("public/unread").unwrap();
+    let [topic, dead, unused] = ["t", "dead", "unused"].map(|name| format!("public/unread/{name}"));
+    let refuser = raw::Refuser::start(&broker.service_url(), &topic, SUBSCRIPTION);
+    send(&broker, &topic, "m", 1, &[]);
+    refuser.refuse(1, 3);
+    let variables = [("PULSAR_DEAD_LETTER_TOPIC", dead.as_str()), ("PULSAR_MAX_REDELIVER_COUNT", "2")];
+    let consumer = Consumer::start(&broker.service_url(), &topic, &variables);
+    consumer.until_ready(200);
+    refuser.leave();
+    until_backlog(&broker, &topic, SUBSCRIPTION, 0);
+    assert!(consumer.stop().well().is_empty());
+    // When the broker has deleted a topic that nothing keeps, it has looked at the dead letters too.
+    for _ in 0..2 {
+        send(&broker, &unused, "m", 1, &[]);
+        until("the unused topic is gone", || admin.stats(&unused).unwrap().is_none().then_some(()));
+    }
+    let name = "first-subscription-dlq";
+    assert_eq!(admin.backlog(&dead, name).unwrap(), Some(1));
+    let reader = Consumer::start(&broker.service_url(), &dead, &[("PULSAR_SUBSCRIPTION_NAME", name)]);
+    assert_eq!(reader.until_messages(1), ["m"]);
+    reader.stop().well();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
 fn a_large_batch_becomes_complete_dead_letters() {
     let broker = plain();
     let (topic, dead) = ("large-letter", "dead-large-letter");

@@ -99,6 +99,7 @@ fn variable(consumer: &PulsarConsumer, name: &str) -> Option<Value> {
 #[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3}}), "PULSAR_DEAD_LETTER_TOPIC",
     "persistent://public/default/my-topic-first-subscription-DLQ")]
 #[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3, "deadLetterTopic": "dead"}}), "PULSAR_DEAD_LETTER_TOPIC", "dead")]
+#[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3, "initialSubscription": "s"}}), "PULSAR_DEAD_LETTER_SUBSCRIPTION", "s")]
 #[case(json!({"negativeAckRedeliveryDelay": "1m30s"}), "PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", "1m30s")]
 #[case(json!({"receiverQueueSize": 10}), "PULSAR_RECEIVER_QUEUE_SIZE", "10")]
 #[case(json!({"env": [{"name": "A", "value": "b"}]}), "A", "b")]
