@@ -8,6 +8,7 @@ use quintet_runtime::model::object::Key;
 
 use crate::api::PulsarConsumer;
 use crate::backlog::BacklogSample;
+use crate::status::desired_replicas;
 
 /// The states of consumers.
 const STATES: [&str; 2] = ["desired", "ready"];
@@ -86,7 +87,7 @@ impl Metrics {
         let labels: [&str; 2] = [&key.namespace, &key.name];
         match &reading.figures {
             Ok(figures) => {
-                let desired = self.objects.get(key).map_or(0, |consumer| consumer.spec.replicas);
+                let desired = self.objects.get(key).map_or(0, |consumer| desired_replicas(&consumer));
                 self.looks.with_label_values(&["Observed"]).inc();
                 self.desired.with_label_values(&labels).set(desired.into());
                 // There may be none.
@@ -119,5 +120,5 @@ impl Metrics {
 
 fn counts(consumer: &PulsarConsumer) -> [i64; STATES.len()] {
     let ready = consumer.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or_default();
-    [consumer.spec.replicas.into(), ready.into()]
+    [desired_replicas(consumer).into(), ready.into()]
 }

@@ -148,6 +148,13 @@ fn desired(consumer: &PulsarConsumer, own: &Deployment) -> i32 {
     scaled.and_then(|replicas| replicas.try_into().ok()).unwrap_or(consumer.spec.replicas)
 }
 
+/// The desired number of consumers in the last status: that of the Deployment if another client scales it.
+pub fn desired_replicas(consumer: &PulsarConsumer) -> i32 {
+    let is_scaled = |one: &Condition| one.type_ == APPLIED && one.reason == MANAGED_ELSEWHERE;
+    let status = consumer.status.as_ref().filter(|status| status.conditions.iter().any(is_scaled));
+    status.and_then(|status| status.replicas).unwrap_or(consumer.spec.replicas)
+}
+
 /// Whether all desired consumers are ready.
 fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>) -> Wanted {
     let say = |status, reason, message| Wanted { type_: AVAILABLE, status: Some(status), reason, message };

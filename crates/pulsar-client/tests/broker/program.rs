@@ -15,7 +15,7 @@ use quintet_localcluster::variables;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The time limit of a wait on a busy machine.
-const LIMIT: Duration = Duration::from_mins(2);
+const LIMIT: Duration = Duration::from_mins(5);
 
 /// A shared broker, or one of a single test, by its name. The first test starts it.
 fn broker(name: &str, auth: bool, tls: Option<Lifetime>) -> Broker {

@@ -1,6 +1,7 @@
 //! A Deployment that other clients change: what the manager repairs, and when.
 
 use super::*;
+use crate::status::desired_replicas;
 
 /// The converged Deployment with one changed or added member. A change of the spec changes the generation.
 fn changed(parent: &str, member: &str, value: Value) -> Scene {
@@ -295,4 +296,7 @@ fn fewer_pods_that_an_autoscaler_desires_are_enough() {
         ("True ConsumersReady".to_owned(), "2 of 2 consumers are ready.")
     );
     assert_eq!(condition(&quiet, "Applied").0, "False ReplicasManagedElsewhere");
+    assert_eq!(desired_replicas(&scene.consumer), 4);
+    scene.consumer.status.clone_from(&quiet.status);
+    assert_eq!(desired_replicas(&scene.consumer), 2, "the metric of desired consumers");
 }
