@@ -148,7 +148,7 @@ impl ClientGo {
         let dir = env.cluster().dir();
         let config = json!({ "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
             "clientConnection": { "kubeconfig": dir.kubeconfig(Component::Scheduler.name()) },
-            "profiles": [{ "schedulerName": format!("nobody-{}", env.namespace()) }],
+            "profiles": [{ "schedulerName": format!("unused-{}", env.namespace()) }],
             "leaderElection": { "leaderElect": true, "resourceLock": "leases", "resourceName": "quintet-manager",
                 "resourceNamespace": env.namespace(),
                 "leaseDuration": "12s", "renewDeadline": "10s", "retryPeriod": "500ms" } });

@@ -75,7 +75,6 @@ impl DeadLetters {
             name: policy.subscription.clone(),
             kind: SubType::Shared,
             position: InitialPosition::Earliest,
-            queue: 0,
             ..of.clone()
         };
         let (letters, mut to_send) = unbounded_channel::<Letter>();

@@ -87,6 +87,14 @@ pub struct Session {
 impl Session {
     /// Finds the brokers, subscribes, and requests messages.
     pub async fn open(subscription: &Subscription) -> Result<Self, Problem> {
+        let mut session = Self::subscribed(subscription).await?;
+        for consumer in 0..session.consumers.len() {
+            session.flow(consumer, session.queue).await?;
+        }
+        Ok(session)
+    }
+
+    async fn subscribed(subscription: &Subscription) -> Result<Self, Problem> {
         let mut base = connect_any(&subscription.server, &subscription.files).await?;
         let partitions = partitions(&mut base, &subscription.topic).await?;
         let mut session = Self {
@@ -104,17 +112,12 @@ impl Session {
             session.links.remove(0);
             session.consumers.iter_mut().for_each(|consumer| consumer.link -= 1);
         }
-        // A broker rejects a request for no messages.
-        let receives = session.queue > 0;
-        for consumer in (0..session.consumers.len()).filter(|_| receives) {
-            session.flow(consumer, session.queue).await?;
-        }
         Ok(session)
     }
 
     /// Creates a subscription, if it does not exist yet.
     pub async fn create(subscription: &Subscription) -> Result<(), Problem> {
-        match Self::open(subscription).await {
+        match Self::subscribed(subscription).await {
             Ok(session) => session.close().await,
             // Consumers of another type are connected to it, so it exists.
             Err(problem) if problem.code == Code::Busy => {}

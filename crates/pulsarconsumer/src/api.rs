@@ -95,7 +95,7 @@ pub struct PulsarConsumerSpec {
     /// The subscription that all pods share. The first pod that connects creates the subscription.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
-        validation = Rule::new(r"self.matches(r'^[^\s/]([^\n\r/]*[^\s/])?$')")
+        validation = Rule::new(IS_SUBSCRIPTION)
             .message("subscriptionName must have no slash, and no blank at its ends")
     )]
     pub subscription_name: String,
@@ -234,6 +234,9 @@ fn is_address(scheme: &str, rest: &str) -> String {
     format!("self.matches(r'^{scheme}://{HOST}{rest}$')")
 }
 
+/// The rule that a field is the name of a subscription.
+const IS_SUBSCRIPTION: &str = r"self.matches(r'^[^\s/]([^\n\r/]*[^\s/])?$')";
+
 /// The rule that a field is a topic in one of its forms.
 fn is_topic() -> String {
     const NAME: &str = r"[^/\s\pZ\p{Cc}]+";
@@ -333,7 +336,7 @@ pub struct DeadLetterPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
-        validation = Rule::new(r"self.matches(r'^[^\s/]([^\n\r/]*[^\s/])?$')")
+        validation = Rule::new(IS_SUBSCRIPTION)
             .message("initialSubscription must have no slash, and no blank at its ends")
     )]
     pub initial_subscription: Option<String>,

@@ -148,7 +148,7 @@ fn desired(consumer: &PulsarConsumer, own: &Deployment) -> i32 {
     scaled.and_then(|replicas| replicas.try_into().ok()).unwrap_or(consumer.spec.replicas)
 }
 
-/// The desired number of consumers in the last status: that of the Deployment if another client scales it.
+/// The desired consumers by the last status: the existing pods if another client scales the Deployment.
 pub fn desired_replicas(consumer: &PulsarConsumer) -> i32 {
     let is_scaled = |one: &Condition| one.type_ == APPLIED && one.reason == MANAGED_ELSEWHERE;
     let status = consumer.status.as_ref().filter(|status| status.conditions.iter().any(is_scaled));
