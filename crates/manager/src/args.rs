@@ -367,7 +367,7 @@ struct Plugin {
     command: Option<Command>,
 }
 
-/// The commands of the program, which do not start the manager.
+/// The commands other than the manager.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Explain(explain::Args),
