@@ -199,11 +199,6 @@ impl<'a> Histories<'a> {
         self.by_uid.get(uid).copied()
     }
 
-    /// The history of an existing node.
-    pub fn of(&self, uid: &str) -> Option<&History<'a>> {
-        self.by_uid.get(uid).map(|at| &self.nodes[*at])
-    }
-
     /// The existing nodes, and whether the template selects them.
     pub fn selection(&self) -> impl Iterator<Item = (&'a Node, bool)> {
         self.nodes.iter().filter_map(|history| Some((&**history.node?, history.eligibility.is_selected())))

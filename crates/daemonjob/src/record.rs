@@ -300,7 +300,7 @@ fn dropped<'s>(shard: &'s Shard, survey: &Survey<'_>) -> Vec<&'s str> {
     let histories = &survey.histories;
     let is_dropped = |uid: &&str| {
         !survey.changes
-            && histories.of(uid).is_none()
+            && histories.at(uid).is_none()
             && !histories.gone.get(uid).is_some_and(|gone| gone.has_pods || gone.is_frozen)
     };
     shard.entries.keys().map(|uid| &**uid).filter(is_dropped).collect()

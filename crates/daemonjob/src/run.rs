@@ -27,15 +27,13 @@ pub fn begins(job: &DaemonJob, survey: &Survey<'_>) -> bool {
     let has_new_work = || {
         survey.nodes.iter().filter(|selected| selected.state.is_unfinished()).any(|selected| {
             let is_new = selected.node.meta.created.is_some_and(|created| created > start.0);
-            let history = survey.histories.of(&selected.node.meta.uid);
-            let latest = history.and_then(|history| history.latest.as_ref());
-            let has_succeeded = latest.is_some_and(|latest| {
+            let history = &survey.histories.nodes[selected.at];
+            let has_succeeded = history.latest.as_ref().is_some_and(|latest| {
                 latest.has_succeeded()
                     && latest.attempt.as_ref().is_some_and(|attempt| attempt.hash == survey.key.hash)
             });
             // A done node that is suspect, or whose name another pod occupies, waits and does not run again.
-            let is_changed = has_succeeded
-                && history.is_some_and(|history| !is_done(history, &survey.key.hash, job, selected.node));
+            let is_changed = has_succeeded && !is_done(history, &survey.key.hash, job, selected.node);
             is_new || is_changed
         })
     };

@@ -341,8 +341,8 @@ fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Op
         _ => false,
     });
     let mut refused = wanted.filter_map(|selected| {
-        let history = survey.histories.of(&selected.node.meta.uid)?;
-        world.refusals.of(Verb::Create, &PODS, &pod_name(job, selected.node, history.number + 1))
+        let number = survey.histories.nodes[selected.at].number + 1;
+        world.refusals.of(Verb::Create, &PODS, &pod_name(job, selected.node, number))
     });
     refused.find(|refusal| refusal.reason != RefusalReason::LabelsMissing)
 }

@@ -221,7 +221,8 @@ impl View<'_> {
 
     /// The cells that do not depend on the state.
     fn begin(&self, node: &Node) -> Row {
-        let (pod, history) = (self.pods.of(node), self.survey.histories.of(&node.meta.uid));
+        let pod = self.pods.of(node);
+        let history = self.survey.histories.at(&node.meta.uid).map(|at| &self.survey.histories.nodes[at]);
         let run = pod.filter(|assessed| assessed.pod.is_running()).map(|assessed| assessed.number);
         Row {
             node: node.meta.name.to_string(),
@@ -237,7 +238,7 @@ impl View<'_> {
     /// The row of a node in the survey.
     fn selected(&self, selected: &SelectedNode<'_>) -> Row {
         let node = &**selected.node;
-        let (pod, history) = (self.pods.of(node), self.survey.histories.of(&node.meta.uid));
+        let (pod, history) = (self.pods.of(node), &self.survey.histories.nodes[selected.at]);
         let mut row = Row { eligible: selected.eligible, ..self.begin(node) };
         match &selected.state {
             State::Done => {
@@ -266,7 +267,7 @@ impl View<'_> {
                 row.set_from(Word::Waiting, reason);
                 row.is_queued = reason.cause == Cause::WaitingForTurn;
                 if !pod.is_some_and(|assessed| assessed.pod.is_running()) {
-                    row.number = Some(history.map_or(1, |history| history.number + 1));
+                    row.number = Some(history.number + 1);
                 }
             }
             State::Due(run) => {

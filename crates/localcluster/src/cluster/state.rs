@@ -106,6 +106,16 @@ pub fn all() -> Result<PathBuf> {
     Ok(paths::cache()?.join("clusters"))
 }
 
+/// The names of the folders that have settings, sorted.
+pub fn names_in(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let has_settings = |entry: &fs::DirEntry| entry.path().join("settings.json").is_file();
+    let names = entries.flatten().filter(has_settings).map(|entry| entry.file_name());
+    let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
 /// Reads a JSON file; `None` if it does not exist.
 pub fn read_json<T: DeserializeOwned>(file: &Path) -> Result<Option<T>> {
     match fs::read(file) {

@@ -148,14 +148,7 @@ impl Broker {
 
     /// The names of all brokers of this user.
     pub fn names() -> Result<Vec<String>> {
-        let Ok(entries) = fs::read_dir(all()?) else { return Ok(Vec::new()) };
-        let mut names: Vec<String> = entries
-            .flatten()
-            .filter(|entry| entry.path().join("settings.json").is_file())
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect();
-        names.sort();
-        Ok(names)
+        Ok(state::names_in(&all()?))
     }
 
     /// The name.
