@@ -113,8 +113,8 @@ const PODSET_SCENARIOS: &[Named] = &[
         &[
             (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 3 }))),
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 1 } }))),
-            // The manager creates the deleted pods again under their names before a late deletion arrives.
-            (after(15_000), |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 3 } }))),
+            // Pods get their names again between the repeated deletion (20 s) and the late one (25 s).
+            (after(22_000), |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 3 } }))),
         ],
     ),
     (
