@@ -5,12 +5,14 @@
 
 use foldhash::{HashSet, HashSetExt as _};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use quintet_runtime::model::core_types::Node;
 use quintet_runtime::model::int_or_percent::{Round, scaled_value};
 use quintet_runtime::model::plan::MOST_CREATIONS;
 
 use crate::api::{DaemonJob, OutdatedPods};
 use crate::history::AssessedPod;
-use crate::node_state::{Cause, Reason, State, counted, occupants};
+use crate::node_state::{Cause, Reason, State, counted, occupants, pod_name};
+use crate::observe::World;
 use crate::survey::Survey;
 
 /// The number of pods that may run at the same time, or None without a limit.
@@ -42,21 +44,21 @@ struct Slots {
 }
 
 impl Slots {
-    /// Whether a node gets its pod now. A holder already has a slot.
-    fn take(&mut self, is_holder: bool) -> bool {
+    /// Whether a node can get its pod now. A holder already has a slot.
+    fn has_room(&self, is_holder: bool) -> bool {
         let is_free = self.running < self.limit && (is_holder || self.held < self.limit);
-        if !is_free || self.made >= MOST_CREATIONS {
-            return false;
-        }
+        is_free && self.made < MOST_CREATIONS
+    }
+
+    fn take(&mut self, is_holder: bool) {
         self.running += 1;
         self.held += usize::from(!is_holder);
         self.made += 1;
-        true
     }
 }
 
 /// Gives slots to nodes, unless the run is held.
-pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
+pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob, world: &World) {
     let limit = parallelism(job, survey.desired());
     let running: Vec<&AssessedPod<'_>> =
         survey.pods().iter().filter(|assessed| survey.holds_slot(assessed)).collect();
@@ -74,13 +76,22 @@ pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
             selected.state = State::Waiting(hold.clone());
         }
     } else {
-        give_turns(survey, &mut slots);
+        give_turns(survey, &mut slots, |node, number| name_taken(job, world, node, number));
         survey.replaced = replaced(survey, job, &slots);
     }
     mention_slots(survey, limit);
 }
 
-fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots) {
+/// Why a pod cannot have a name. If somebody changed the labels and annotations of a pod, it has the name of
+/// one node's pod, and does not count for this node.
+fn name_taken(job: &DaemonJob, world: &World, node: &Node, number: u64) -> Option<Reason> {
+    let name = (!world.pods.is_empty()).then(|| pod_name(job, node, number))?;
+    world.pods.binary_search_by(|pod| (*pod.meta.name).cmp(&*name)).ok()?;
+    let message = format!("{name} is the name of a pod whose labels were changed; delete this pod");
+    Some(Reason::new(Cause::NameTaken, message))
+}
+
+fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots, name_taken: impl Fn(&Node, u64) -> Option<Reason>) {
     let mut due: Vec<usize> =
         (0..survey.nodes.len()).filter(|at| matches!(survey.nodes[*at].state, State::Due(_))).collect();
     if due.is_empty() {
@@ -94,7 +105,12 @@ fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots) {
     let pods_elsewhere = survey.elsewhere_message();
     for at in due {
         let selected = &mut survey.nodes[at];
-        if slots.take(selected.holds_slot.is_some()) {
+        let State::Due(number) = selected.state else { continue };
+        if slots.has_room(selected.holds_slot.is_some()) {
+            match name_taken(selected.node, number) {
+                Some(reason) => selected.state = State::Waiting(reason),
+                None => slots.take(selected.holds_slot.is_some()),
+            }
             continue;
         }
         let Slots { limit, running, held, made } = *slots;

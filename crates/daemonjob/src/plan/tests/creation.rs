@@ -215,3 +215,17 @@ proptest! {
         }
     }
 }
+
+/// L9: a pod whose labels and annotations a user removed keeps its name. The node says so.
+#[test]
+fn names_a_pod_that_has_the_name_of_the_next_one() {
+    let mut scene = Scene::begun(simple(), &["a"]);
+    scene.pass();
+    scene.edit_pod("a", |pod| {
+        (pod.meta.labels, pod.meta.annotations, pod.node) = ([].into(), [].into(), None);
+    });
+    scene.pass();
+    assert_eq!(scene.reason("a"), Some("NameTaken"));
+    let message = &scene.pending("a").message;
+    assert!(message.starts_with(&*scene.world.pods[0].meta.name), "{message}");
+}
