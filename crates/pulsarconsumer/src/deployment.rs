@@ -128,6 +128,12 @@ pub fn must_settle(own: &Deployment, wanted: &Value) -> bool {
         && if own.spec["strategy"]["type"] == "Recreate" { !is_current(own) } else { !is_rolled_out(own) }
 }
 
+/// Whether the subscription type changes to Exclusive, so that one pod of an autoscaler's could connect.
+pub fn becomes_exclusive(spec: &PulsarConsumerSpec, own: &Deployment) -> bool {
+    let wanted = spec.subscription_type.unwrap_or_default();
+    wanted == SubscriptionType::Exclusive && json!(wanted) != subscription_type(own)
+}
+
 /// The subscription type of a Deployment's template.
 fn subscription_type(own: &Deployment) -> Value {
     let containers = own.spec["template"]["spec"]["containers"].as_array().into_iter().flatten();

@@ -110,6 +110,8 @@ pub struct Target<'a> {
     /// Whether the body depends on the found object, so that the API server must reject it if the object has
     /// changed.
     pub is_conditional: bool,
+    /// Whether the body's replicas apply although another client scales the object.
+    pub overrides_scaler: bool,
 }
 
 /// Earlier applies.
@@ -160,7 +162,7 @@ pub enum ApplyState<'a, T> {
 impl<'a, T: ManagedObject> ApplyState<'a, T> {
     /// Compares `found`, the object with the target's name, with the target.
     pub fn of(target: Target<'_>, found: Option<&'a T>, past: Past<'a>, now: Timestamp) -> Self {
-        let Target { resource, owner, name, mut body, is_conditional } = target;
+        let Target { resource, owner, name, mut body, is_conditional, overrides_scaler } = target;
         let replicas = body["spec"]["replicas"].as_i64().map(|replicas| format!("-{replicas}"));
         let hash = format!("v1-{}{}", digest::of_json(&body, 16), replicas.unwrap_or_default());
         body["metadata"]["annotations"] = json!({ APPLIED_ANNOTATION: hash });
@@ -204,11 +206,10 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
             let is_asked =
                 last.and_then(replicas_of).is_some_and(|last| Some(last) != replicas_of(&attempt.hash));
             if own.scaled_by().is_some()
-                && !is_asked
+                && !(is_asked || overrides_scaler)
                 && let Some(spec) = body["spec"].as_object_mut()
             {
-                // The scaler's value stays, also if this kind owns the field too. Only a change of the
-                // PulsarConsumer's replicas overrides it.
+                // The scaler's value stays, also if this kind owns the field too.
                 spec.remove("replicas");
             }
         }

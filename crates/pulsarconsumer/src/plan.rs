@@ -8,7 +8,7 @@ use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::{Value, json};
 
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
-use crate::deployment::{deployment, deployment_name, must_settle};
+use crate::deployment::{becomes_exclusive, deployment, deployment_name, must_settle};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, is_partitioned, scaled_object, scaled_object_name,
     trigger_authentication, trigger_authentication_name,
@@ -42,6 +42,7 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         body,
         // The patch has the condition, and changes the version.
         is_conditional: patch.is_none(),
+        overrides_scaler: own.is_some_and(|own| becomes_exclusive(&consumer.spec, own)),
     };
     let past = Past { reported: &before.applied, attempts: &world.attempts, refusals: &world.refusals };
     let mut apply_state = ApplyState::of(target, world.deployment.as_deref(), past, now);
@@ -137,7 +138,8 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
         (None, None, None) => return Scaling::Waiting,
     };
     let apply_state = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
-        let target = Target { resource, owner: &key, name, body, is_conditional: false };
+        let target =
+            Target { resource, owner: &key, name, body, is_conditional: false, overrides_scaler: false };
         ApplyState::of(target, found.as_deref(), past, now)
     };
     let name = trigger_authentication_name(consumer);

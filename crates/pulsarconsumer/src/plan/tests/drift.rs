@@ -274,6 +274,21 @@ fn only_a_change_of_replicas_overrides_an_autoscaler(
 }
 
 #[test]
+fn a_change_to_exclusive_overrides_an_autoscaler_once() {
+    let mut scene = Scene::new(consumer());
+    scene.see(2, scaled(5));
+    scene.consumer = with(&json!({"subscriptionType": "Exclusive"}));
+    let change = scene.plan(0);
+    // After the patch that removes rollingUpdate.
+    assert!(matches!(&change.steps[1][0], Action::Apply { body, .. } if body["spec"]["replicas"] == 1));
+    scene.answer(&change, 2);
+    // The autoscaler continues. The manager does not scale back and forth with it.
+    scene.see(3, scaled(5));
+    assert!(applies(&scene.apply(0, 3)).unwrap().0["spec"]["replicas"].is_null());
+    assert_eq!(condition(&scene.plan(0), "Applied").0, "False ReplicasManagedElsewhere");
+}
+
+#[test]
 fn keeps_the_replicas_if_a_webhook_removes_the_annotation() {
     let mut scene = Scene::new(consumer());
     scene.apply(0, 1);
