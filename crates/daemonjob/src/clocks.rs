@@ -159,11 +159,9 @@ impl Clocks {
 
     /// Stores the ends of pods, and the state of their nodes.
     fn note_ends(&mut self, job: &DaemonJob, world: &World, now: Timestamp) {
-        if self.ends.len() > world.pods.len() {
+        if self.ends.len().max(self.settled.len()) > world.pods.len() {
             let there: HashSet<&str> = world.pods.iter().map(|pod| &*pod.meta.uid).collect();
             Arc::make_mut(&mut self.ends).retain(|uid, _| there.contains(&**uid));
-        }
-        if self.settled.len() > world.pods.len() {
             self.settled = Arc::default();
         }
         let has_ended = |pod: &Pod| !pod.is_running() || pod.node.is_none() && pod.meta.deleted.is_some();

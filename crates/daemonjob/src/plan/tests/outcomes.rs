@@ -338,3 +338,30 @@ fn shows_the_exit_of_crash_loops_and_failed_nodes() {
     let shown = format!("{:?} {:?}", scene.status(), scene.world.ledger);
     assert!(!shown.contains("hunter2"), "{shown}");
 }
+
+#[test]
+fn keeps_the_first_sight_of_an_end_while_its_pod_exists() {
+    let mut scene = Scene::begun(simple(), &["a", "b"]);
+    scene.pass();
+    // The end on b can still become clear.
+    scene.end_unseen("a", Phase::Succeeded).end_unseen("b", Phase::Succeeded).kill_unseen("b").step_clocks();
+    let uid = scene.pod("a").meta.uid.clone();
+    let sight = |scene: &Scene| scene.world.clocks.sight(&uid).copied();
+    let first = sight(&scene);
+    assert!(first.is_some());
+    // A relist decodes the pods again.
+    for pod in &mut scene.world.pods {
+        Arc::make_mut(pod).meta.uid = Arc::from(&*pod.meta.uid);
+    }
+    scene.tick(10).step_clocks();
+    scene.tick(10).step_clocks();
+    assert_eq!(sight(&scene), first);
+    // A pod that is absent for a moment gets a new sight.
+    let absent = scene.pod("a").clone();
+    scene.world.pods.retain(|pod| pod.meta.uid != uid);
+    scene.step_clocks();
+    assert_eq!(sight(&scene), None);
+    scene.world.pods.push(absent);
+    scene.step_clocks();
+    assert!(sight(&scene).is_some());
+}
