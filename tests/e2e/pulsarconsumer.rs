@@ -171,6 +171,10 @@ fn admission_rejects_bad_input() {
         ),
         (json!({ "subscriptionType": "Several" }), "spec.subscriptionType"),
         (json!({ "tls": { "caSecret": { "name": "x" } } }), "tls needs an encrypted serverAddress"),
+        (
+            json!({ "adminURL": "http://b", "adminTLS": { "caSecret": { "name": "x" } } }),
+            "adminTLS needs an encrypted adminURL",
+        ),
         (json!({ "autoscaling": { "maxReplicas": 3 } }), "autoscaling needs adminURL"),
         (
             json!({ "adminURL": "http://b", "autoscaling": { "maxReplicas": 3, "minReplicas": 4 } }),

@@ -82,7 +82,7 @@ pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob, world: &World
     mention_slots(survey, limit);
 }
 
-/// Why a pod cannot have a name. If somebody changed the labels and annotations of a pod, it has the name of
+/// Why a pod cannot have a name. If a user changed the labels and annotations of a pod, it has the name of
 /// one node's pod, and does not count for this node.
 fn name_taken(job: &DaemonJob, world: &World, node: &Node, number: u64) -> Option<Reason> {
     let name = (!world.pods.is_empty()).then(|| pod_name(job, node, number))?;

@@ -54,7 +54,7 @@ pub struct BacklogQuery {
 pub struct Access {
     /// The token.
     pub token: Option<Sensitive>,
-    /// The CA certificates to trust, in PEM; None for those of the system.
+    /// The CA certificates to trust, in PEM; None for the public CAs.
     pub authorities: Option<Vec<u8>>,
 }
 
@@ -95,10 +95,8 @@ fn connector() -> HttpConnector {
 enum Failure {
     #[error("{}", root(.0))]
     Connection(#[from] hyper_util::client::legacy::Error),
-    #[error("the CA in tls.caSecret cannot be used: {0}")]
+    #[error("the CA in adminTLS.caSecret or tls.caSecret cannot be used: {0}")]
     Authorities(String),
-    #[error("this system trusts no CA that could have signed its certificate: set tls.caSecret")]
-    NoAuthorities,
     #[error("{0}")]
     Answer(String),
 }
@@ -239,19 +237,18 @@ impl Admin {
         }
         let broken = |error: &dyn std::fmt::Display| Failure::Authorities(error.to_string());
         let mut config = Config::new(Uri::from_static("https://localhost"));
-        if let Some(pem) = authorities {
-            let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-            let certificates = certificates.map_err(|error| broken(&error))?;
-            if certificates.is_empty() {
-                return Err(broken(&"it has no certificate"));
-            }
-            config.root_cert = Some(certificates.iter().map(|one| one.to_vec()).collect());
+        let certificates: Result<Vec<_>, _> = match authorities {
+            Some(pem) => CertificateDer::pem_slice_iter(pem).collect(),
+            // The image has no CAs.
+            None => Ok(webpki_root_certs::TLS_SERVER_ROOT_CERTS.to_vec()),
+        };
+        let certificates = certificates.map_err(|error| broken(&error))?;
+        if certificates.is_empty() {
+            return Err(broken(&"it has no certificate"));
         }
+        config.root_cert = Some(certificates.iter().map(|one| one.to_vec()).collect());
         let https = config.rustls_https_connector_with_connector(connector());
-        let https = https.map_err(|error| match authorities {
-            Some(_) => broken(&error),
-            None => Failure::NoAuthorities,
-        })?;
+        let https = https.map_err(|error| broken(&error))?;
         let client: Client<_, Empty<Bytes>> =
             Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).build(https);
         let connection = BoxCloneSyncService::new(client.map_err(Failure::from));
@@ -414,5 +411,13 @@ mod tests {
         assert_eq!(reading.figures.unwrap_err().reason, "AdminFailed");
         let reading = Admin::default().read(&asked("http://127.0.0.1:9"), &Access::default(), None).await;
         assert_eq!(reading.figures.unwrap_err().reason, "AdminUnreachable");
+    }
+
+    #[tokio::test]
+    async fn trusts_the_given_ca_or_the_public_ones() {
+        let admin = Admin::default();
+        assert!(admin.encrypted(None).is_ok(), "the image has no CAs");
+        let error = admin.encrypted(Some(b"no certificate")).err().unwrap().to_string();
+        assert!(error.ends_with("cannot be used: it has no certificate"), "{error}");
     }
 }

@@ -59,6 +59,8 @@ use std::collections::BTreeMap;
     .message("an Exclusive subscription has one consumer: remove autoscaling, or choose another subscriptionType"),
     validation = Rule::new("!has(self.tls) || self.serverAddress.startsWith('pulsar+ssl://')")
         .message("tls needs an encrypted serverAddress, as in pulsar+ssl://broker:6651"),
+    validation = Rule::new("!has(self.adminTLS) || has(self.adminURL) && self.adminURL.startsWith('https://')")
+        .message("adminTLS needs an encrypted adminURL, as in https://broker:8443"),
     validation = Rule::new("!has(self.autoscaling) || has(self.adminURL)")
         .message("autoscaling needs adminURL, where the backlog is read"),
     validation = Rule::new("!has(self.autoscaling) || !self.topic.startsWith('non-persistent://')")
@@ -195,6 +197,11 @@ pub struct PulsarConsumerSpec {
     )]
     pub admin_url: Option<String>,
 
+    /// How the manager and KEDA verify the certificate of adminURL. Default: with the CA in tls, or else with
+    /// the public CAs.
+    #[serde(default, rename = "adminTLS", skip_serializing_if = "Option::is_none")]
+    pub admin_tls: Option<Tls>,
+
     /// Seconds between two reads of the backlog. Default 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 86_400))]
@@ -203,6 +210,15 @@ pub struct PulsarConsumerSpec {
     /// How KEDA scales the pods with the backlog. Default: no autoscaling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
+}
+
+impl PulsarConsumerSpec {
+    /// The field and the Secret with the CA certificates for an `https://` adminURL; None for the public CAs.
+    pub fn admin_ca(&self) -> Option<(&'static str, &SecretKey)> {
+        self.admin_url.as_ref().filter(|url| url.starts_with("https://"))?;
+        let fields = [("adminTLS.caSecret", &self.admin_tls), ("tls.caSecret", &self.tls)];
+        fields.into_iter().find_map(|(field, tls)| Some((field, &tls.as_ref()?.ca_secret)))
+    }
 }
 
 const fn one() -> i32 {
@@ -288,7 +304,7 @@ pub struct Auth {
     pub token_secret: SecretKey,
 }
 
-/// How to verify the broker's certificate.
+/// How to verify a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Tls {

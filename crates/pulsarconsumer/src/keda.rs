@@ -174,10 +174,7 @@ pub fn trigger_authentication(consumer: &PulsarConsumer) -> Option<Value> {
     let spec = &consumer.spec;
     let parameter = |name: &str, secret: &SecretKey, volume: &str| json!({ "parameter": name, "name": secret.name, "key": key_of(secret, volume) });
     let mut parameters = vec![parameter("bearerToken", &spec.auth.as_ref()?.token_secret, TOKEN.0)];
-    let is_encrypted = spec.admin_url.as_ref().is_some_and(|url| url.starts_with("https://"));
-    if let Some(tls) = spec.tls.as_ref().filter(|_| is_encrypted) {
-        parameters.push(parameter("ca", &tls.ca_secret, AUTHORITIES.0));
-    }
+    parameters.extend(spec.admin_ca().map(|(_, secret)| parameter("ca", secret, AUTHORITIES.0)));
     let wanted = json!({ "secretTargetRef": parameters });
     Some(object(consumer, &TRIGGER_AUTHENTICATIONS, &trigger_authentication_name(consumer), &wanted))
 }

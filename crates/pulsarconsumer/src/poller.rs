@@ -55,6 +55,7 @@ impl Order {
             auth: spec.auth.clone(),
             tls: spec.tls.clone(),
             admin_url: spec.admin_url.clone(),
+            admin_tls: spec.admin_tls.clone(),
             ..Default::default()
         };
         Some(Self { asked, interval: interval.map_or(POLL, Duration::from_secs), spec: spec.into() })

@@ -57,7 +57,7 @@ struct Secret {
     data: BTreeMap<String, ByteString>,
 }
 
-/// Reads the token, and for an `https://` address the CA of `tls.caSecret`. Returns a reason if a value does
+/// Reads the token, and the CA for an `https://` address. Returns a reason if a value does
 /// not exist or the manager may not read it.
 pub async fn access(
     executor: &Executor,
@@ -69,10 +69,8 @@ pub async fn access(
         let field = "auth.tokenSecret";
         access.token = Some(read(executor, namespace, &auth.token_secret, TOKEN.0, field).await?);
     }
-    let is_encrypted = spec.admin_url.as_ref().is_some_and(|url| url.starts_with("https://"));
-    if let Some(tls) = spec.tls.as_ref().filter(|_| is_encrypted) {
-        let pem = read(executor, namespace, &tls.ca_secret, AUTHORITIES.0, "tls.caSecret").await?;
-        access.authorities = Some(pem.0);
+    if let Some((field, secret)) = spec.admin_ca() {
+        access.authorities = Some(read(executor, namespace, secret, AUTHORITIES.0, field).await?.0);
     }
     Ok(access)
 }
