@@ -50,11 +50,6 @@ impl State {
     pub fn is_unfinished(&self) -> bool {
         !matches!(self, Self::Done | Self::Failed(_) | Self::Skipped(_))
     }
-
-    /// Whether the node is one of the desired nodes.
-    pub fn is_desired(&self) -> bool {
-        !matches!(self, Self::Skipped(reason) if reason.cause.is_a_taint())
-    }
 }
 
 /// The reason for the state of a node, or why a run creates no pods.

@@ -16,7 +16,7 @@ use crate::ledger::{SHARDS, shard_name};
 use crate::node_state::{Cause, Message, SelectedNode, State, counted, pod_name};
 use crate::observe::World;
 use crate::rollout::{Ending, rollout_before};
-use crate::survey::Survey;
+use crate::survey::{Survey, Tally};
 
 /// The length of a list of nodes. A further field has the number of the other nodes.
 const LISTED: usize = 20;
@@ -58,7 +58,7 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         observed_generation: job.metadata.generation,
         desired: number(survey.desired()),
         active: number(survey.pods().iter().filter(|assessed| assessed.is_counted()).count()),
-        succeeded: number(survey.count(|state| *state == State::Done)),
+        succeeded: number(survey.tally.done),
         failed: number(failed.count),
         pending: number(pending.count),
         skipped: number(skipped.count),
@@ -159,11 +159,9 @@ struct RunResult {
 }
 
 fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
-    let done = survey.count(|state| *state == State::Done);
-    let failed = survey.count(|state| matches!(state, State::Failed(_)));
+    let Tally { done, failed, failed_for_good, skipped, tainted, .. } = survey.tally;
     // A tainted node that the template does not tolerate is not a part of the run, as for a DaemonSet.
-    let skipped =
-        survey.count(|state| matches!(state, State::Skipped(reason) if reason.cause != Cause::Tainted));
+    let skipped = skipped - tainted;
     let desired = survey.desired();
     let hold = survey.hold.as_ref();
     let is_idle = hold.is_some_and(|hold| hold.cause == Cause::Suspended);
@@ -213,8 +211,6 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
     };
     // A run has ended when its last pod is terminating.
     let has_ended = !is_idle && survey.ending.is_some();
-    let failed_for_good =
-        survey.count(|state| matches!(state, State::Failed(reason) if !reason.cause.is_provisional()));
     let stays_failed = is_over && failed_for_good > 0 && !tolerates(job, failed_for_good, survey.base);
     RunResult {
         complete,

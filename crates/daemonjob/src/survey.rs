@@ -7,8 +7,44 @@ use jiff::Timestamp;
 use crate::failure_policy::Failures;
 use crate::history::{AssessedPod, Histories};
 use crate::labels::{NODE_UID_LABEL, pinned_to};
-use crate::node_state::{Reason, SelectedNode, State};
+use crate::node_state::{Cause, Reason, SelectedNode, State};
 use crate::rollout::{Ending, Key};
+
+/// The numbers of selected nodes in states that no turn changes. Counted once, because a fleet is large.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Done nodes.
+    pub done: usize,
+    /// Failed nodes.
+    pub failed: usize,
+    /// Failed nodes whose failure is not provisional.
+    pub failed_for_good: usize,
+    /// Skipped nodes.
+    pub skipped: usize,
+    /// Skipped nodes that are not desired, because a taint keeps pods away.
+    pub kept_away: usize,
+    /// Skipped nodes with the reason Tainted.
+    pub tainted: usize,
+}
+
+impl Tally {
+    /// Adds a node in this state.
+    pub(crate) fn add(&mut self, state: &State) {
+        match state {
+            State::Done => self.done += 1,
+            State::Failed(reason) => {
+                self.failed += 1;
+                self.failed_for_good += usize::from(!reason.cause.is_provisional());
+            }
+            State::Skipped(reason) => {
+                self.skipped += 1;
+                self.kept_away += usize::from(reason.cause.is_a_taint());
+                self.tainted += usize::from(reason.cause == Cause::Tainted);
+            }
+            State::Running | State::Starting(_) | State::Waiting(_) | State::Due(_) => {}
+        }
+    }
+}
 
 /// The result of the assessment.
 #[derive(Debug, Default)]
@@ -24,6 +60,8 @@ pub struct Survey<'a> {
     pub changes: bool,
     /// The selected nodes, in the order in which they get their pods.
     pub nodes: Vec<SelectedNode<'a>>,
+    /// Their numbers.
+    pub tally: Tally,
     /// The histories of the nodes and their pods.
     pub histories: Histories<'a>,
     /// The indexes of nodes with several counted pods, which a late write can cause.
@@ -75,19 +113,14 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// The number of selected nodes in such a state.
-    pub fn count(&self, matches: fn(&State) -> bool) -> usize {
-        self.nodes.iter().filter(|node| matches(&node.state)).count()
-    }
-
     /// The number of desired nodes, and of other nodes where a pod still runs.
     pub fn desired(&self) -> usize {
-        self.count(State::is_desired) + self.pods_elsewhere
+        self.nodes.len() - self.tally.kept_away + self.pods_elsewhere
     }
 
     /// The number of nodes that are neither done nor failed nor skipped.
     pub fn unfinished(&self) -> usize {
-        self.count(State::is_unfinished)
+        self.nodes.len() - self.tally.done - self.tally.failed - self.tally.skipped
     }
 
     /// Whether a pod holds a slot: it has not ended, and its node was not written off.
