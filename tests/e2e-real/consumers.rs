@@ -118,8 +118,8 @@ fn pods(site: &Site) -> Vec<Value> {
     site.list("pods", "quintet.dev/kind=PulsarConsumer")
 }
 
-/// Collects what every pod of a consumer prints, until `stop`. A deleted pod takes its log along, so the logs
-/// are followed.
+/// Collects what every pod of a consumer prints, until `stop`. The logs are followed, because they are deleted with
+/// their pods.
 fn follow(site: &Site, printed: &Mutex<String>, stop: &AtomicBool) {
     let mut followed = BTreeSet::new();
     thread::scope(|scope| {
@@ -193,6 +193,13 @@ fn every_change_of_the_subscription_type_loses_no_message() {
                 is_ready
             });
             println!("change {at}, to {type_}: ready after {:.1} s", duration.as_secs_f64());
+            if at + 1 == TYPES.len() {
+                assert_eq!(
+                    site.get("pod", "load")["status"]["phase"],
+                    "Running",
+                    "the load ends after the changes"
+                );
+            }
             if at == 0 {
                 begin_to_produce(&site, broker, "load", COUNT, &["--rate", "25"]);
             }

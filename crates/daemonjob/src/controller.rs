@@ -116,6 +116,9 @@ impl Reconciler for DaemonJobs {
             world.pods.extend(is_owned.then(|| pod.clone()));
             world.unlabelled.pods.push(pod);
         }
+        if !world.unlabelled.pods.is_empty() {
+            world.pods.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
+        }
         world.invalid_template = self.try_template(object, &key, &world).await;
         world.clocks = self.step_clocks(object, &key, &world);
         Ok(world)

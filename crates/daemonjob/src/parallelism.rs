@@ -82,12 +82,13 @@ pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob, world: &World
     mention_slots(survey, limit);
 }
 
-/// Why a pod cannot have a name. If a user changed the labels and annotations of a pod, it has the name of
-/// one node's pod, and does not count for this node.
+/// The reason if another pod has the name of the node's next pod: a user changed the labels and annotations of
+/// that pod, so that it does not count for the node.
 fn name_taken(job: &DaemonJob, world: &World, node: &Node, number: u64) -> Option<Reason> {
     let name = (!world.pods.is_empty()).then(|| pod_name(job, node, number))?;
     world.pods.binary_search_by(|pod| (*pod.meta.name).cmp(&*name)).ok()?;
-    let message = format!("{name} is the name of a pod whose labels were changed; delete this pod");
+    let message =
+        format!("{name} is the name of a pod whose labels were changed; the node waits for its deletion");
     Some(Reason::new(Cause::NameTaken, message))
 }
 

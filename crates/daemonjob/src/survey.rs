@@ -60,7 +60,7 @@ pub struct Survey<'a> {
     pub changes: bool,
     /// The selected nodes, in the order in which they get their pods.
     pub nodes: Vec<SelectedNode<'a>>,
-    /// Their numbers.
+    /// The numbers of selected nodes by state.
     pub tally: Tally,
     /// The histories of the nodes and their pods.
     pub histories: Histories<'a>,

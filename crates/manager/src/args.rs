@@ -367,7 +367,7 @@ struct Plugin {
     command: Option<Command>,
 }
 
-/// The commands other than the manager.
+/// The commands that do not start the manager.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Explain(explain::Args),

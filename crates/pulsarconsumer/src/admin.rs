@@ -95,19 +95,21 @@ fn connector() -> HttpConnector {
 enum Failure {
     #[error("{}", root(.0))]
     Connection(#[from] hyper_util::client::legacy::Error),
-    #[error("the CA in adminTLS.caSecret or tls.caSecret cannot be used: {0}")]
+    #[error("the CA in adminTLS.caSecret, or else tls.caSecret, cannot be used: {0}")]
     Authorities(String),
     #[error("{0}")]
     Answer(String),
 }
 
-/// The message of the innermost error; the outer errors add nothing.
+/// The message of the innermost error, with a remedy; the outer errors add nothing.
 fn root(error: &hyper_util::client::legacy::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    innermost.to_string()
+    let message = innermost.to_string();
+    let is_untrusted = message.starts_with("invalid peer certificate");
+    if is_untrusted { format!("{message}: set adminTLS.caSecret to its CA") } else { message }
 }
 
 impl Admin {
@@ -242,7 +244,8 @@ impl Admin {
             // The image has no CAs.
             None => Ok(webpki_root_certs::TLS_SERVER_ROOT_CERTS.to_vec()),
         };
-        let certificates = certificates.map_err(|error| broken(&error))?;
+        // The error would quote the Secret.
+        let certificates = certificates.map_err(|_| broken(&"it is not valid PEM"))?;
         if certificates.is_empty() {
             return Err(broken(&"it has no certificate"));
         }
@@ -417,7 +420,9 @@ mod tests {
     async fn trusts_the_given_ca_or_the_public_ones() {
         let admin = Admin::default();
         assert!(admin.encrypted(None).is_ok(), "the image has no CAs");
-        let error = admin.encrypted(Some(b"no certificate")).err().unwrap().to_string();
-        assert!(error.ends_with("cannot be used: it has no certificate"), "{error}");
+        let error = |pem| admin.encrypted(Some(pem)).err().unwrap().to_string();
+        assert!(error(b"no certificate").ends_with("cannot be used: it has no certificate"));
+        // A message must not quote a key that is on one line.
+        assert!(error(br"-----BEGIN KEY-----\nsecret").ends_with("cannot be used: it is not valid PEM"));
     }
 }

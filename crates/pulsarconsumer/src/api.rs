@@ -197,8 +197,8 @@ pub struct PulsarConsumerSpec {
     )]
     pub admin_url: Option<String>,
 
-    /// How the manager and KEDA verify the certificate of adminURL. Default: with the CA in tls, or else with
-    /// the public CAs.
+    /// How the manager, and with auth also KEDA, verifies the certificate of adminURL. Default: with the CA in
+    /// tls, or else with the public CAs.
     #[serde(default, rename = "adminTLS", skip_serializing_if = "Option::is_none")]
     pub admin_tls: Option<Tls>,
 

@@ -128,10 +128,12 @@ pub fn must_settle(own: &Deployment, wanted: &Value) -> bool {
         && if own.spec["strategy"]["type"] == "Recreate" { !is_current(own) } else { !is_rolled_out(own) }
 }
 
-/// Whether the subscription type changes to Exclusive, so that one pod of an autoscaler's could connect.
+/// Whether the subscription type changes to Exclusive, so that only one of an autoscaler's pods can connect.
 pub fn becomes_exclusive(spec: &PulsarConsumerSpec, own: &Deployment) -> bool {
     let wanted = spec.subscription_type.unwrap_or_default();
-    wanted == SubscriptionType::Exclusive && json!(wanted) != subscription_type(own)
+    wanted == SubscriptionType::Exclusive
+        && json!(wanted) != subscription_type(own)
+        && own.spec["replicas"].as_i64() > Some(spec.replicas.into())
 }
 
 /// The subscription type of a Deployment's template.

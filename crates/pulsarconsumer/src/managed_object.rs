@@ -110,7 +110,7 @@ pub struct Target<'a> {
     /// Whether the body depends on the found object, so that the API server must reject it if the object has
     /// changed.
     pub is_conditional: bool,
-    /// Whether the body's replicas apply although another client scales the object.
+    /// Whether the body's replicas apply even if another client scales the object.
     pub overrides_scaler: bool,
 }
 

@@ -231,6 +231,7 @@ fn next(before: Option<BacklogSample>, mut reading: BacklogSample) -> BacklogSam
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Tls;
     use crate::backlog::Figures;
 
     fn unknown(reason: &'static str, message: &str) -> Unknown {
@@ -264,5 +265,7 @@ mod tests {
         assert_eq!(Order::of(&consumer).unwrap(), before);
         consumer.spec.backlog_poll_seconds = Some(10);
         assert_ne!(Order::of(&consumer).unwrap(), before);
+        consumer.spec.admin_tls = Some(Tls::default());
+        assert_eq!(Order::of(&consumer).unwrap().spec.admin_tls, consumer.spec.admin_tls);
     }
 }

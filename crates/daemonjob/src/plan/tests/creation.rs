@@ -216,7 +216,7 @@ proptest! {
     }
 }
 
-/// L9: a pod whose labels and annotations a user removed keeps its name.
+/// A pod whose labels and annotations a user removed keeps its name.
 #[test]
 fn names_a_pod_that_has_the_name_of_the_next_one() {
     let mut scene = Scene::begun(simple(), &["a"]);

@@ -289,6 +289,15 @@ fn a_change_to_exclusive_overrides_an_autoscaler_once() {
 }
 
 #[test]
+fn a_change_to_exclusive_starts_no_pod_of_a_stopped_deployment() {
+    let mut scene = Scene::new(consumer());
+    scene.see(2, scaled(0));
+    scene.consumer = with(&json!({"subscriptionType": "Exclusive"}));
+    let change = scene.plan(0);
+    assert!(matches!(&change.steps[1][0], Action::Apply { body, .. } if body["spec"]["replicas"].is_null()));
+}
+
+#[test]
 fn keeps_the_replicas_if_a_webhook_removes_the_annotation() {
     let mut scene = Scene::new(consumer());
     scene.apply(0, 1);

@@ -200,6 +200,7 @@ fn writes_nothing_while_keda_is_unknown() {
 #[case(json!({}), None)]
 #[case(json!({"tls": {"caSecret": {"name": "broker"}}}), Some("broker"))]
 #[case(json!({"tls": {"caSecret": {"name": "broker"}}, "adminTLS": {"caSecret": {"name": "admin"}}}), Some("admin"))]
+#[case(json!({"adminTLS": {"caSecret": {"name": "admin"}}}), Some("admin"))]
 #[case::not_encrypted(json!({"tls": {"caSecret": {"name": "broker"}}, "adminURL": "http://b"}), None)]
 fn verifies_the_admin_api_with_its_own_ca_first(#[case] fields: Value, #[case] expected: Option<&str>) {
     let mut consumer = scaled(&[]).consumer;
