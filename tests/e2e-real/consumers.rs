@@ -26,6 +26,18 @@ impl Drop for TestBroker {
     }
 }
 
+/// Applies the PulsarConsumer `c`.
+fn apply(site: &Site, broker: &Broker, subscription_type: &str) {
+    site.apply(&json!({
+        "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
+        "metadata": { "name": "c", "namespace": "default" },
+        "spec": {
+            "serverAddress": broker.service_url(), "topic": "t", "subscriptionName": "s", "initialPosition": "Earliest",
+            "adminURL": broker.admin_url(), "backlogPollSeconds": 10, "subscriptionType": subscription_type,
+        },
+    }));
+}
+
 /// Begins to send this number of messages from a pod with the producer's image.
 fn begin_to_produce(site: &Site, broker: &Broker, name: &str, count: u32, more: &[&str]) {
     let count = count.to_string();
@@ -53,14 +65,7 @@ fn a_pod_consumes_from_a_real_broker() {
     let options = Options { in_cluster: true, ..Options::new(site.name()) };
     let broker = TestBroker(Some(Broker::up(&options).unwrap_or_else(|error| panic!("{error:#}")).0));
     let broker = broker.0.as_ref().unwrap();
-    site.apply(&json!({
-        "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
-        "metadata": { "name": "c", "namespace": "default" },
-        "spec": {
-            "serverAddress": broker.service_url(), "topic": "t", "subscriptionName": "s", "initialPosition": "Earliest",
-            "adminURL": broker.admin_url(), "backlogPollSeconds": 10, "replicas": 1,
-        },
-    }));
+    apply(&site, broker, "Shared");
     let is = |field: &'static str, count: i64| {
         let duration = site.wait(&format!("{field} is {count}"), || {
             site.get("pulsarconsumer", "c")["status"][field] == count
@@ -159,7 +164,7 @@ impl Drop for Followers<'_> {
 #[test]
 #[ignore = "needs a broker"]
 fn every_change_of_the_subscription_type_loses_no_message() {
-    const COUNT: u32 = 2_000;
+    const COUNT: u32 = 3_000;
     let site = Site::with_chart("real-types", 2);
     let options = Options { in_cluster: true, ..Options::new(site.name()) };
     let broker = TestBroker(Some(Broker::up(&options).unwrap_or_else(|error| panic!("{error:#}")).0));
@@ -169,15 +174,7 @@ fn every_change_of_the_subscription_type_loses_no_message() {
         scope.spawn(|| follow(&site, &printed, &stop));
         let _followers = Followers(&site, &stop);
         for (at, type_) in TYPES.iter().enumerate() {
-            site.apply(&json!({
-                "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
-                "metadata": { "name": "c", "namespace": "default" },
-                "spec": {
-                    "serverAddress": broker.service_url(), "topic": "t", "subscriptionName": "s",
-                    "initialPosition": "Earliest", "adminURL": broker.admin_url(), "backlogPollSeconds": 10,
-                    "subscriptionType": type_,
-                },
-            }));
+            apply(&site, broker, type_);
             let duration = site.wait(&format!("change {at}, to {type_}, is ready"), || {
                 let consumer = site.get("pulsarconsumer", "c");
                 let is_ready = consumer["status"]["observedGeneration"] == consumer["metadata"]["generation"]

@@ -241,6 +241,32 @@ fn only_an_exclusive_subscription_rejects_a_scale() {
     env.kubectl(&["scale", "pcon", "many", "--replicas=2"]).unwrap();
 }
 
+/// The API server serves here as an `https` admin API that requires a token.
+#[test]
+fn verifies_the_admin_api_with_the_ca_in_admin_tls() {
+    let env = TestEnv::new("pc-admin-tls");
+    let _manager = env.manager("pulsarconsumer");
+    env.kubectl(&["create", "role", "secrets", "--verb=get", "--resource=secrets"]).unwrap();
+    let account = "--serviceaccount=quintet-system:quintet";
+    env.kubectl(&["create", "rolebinding", "secrets", "--role=secrets", account]).unwrap();
+    let view = env.kubectl(&["config", "view", "--raw", "--minify", "--flatten", "-o", "json"]).unwrap();
+    let view: Value = serde_json::from_str(&view).unwrap();
+    let cluster = &view["clusters"][0]["cluster"];
+    let mut fields = json!({ "adminURL": cluster["server"], "backlogPollSeconds": 10 });
+    env.apply(&consumer("one", &fields)).unwrap();
+    env.wait_for("pulsarconsumer", "one", "the certificate is not trusted", |one| {
+        one["status"]["conditions"].to_string().contains("set adminTLS.caSecret to its CA")
+    });
+    let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "ca" },
+        "data": { "ca.crt": cluster["certificate-authority-data"] } });
+    env.apply(&secret).unwrap();
+    fields["adminTLS"] = json!({ "caSecret": { "name": "ca" } });
+    env.apply(&consumer("one", &fields)).unwrap();
+    env.wait_for("pulsarconsumer", "one", "the API server asks for a token", |one| {
+        condition(one, "BacklogObserved").1 == "AdminRefused"
+    });
+}
+
 /// A Deployment that the tutorial's operator made for a PulsarConsumer.
 fn tutorials_deployment(name: &str, uid: &Value) -> Value {
     let labels = json!({ "app": "pulsarconsumer", "pulsarcrd": format!("{name}-pulsarcrd") });

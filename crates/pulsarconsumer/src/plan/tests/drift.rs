@@ -273,28 +273,25 @@ fn only_a_change_of_replicas_overrides_an_autoscaler(
     assert_eq!(body["metadata"]["resourceVersion"], "7");
 }
 
-#[test]
-fn a_change_to_exclusive_overrides_an_autoscaler_once() {
+#[rstest]
+#[case(5, Some(1))]
+#[case::stopped(0, None)]
+fn a_change_to_exclusive_only_lowers_an_autoscalers_replicas(
+    #[case] before: i32,
+    #[case] expected: Option<i64>,
+) {
     let mut scene = Scene::new(consumer());
-    scene.see(2, scaled(5));
+    scene.see(2, scaled(before));
     scene.consumer = with(&json!({"subscriptionType": "Exclusive"}));
     let change = scene.plan(0);
     // After the patch that removes rollingUpdate.
-    assert!(matches!(&change.steps[1][0], Action::Apply { body, .. } if body["spec"]["replicas"] == 1));
+    let Action::Apply { body, .. } = &change.steps[1][0] else { panic!("{change:?}") };
+    assert_eq!(body["spec"]["replicas"].as_i64(), expected);
     scene.answer(&change, 2);
     // The autoscaler continues. The manager does not scale back and forth with it.
     scene.see(3, scaled(5));
     assert!(applies(&scene.apply(0, 3)).unwrap().0["spec"]["replicas"].is_null());
     assert_eq!(condition(&scene.plan(0), "Applied").0, "False ReplicasManagedElsewhere");
-}
-
-#[test]
-fn a_change_to_exclusive_starts_no_pod_of_a_stopped_deployment() {
-    let mut scene = Scene::new(consumer());
-    scene.see(2, scaled(0));
-    scene.consumer = with(&json!({"subscriptionType": "Exclusive"}));
-    let change = scene.plan(0);
-    assert!(matches!(&change.steps[1][0], Action::Apply { body, .. } if body["spec"]["replicas"].is_null()));
 }
 
 #[test]

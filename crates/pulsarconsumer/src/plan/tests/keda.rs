@@ -203,11 +203,10 @@ fn writes_nothing_while_keda_is_unknown() {
 #[case(json!({"adminTLS": {"caSecret": {"name": "admin"}}}), Some("admin"))]
 #[case::not_encrypted(json!({"tls": {"caSecret": {"name": "broker"}}, "adminURL": "http://b"}), None)]
 fn verifies_the_admin_api_with_its_own_ca_first(#[case] fields: Value, #[case] expected: Option<&str>) {
-    let mut consumer = scaled(&[]).consumer;
-    let mut spec = serde_json::to_value(&consumer.spec).unwrap();
-    spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    consumer.spec = serde_json::from_value(spec).unwrap();
-    let authentication = trigger_authentication(&consumer).unwrap();
+    let mut all =
+        json!({"adminURL": "https://broker:8443", "auth": {"tokenSecret": {"name": "credentials"}}});
+    all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let authentication = trigger_authentication(&with(&all)).unwrap();
     let found = authentication["spec"]["secretTargetRef"].as_array().unwrap().iter();
     let found = found.filter(|one| one["parameter"] == "ca").find_map(|one| one["name"].as_str());
     assert_eq!(found, expected);
