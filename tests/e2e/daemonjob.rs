@@ -6,7 +6,7 @@ use std::time::Duration;
 use quintet_e2e::{TestEnv, condition, has_made_a_pass};
 use serde_json::{Value, json};
 
-use crate::daemonjob_ledger::word;
+use crate::daemonjob_ledger::{held, running, told, word};
 
 pub(crate) fn daemonjob(env: &TestEnv, name: &str, spec: &Value) -> Value {
     let mut job = json!({
@@ -151,6 +151,29 @@ fn reruns_a_changed_template_and_writes_nothing_at_restart() {
     env.wait("the restarted manager has reconciled the job", || has_made_a_pass(&manager, "daemonjob"));
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(env.writes(), before, "a reconcile without a change writes nothing");
+}
+
+/// `kubectl replace --force` deletes and creates a DaemonJob, and its pods may outlive it.
+#[test]
+fn waits_for_the_pods_of_its_deleted_predecessor() {
+    let env = TestEnv::new("dj-replaced");
+    let nodes = env.nodes(["a", "b"]);
+    let _manager = env.manager("daemonjob");
+    let job = held(&env, "replaced", &json!({}));
+    env.apply(&job).unwrap();
+    let old: Vec<String> = nodes.iter().map(|node| running(&env, "replaced", node, 1)).collect();
+    let ends_late = json!({"metadata": {"annotations": {"kwok.quintet.dev/stop-seconds": "10"}}});
+    env.patch("pod", &old[0], &ends_late);
+    env.kubectl(&["delete", "daemonjob/replaced", "--cascade=background"]).unwrap();
+    env.apply(&job).unwrap();
+    let job = env.wait_for("daemonjob", "replaced", "the first node waits", |job| {
+        word(job, "pendingNodes", &nodes[0]) == "PreviousPodTerminating"
+    });
+    assert!(told(&job, "pendingNodes", &nodes[0]).unwrap().1.contains(&old[0]));
+    running(&env, "replaced", &nodes[1], 1);
+    assert_eq!(env.created_pods().len(), 3, "the first node has no second pod");
+    running(&env, "replaced", &nodes[0], 1);
+    assert!(env.created_pods().values().all(|times| *times == 1));
 }
 
 #[test]

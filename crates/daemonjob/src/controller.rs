@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::clocks::Clocks;
 use crate::eligibility::Placement;
+use crate::labels::daemonjob_of;
 use crate::ledger::{LEDGER_LABEL, SHARDS, Shard, shard_name};
 use crate::metrics::Metrics;
 use crate::observe::{World, may_have_lost_its_label};
@@ -100,6 +101,7 @@ impl Reconciler for DaemonJobs {
         if object.terminating() {
             return Ok(world);
         }
+        world.predecessors = self.pods.owned_by_predecessors(&key, &self.resource());
         self.observe_ledger(object, &key, &mut world).await?;
         let deselected = self.deselected_pods.owned_by(&key).into_iter().map(|pod| async {
             let found = self.executor.reads.read_meta(&PODS, &key.namespace, &pod.meta.name).await?;
@@ -342,7 +344,18 @@ pub fn register(
     };
     let controller = Controller::new(context, reconciler, objects.clone(), reads);
     let waker = controller.waker();
-    pods.subscribe(move |change| waker.wake_owner(change, &resource));
+    let named = objects.clone();
+    pods.subscribe(move |change| {
+        waker.wake_owner(change, &resource);
+        // A DaemonJob waits for the pods of a deleted DaemonJob with its name.
+        if let Some(pod) = change.object()
+            && let Some(owner) = daemonjob_of(pod)
+            && let Some(job) = named.find(&pod.meta.namespace, &owner.name)
+            && job.metadata.uid.as_deref() != Some(&*owner.uid)
+        {
+            waker.wake(job.key());
+        }
+    });
     let waker = controller.waker();
     ledger.subscribe(move |change| waker.wake_owner(change, &resource));
     wake_by_nodes(&nodes, &objects, controller.waker());

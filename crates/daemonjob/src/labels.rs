@@ -1,7 +1,10 @@
 //! The labels and annotations of a DaemonJob's pods. Pods outlive a process, so the names must never change.
 
 use quintet_runtime::model::core_types::Pod;
+use quintet_runtime::model::object::Owner;
+use quintet_runtime::model::resource::Resource;
 
+use crate::api::DaemonJob;
 use crate::ledger::MOST_PODS;
 
 /// Label: the DaemonJob's name. The tutorial intended this label.
@@ -26,6 +29,12 @@ pub const NODE_READY_ANNOTATION: &str = "dj.dysproz.io/node-ready";
 pub const BOOT_ID_ANNOTATION: &str = "dj.dysproz.io/boot-id";
 /// Annotation: the node's machine ID when the pod was created.
 pub const MACHINE_ID_ANNOTATION: &str = "dj.dysproz.io/machine-id";
+
+/// The DaemonJob that controls a pod.
+pub fn daemonjob_of(pod: &Pod) -> Option<&Owner> {
+    let kind = Resource::of::<DaemonJob>();
+    pod.meta.owner.as_deref().filter(|owner| *owner.group == *kind.group && *owner.kind == *kind.kind)
+}
 
 /// The name of the node that a pod was created for.
 pub fn pinned_to(pod: &Pod) -> Option<&str> {

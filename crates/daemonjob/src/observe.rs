@@ -17,6 +17,8 @@ use crate::ledger::Shard;
 pub struct World {
     /// Its pods, by name, including pods that lost the label of the watch.
     pub pods: Vec<Arc<Pod>>,
+    /// The pods of deleted DaemonJobs that had the same name.
+    pub predecessors: Vec<Arc<Pod>>,
     /// Every node, by name.
     pub nodes: Vec<Arc<Node>>,
     /// The shards of its ledger.

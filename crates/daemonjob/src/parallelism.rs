@@ -2,15 +2,18 @@
 //!
 //! A pod that has not ended holds a slot, and so does a node that has been not Ready since an attempt. Unless
 //! the failure policy is Continue, a node that waits for its retry does too. The longest holder goes first.
+//! Running pods of a deleted DaemonJob with the same name hold slots too, and their nodes wait for their end:
+//! `kubectl replace --force` must run no two pods on a node.
 
-use foldhash::{HashSet, HashSetExt as _};
+use foldhash::{HashMap, HashSet, HashSetExt as _};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use quintet_runtime::model::core_types::Node;
+use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::int_or_percent::{Round, scaled_value};
+use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::MOST_CREATIONS;
 
 use crate::api::{DaemonJob, OutdatedPods};
-use crate::history::AssessedPod;
+use crate::labels::pinned_to;
 use crate::node_state::{Cause, Reason, State, counted, occupants, pod_name};
 use crate::observe::World;
 use crate::survey::Survey;
@@ -57,18 +60,33 @@ impl Slots {
     }
 }
 
+/// The running pods of deleted DaemonJobs with the same name, except on nodes that were unwell for too long.
+fn predecessors<'w>(survey: &Survey<'_>, world: &'w World) -> Vec<&'w Pod> {
+    let running = world.predecessors.iter().map(|pod| &**pod).filter(|pod| pod.is_running());
+    let mut running: Vec<&Pod> = running.collect();
+    if !running.is_empty() {
+        let nodes = survey.histories.nodes.iter().zip(&survey.written_off);
+        let written_off =
+            nodes.filter_map(|(history, is_written_off)| history.node.filter(|_| *is_written_off));
+        let written_off: HashSet<&str> = written_off.map(|node| &*node.meta.name).collect();
+        running.retain(|pod| pinned_to(pod).is_none_or(|node| !written_off.contains(node)));
+    }
+    running
+}
+
 /// Gives slots to nodes, unless the run is held.
-pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob, world: &World) {
+pub(crate) fn take_turns<'a>(survey: &mut Survey<'a>, job: &DaemonJob, world: &'a World) {
     let limit = parallelism(job, survey.desired());
-    let running: Vec<&AssessedPod<'_>> =
-        survey.pods().iter().filter(|assessed| survey.holds_slot(assessed)).collect();
+    survey.predecessors = predecessors(survey, world);
+    let running = survey.pods().iter().filter(|assessed| survey.holds_slot(assessed)).count()
+        + survey.predecessors.len();
     let occupied = occupied(survey);
     let holders = survey.nodes.iter().filter(|one| one.holds_slot.is_some());
     let holders = holders.filter(|one| !occupied[one.at]).count();
     let mut slots = Slots {
         limit: limit.unwrap_or(usize::MAX),
-        running: running.len(),
-        held: running.len() + holders + survey.suspects_elsewhere.len(),
+        running,
+        held: running + holders + survey.suspects_elsewhere.len(),
         made: 0,
     };
     if let Some(hold) = survey.hold.clone() {
@@ -76,10 +94,25 @@ pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob, world: &World
             selected.state = State::Waiting(hold.clone());
         }
     } else {
-        give_turns(survey, &mut slots, |node, number| name_taken(job, world, node, number));
+        let predecessors: HashMap<&str, &Pod> =
+            survey.predecessors.iter().filter_map(|pod| Some((pinned_to(pod)?, *pod))).collect();
+        give_turns(survey, &mut slots, |node, number| {
+            let predecessor = predecessors.get(&*node.meta.name).map(|pod| predecessor_runs(pod));
+            predecessor.or_else(|| name_taken(job, world, node, number))
+        });
         survey.replaced = replaced(survey, job, &slots);
     }
     mention_slots(survey, limit);
+}
+
+/// The reason if a pod of a deleted DaemonJob with the same name runs on the node.
+fn predecessor_runs(pod: &Pod) -> Reason {
+    let (cause, state) = match pod.terminating() {
+        true => (Cause::PreviousPodTerminating, "is terminating"),
+        false => (Cause::PreviousPod, "runs"),
+    };
+    let message = format!("{} of a deleted DaemonJob with the same name {state}", pod.meta.name);
+    Reason::new(cause, message)
 }
 
 /// The reason if another pod has the name of the node's next pod: a user changed the labels and annotations of
@@ -92,7 +125,7 @@ fn name_taken(job: &DaemonJob, world: &World, node: &Node, number: u64) -> Optio
     Some(Reason::new(Cause::NameTaken, message))
 }
 
-fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots, name_taken: impl Fn(&Node, u64) -> Option<Reason>) {
+fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots, blocked: impl Fn(&Node, u64) -> Option<Reason>) {
     let mut due: Vec<usize> =
         (0..survey.nodes.len()).filter(|at| matches!(survey.nodes[*at].state, State::Due(_))).collect();
     if due.is_empty() {
@@ -108,7 +141,7 @@ fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots, name_taken: impl Fn(&N
         let selected = &mut survey.nodes[at];
         let State::Due(number) = selected.state else { continue };
         if slots.has_room(selected.holds_slot.is_some()) {
-            match name_taken(selected.node, number) {
+            match blocked(selected.node, number) {
                 Some(reason) => selected.state = State::Waiting(reason),
                 None => slots.take(selected.holds_slot.is_some()),
             }

@@ -3,6 +3,7 @@
 
 use foldhash::HashSet;
 use jiff::Timestamp;
+use quintet_runtime::model::core_types::Pod;
 
 use crate::failure_policy::Failures;
 use crate::history::{AssessedPod, Histories};
@@ -70,6 +71,8 @@ pub struct Survey<'a> {
     pub written_off: Vec<bool>,
     /// The number of pods that have not ended, on nodes that are not selected or deleted.
     pub pods_elsewhere: usize,
+    /// The running pods of deleted DaemonJobs with the same name that hold slots.
+    pub predecessors: Vec<&'a Pod>,
     /// The names of suspect nodes without a pod that are not selected or being deleted. They hold slots too.
     pub suspects_elsewhere: Vec<&'a str>,
     /// The nodes that count as failed.
@@ -151,6 +154,9 @@ impl<'a> Survey<'a> {
     pub(crate) fn elsewhere_message(&self) -> String {
         if let Some(node) = self.suspects_elsewhere.first() {
             return format!("; {node} has not been Ready since its pod ran and holds a slot");
+        }
+        if let Some(pod) = self.predecessors.first() {
+            return format!("; {} of a deleted DaemonJob with the same name holds a slot", pod.meta.name);
         }
         if self.pods_elsewhere == 0 {
             return String::new();

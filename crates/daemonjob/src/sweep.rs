@@ -21,6 +21,7 @@ use quintet_runtime::write::executor::{Error, Executor};
 
 use crate::FINALIZER;
 use crate::api::DaemonJob;
+use crate::labels::daemonjob_of;
 use crate::release::release;
 
 /// The sweeper's name, in metrics and logs.
@@ -73,11 +74,6 @@ struct Sweeper {
     served: Option<Informer<DaemonJob>>,
     executor: Arc<Executor>,
     gone: Mutex<VecDeque<Arc<str>>>,
-}
-
-fn daemonjob_of(pod: &Pod) -> Option<&Owner> {
-    let kind = Resource::of::<DaemonJob>();
-    pod.meta.owner.as_deref().filter(|owner| *owner.group == *kind.group && *owner.kind == *kind.kind)
 }
 
 impl Reconciler for Sweeper {

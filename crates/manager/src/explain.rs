@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
 use quintet_daemonjob::explain::print;
 use quintet_daemonjob::explain::report::{Origin, Report, report};
+use quintet_daemonjob::labels::daemonjob_of;
 use quintet_daemonjob::ledger::{Shard, shard_names};
 use quintet_daemonjob::observe::World;
 use quintet_runtime::KIND_LABEL;
@@ -258,8 +259,11 @@ async fn read_pods(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
     let pods = cluster.list::<Pod>(&PODS, &key.namespace, KIND_LABEL).await;
     let pods =
         pods.map_err(|error| cluster.sorry("cannot list pods, which show the state of the nodes", &error))?;
-    subject.world.pods =
-        pods.into_iter().filter(|pod| pod.meta.is_controlled_by(&key)).map(Arc::new).collect();
+    let (own, others): (Vec<_>, Vec<_>) =
+        pods.into_iter().map(Arc::new).partition(|pod| pod.meta.is_controlled_by(&key));
+    let is_predecessor = |pod: &Arc<Pod>| daemonjob_of(pod).is_some_and(|owner| owner.name == key.name);
+    subject.world.pods = own;
+    subject.world.predecessors = others.into_iter().filter(is_predecessor).collect();
     Ok(())
 }
 

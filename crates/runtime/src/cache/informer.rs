@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::cache::list_watch;
 use crate::cache::store::Store;
 use crate::model::conditions::shorten;
-use crate::model::object::{Key, Meta, MetaOnly, Object};
+use crate::model::object::{Key, Meta, MetaOnly, Object, Owner};
 use crate::model::progress::Progress;
 use crate::model::resource::Resource;
 use crate::server::connectivity::Link;
@@ -206,6 +206,20 @@ impl<T: Object> Informer<T> {
         let cache = part.read();
         let family = (owner.namespace.clone(), owner.uid.clone());
         cache.owned.get(&family).into_iter().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// The objects in the owner's namespace whose controller is a deleted object of `kind` with the owner's name.
+    pub fn owned_by_predecessors(&self, owner: &Key, kind: &Resource) -> Vec<Arc<T>> {
+        let Some(part) = self.part(&owner.namespace) else { return Vec::new() };
+        let cache = part.read();
+        let is_one = |other: &Owner| {
+            *other.name == *owner.name && *other.group == *kind.group && *other.kind == *kind.kind
+        };
+        let families = cache.owned.iter().filter(|((namespace, uid), siblings)| {
+            let mut owners = siblings.values().filter_map(|object| object.owner());
+            *namespace == owner.namespace && *uid != owner.uid && owners.next().is_some_and(is_one)
+        });
+        families.flat_map(|(_, siblings)| siblings.values()).cloned().collect()
     }
 
     /// All cached objects, by namespace and name.

@@ -43,6 +43,38 @@ fn nodes_take_turns_and_holders_of_slots_are_named() {
     assert_eq!(status.pending, Some(3));
 }
 
+/// `kubectl replace --force` leaves pods of the deleted DaemonJob behind.
+#[test]
+fn waits_for_pods_of_a_deleted_daemonjob_with_its_name() {
+    let mut scene = Scene::started(with(&json!({"parallelism": 2})), &["a", "b", "c"], &[]);
+    let mut old = scene.pod_of("a", 7, "Running");
+    scene.world.predecessors = vec![Arc::new(old.clone())];
+    let plan = scene.plan();
+    assert_eq!(created(&plan), ["b"], "the old pod holds one of two slots");
+    assert_eq!(reason(&plan, "a"), Some("PreviousPod"));
+    assert_eq!(reason(&plan, "c"), Some("WaitingForTurn"));
+    let status = plan.status.unwrap();
+    let message = &status.pending_nodes.iter().find(|one| one.node == "c").unwrap().message;
+    assert!(message.contains(&*old.meta.name), "{message}");
+
+    terminate(&mut old, now());
+    scene.world.predecessors = vec![Arc::new(old.clone())];
+    assert_eq!(reason(&scene.plan(), "a"), Some("PreviousPodTerminating"));
+    old.phase = Phase::Failed;
+    scene.world.predecessors = vec![Arc::new(old)];
+    assert_eq!(created(&scene.plan()), ["a", "b"]);
+}
+
+/// A pod of a deleted DaemonJob on a lost node holds no slot, as a pod of the DaemonJob itself.
+#[test]
+fn a_lost_node_with_a_pod_of_a_deleted_daemonjob_holds_no_slot() {
+    let mut scene = Scene::started(with(&json!({"parallelism": 1})), &["a", "b"], &[]);
+    scene.world.predecessors = vec![Arc::new(scene.pod_of("a", 7, "Running"))];
+    scene.kill("a");
+    assert!(scene.world.pods.is_empty());
+    assert!(scene.after(601).has_pod("b"));
+}
+
 /// An earlier definition accepted 0.
 #[test]
 fn a_stored_parallelism_of_zero_creates_nothing() {
