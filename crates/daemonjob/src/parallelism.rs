@@ -107,9 +107,10 @@ pub(crate) fn take_turns<'a>(survey: &mut Survey<'a>, job: &DaemonJob, world: &'
 
 /// The reason if a pod of a deleted DaemonJob with the same name runs on the node.
 fn predecessor_runs(pod: &Pod) -> Reason {
-    let (cause, state) = match pod.terminating() {
-        true => (Cause::PreviousPodTerminating, "is terminating"),
-        false => (Cause::PreviousPod, "runs"),
+    let (cause, state) = if pod.terminating() {
+        (Cause::PreviousPodTerminating, "is terminating")
+    } else {
+        (Cause::PreviousPod, "runs")
     };
     let message = format!("{} of a deleted DaemonJob with the same name {state}", pod.meta.name);
     Reason::new(cause, message)

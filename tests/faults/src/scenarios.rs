@@ -501,6 +501,16 @@ const DAEMONJOB_SCENARIOS: &[Named] = &[
         ],
     ),
     (
+        "daemonjob-again",
+        &[
+            (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("slow") }))),
+            (When::RunningOn("n1"), |server| {
+                remove(server, DAEMONJOBS, "d");
+                daemonjob(server, &json!({ "template": template("slow") }));
+            }),
+        ],
+    ),
+    (
         "daemonjob-delete",
         &[
             (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("slow") }))),

@@ -550,16 +550,17 @@ impl Watcher {
         }
     }
 
-    /// A DaemonJob has at most one running pod on a node, and none where it has succeeded.
+    /// DaemonJobs of one name have at most one running pod on a node, and none where this one has succeeded.
     fn judge_node(&self, commit: &Commit<'_>, pod: &Value, uid: &str, is_new: bool) {
         let node = text(pod, "/metadata/annotations/dj.dysproz.io~1node-name").to_owned();
         let hash = text(pod, "/metadata/labels/dj.dysproz.io~1template-hash").to_owned();
+        let name = text(pod, "/metadata/labels/daemonjob").to_owned();
         let of_node = |one: &Value| {
-            text(one, "/metadata/labels/dj.dysproz.io~1daemonjob-uid") == uid
+            text(one, "/metadata/labels/daemonjob") == name
                 && text(one, "/metadata/annotations/dj.dysproz.io~1node-name") == node
         };
         let running = commit.state.objects("pods").filter(|one| of_node(one) && is_running(one)).count();
-        let key = format!("{uid} {node}");
+        let key = format!("{name} {node}");
         let mut wrong = Vec::new();
         {
             let mut inner = self.inner();

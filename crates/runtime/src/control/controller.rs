@@ -1,6 +1,6 @@
 //! The loop that every kind runs in: a queue of keys, and reconciles of these keys.
 //!
-//! A reconcile waits until the caches show the last writes for its object. It then observes, plans, and hands the
+//! A reconcile waits until the caches show the last writes for its object, and for a deleted object with its name. It then observes, plans, and hands the
 //! plan to the executor. Between reconciles the process keeps only refusals and the writes that the caches must still
 //! show. The process may die between any two writes: the next reconcile makes the same plan again.
 
@@ -29,6 +29,7 @@ use crate::model::plan::{Event, EventType};
 use crate::model::progress::Progress;
 use crate::server::metrics::Metrics;
 use crate::write::executor::{Error, Executor};
+use crate::write::owner_memory::Written;
 
 /// Concurrent reconciles of one kind.
 const WORKERS: usize = 16;
@@ -172,7 +173,7 @@ impl<R: Reconciler> Controller<R> {
         while state.passes.len() < WORKERS
             && let Some(key) = state.pop()
         {
-            if self.context.executor.memory.caught_up(&key, &self.caches) {
+            if state.may_start(&key, &self.context.executor, &self.caches) {
                 state.start(&key, self.pass(key.clone()));
             } else {
                 state.park(key);
@@ -281,7 +282,8 @@ impl<R: Reconciler> Controller<R> {
     /// Drops everything stored about a deleted object.
     fn forget(&self, state: &mut State, key: &Key) {
         state.forget(key);
-        self.context.executor.memory.forget(key);
+        let unshown = self.context.executor.memory.forget(key, &self.caches);
+        state.unshown.extend(unshown.map(|written| (key.clone(), written)));
         self.reconciler.forget(key);
     }
 
@@ -339,6 +341,8 @@ struct State {
     passes: JoinSet<(Key, PassResult)>,
     running: HashMap<Id, (Key, Instant)>,
     parked: HashSet<Key>,
+    /// The writes for deleted objects that the caches do not show yet.
+    unshown: Vec<(Key, Written)>,
     metrics: Metrics,
     activity: Activity,
     /// When this controller last logged a failing object at level warn.
@@ -356,6 +360,7 @@ impl State {
             passes: JoinSet::new(),
             running: HashMap::new(),
             parked: HashSet::new(),
+            unshown: Vec::new(),
             metrics,
             activity: context.activity(controller),
             logged_at: None,
@@ -398,12 +403,22 @@ impl State {
     }
 
     fn unpark(&mut self, executor: &Executor, caches: &[Arc<dyn TrackedCache>]) {
-        let shown: Vec<Key> =
-            self.parked.iter().filter(|key| executor.memory.caught_up(key, caches)).cloned().collect();
-        for key in shown {
-            self.parked.remove(&key);
-            self.add(key, Priority::Fresh);
+        for key in std::mem::take(&mut self.parked) {
+            if self.may_start(&key, executor, caches) {
+                self.add(key, Priority::Fresh);
+            } else {
+                self.parked.insert(key);
+            }
         }
+    }
+
+    /// Whether the caches show every write for the key, and for deleted objects with its name.
+    fn may_start(&mut self, key: &Key, executor: &Executor, caches: &[Arc<dyn TrackedCache>]) -> bool {
+        self.unshown.retain_mut(|(_, written)| !written.is_shown(caches));
+        let running = self.running.values().map(|(other, _)| other);
+        let mut unfinished = running.chain(self.unshown.iter().map(|(other, _)| other));
+        let is_namesake = |other: &Key| other.name == key.name && other.namespace == key.namespace;
+        executor.memory.caught_up(key, caches) && !unfinished.any(is_namesake)
     }
 
     fn forget(&mut self, key: &Key) {

@@ -23,8 +23,9 @@ const FIRST_STOP: SignedDuration = SignedDuration::from_secs(1);
 /// Type, namespace and name of an object.
 pub(super) type Place = (Resource, Arc<str>, String);
 
+/// Writes that the caches must still show.
 #[derive(Clone, Debug, Default)]
-struct Written {
+pub struct Written {
     /// The highest written resourceVersion and the time of the answer, by type and namespace.
     versions: HashMap<(Resource, Arc<str>), (u64, Instant)>,
     deletes: Vec<(Resource, Key, Instant)>,
@@ -34,7 +35,7 @@ struct Written {
 
 impl Written {
     /// Drops the writes that the caches show. Returns whether no write to a type of these caches is left.
-    fn is_shown(&mut self, caches: &[Arc<dyn TrackedCache>]) -> bool {
+    pub fn is_shown(&mut self, caches: &[Arc<dyn TrackedCache>]) -> bool {
         for cache in caches {
             let resource = cache.resource();
             let progress = cache.progress();
@@ -93,9 +94,10 @@ impl OwnerMemory {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops everything about a deleted owner.
-    pub fn forget(&self, owner: &Key) {
-        self.lock().remove(&owner.uid);
+    /// Drops everything about a deleted owner. Returns its writes unless these caches show them.
+    pub fn forget(&self, owner: &Key, caches: &[Arc<dyn TrackedCache>]) -> Option<Written> {
+        let mut written = self.lock().remove(&owner.uid)?.written;
+        (!written.is_shown(caches)).then_some(written)
     }
 
     /// The UIDs of the owners in this store.

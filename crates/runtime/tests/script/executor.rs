@@ -301,7 +301,7 @@ async fn drops_a_refusal_after_success_and_a_deleted_owner() {
     sleep(Duration::from_secs(11)).await;
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
     assert!(executor.memory.refusals(&owner()).is_empty());
-    executor.memory.forget(&owner());
+    executor.memory.forget(&owner(), &[]);
     assert!(executor.memory.caught_up(&owner(), &[]));
 }
 
