@@ -46,7 +46,7 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
         base,
         unhealthy_from_start: unhealthy_from_start(job, false, fleet),
         is_template_invalid: world.invalid_template.is_some(),
-        led_since: world.clocks.began().map_or(Timestamp::MIN, whole_seconds),
+        led_since: world.clocks.began.map_or(Timestamp::MIN, whole_seconds),
         key,
         ..Survey::default()
     };
@@ -84,7 +84,7 @@ fn hold(
     if let Some(ending) = survey.ending {
         return Some(Reason::new(ending.into(), "the run has ended"));
     }
-    if let Some(since) = world.clocks.untold_since() {
+    if let Some(since) = world.clocks.untold {
         let until = since.checked_add(UNTOLD).unwrap_or(now);
         if until <= now {
             let message = "the CustomResourceDefinition daemonjobs.dj.dysproz.io has no status.rollout: apply the \

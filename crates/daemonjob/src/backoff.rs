@@ -24,21 +24,14 @@ pub(crate) fn backs_off(
         return None;
     }
     let at = whole_seconds(until);
-    let exit = exit_text(latest.exit.as_deref(), "; the last failure: ");
-    let reason = match (latest.outcome, &history.rejection) {
-        (Outcome::Rejected, Some(words)) => {
-            let message =
-                format!("the kubelet rejected pod {}: {words}; the manager retries at {at}", latest.pod);
-            Reason::new(Cause::Rejected, conditions::shorten(message, 256))
-        }
-        (Outcome::Rejected, None) => Reason::new(
-            Cause::Rejected,
-            format!("the kubelet rejected pod {}; the manager retries at {at}", latest.pod),
-        ),
-        _ => Reason::new(
-            Cause::BackingOff,
-            format!("the manager retries at {at}, after {}{exit}", counted(u64::from(tries), "attempt")),
-        ),
+    let reason = if latest.outcome == Outcome::Rejected {
+        let words = history.rejection.map(|words| format!(": {words}")).unwrap_or_default();
+        let message = format!("the kubelet rejected pod {}{words}; the manager retries at {at}", latest.pod);
+        Reason::new(Cause::Rejected, conditions::shorten(message, 256))
+    } else {
+        let exit = exit_text(latest.exit.as_deref(), "; the last failure: ");
+        let tries = counted(u64::from(tries), "attempt");
+        Reason::new(Cause::BackingOff, format!("the manager retries at {at}, after {tries}{exit}"))
     };
     Some((reason, until))
 }

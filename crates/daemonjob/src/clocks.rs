@@ -30,20 +30,21 @@ pub struct Clocks {
     last: Option<(Timestamp, SignedDuration)>,
     /// Whether the clocks of the nodes were stopped at the last step.
     stood_still: bool,
-    /// When this process first reconciled the DaemonJob.
-    began: Option<Timestamp>,
+    /// When this process first reconciled the DaemonJob in its present term.
+    pub began: Option<Timestamp>,
     /// Whether the failure policy has stopped the rollout since before that time.
     inherits_brake: bool,
     /// When this process last wrote to the ledger.
-    flushed: Option<Timestamp>,
+    pub flushed: Option<Timestamp>,
     /// When this process last deleted pods or removed their finalizers.
-    tidied: Option<Timestamp>,
+    pub tidied: Option<Timestamp>,
     /// When this process last saw a new pod or the end of one.
-    busy: Option<Timestamp>,
+    pub busy: Option<Timestamp>,
     /// When the newest pod was created.
     newest: Option<Timestamp>,
-    /// Since when the status of this generation and template has no rollout.
-    untold: Option<Timestamp>,
+    /// Since when the status has no rollout, although it describes this generation and template. The definition
+    /// of DaemonJobs is then older than this program, and the API server drops the field.
+    pub untold: Option<Timestamp>,
     /// By UID of a pod that has ended. Shared with the worlds of the plans, because it changes rarely.
     ends: Arc<HashMap<Arc<str>, Sight>>,
     /// The UIDs of ended pods whose sight can no longer change, by address. A stored UID keeps its address,
@@ -226,37 +227,6 @@ impl Clocks {
         }
     }
 
-    /// The manager wrote the ledger.
-    pub fn ledger_written(&mut self, now: Timestamp) {
-        self.flushed = Some(now);
-    }
-
-    /// When this process last wrote to the ledger.
-    pub fn flushed(&self) -> Option<Timestamp> {
-        self.flushed
-    }
-
-    /// The manager deleted pods or removed their finalizers.
-    pub fn pods_tidied(&mut self, now: Timestamp) {
-        self.tidied = Some(now);
-    }
-
-    /// When this process last deleted pods or removed their finalizers.
-    pub fn tidied(&self) -> Option<Timestamp> {
-        self.tidied
-    }
-
-    /// When this process last saw a new pod or the end of a pod, in its present term.
-    pub fn busy(&self) -> Option<Timestamp> {
-        self.busy
-    }
-
-    /// Since when the status has no rollout, although it describes this generation and template. The
-    /// definition of DaemonJobs is then older than this program, and the API server drops the field.
-    pub fn untold_since(&self) -> Option<Timestamp> {
-        self.untold
-    }
-
     /// When this process last wrote to the ledger, or else when it first reconciled the DaemonJob.
     pub fn flushed_or_began(&self) -> Option<Timestamp> {
         self.flushed.or(self.began)
@@ -280,11 +250,6 @@ impl Clocks {
     /// The time of the last step.
     pub fn looked_at(&self) -> Option<Timestamp> {
         self.last.map(|(at, _)| at)
-    }
-
-    /// When this process first reconciled the DaemonJob in its present term.
-    pub fn began(&self) -> Option<Timestamp> {
-        self.began
     }
 
     /// Whether this node's failure, as another manager saw it, may have stopped the rollout. Both the stop

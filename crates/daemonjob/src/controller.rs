@@ -50,16 +50,16 @@ struct DaemonJobs {
     gate: Gate,
     /// By UID of the DaemonJob.
     memories: Mutex<HashMap<Arc<str>, Memory>>,
-    /// By UID of the DaemonJob: the dry run of its last template.
-    trials: Mutex<HashMap<Arc<str>, Trial>>,
 }
 
-/// The times that this process has seen for one DaemonJob in one term.
+/// What this process has seen of one DaemonJob in one term.
 #[derive(Default)]
 struct Memory {
     /// When the term began.
     term: Option<Instant>,
     clocks: Clocks,
+    /// The dry run of the last template.
+    trial: Option<Trial>,
 }
 
 /// The API server's answer to a dry run of a template's pod.
@@ -121,8 +121,8 @@ impl Reconciler for DaemonJobs {
         if !world.unlabelled.pods.is_empty() {
             world.pods.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
         }
-        world.invalid_template = self.try_template(object, &key, &world).await;
         world.clocks = self.step_clocks(object, &key, &world);
+        world.invalid_template = self.try_template(object, &key, &world).await;
         Ok(world)
     }
 
@@ -137,10 +137,10 @@ impl Reconciler for DaemonJobs {
         let (now, mut memories) = (self.clock.now(), self.memories());
         let Some(memory) = memories.get_mut(&key.uid) else { return };
         if has_done(|_, kind| kind == CONFIG_MAPS.kind) {
-            memory.clocks.ledger_written(now);
+            memory.clocks.flushed = Some(now);
         }
         if has_done(|verb, kind| kind == PODS.kind && matches!(verb, Verb::Delete | Verb::JsonPatch)) {
-            memory.clocks.pods_tidied(now);
+            memory.clocks.tidied = Some(now);
         }
     }
 
@@ -152,15 +152,10 @@ impl Reconciler for DaemonJobs {
         self.deselected_pods.forget(key);
         self.deselected_shards.forget(key);
         self.memories().remove(&key.uid);
-        self.trials().remove(&key.uid);
     }
 }
 
 impl DaemonJobs {
-    fn trials(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, Trial>> {
-        self.trials.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sends a dry run of a pod of a new template, so that the manager reports an invalid template before the
     /// first node runs. An invalid template gets another dry run after a backoff, because an admission policy
     /// may be the cause. A template that already had a pod is valid.
@@ -172,7 +167,8 @@ impl DaemonJobs {
     ) -> Option<(String, Timestamp)> {
         let hash = object.spec.template.hash();
         let now = self.clock.now();
-        let before = self.trials().get(&key.uid).filter(|trial| trial.hash == hash).cloned();
+        let before = self.memories().get(&key.uid).and_then(|memory| memory.trial.clone());
+        let before = before.filter(|trial| trial.hash == hash);
         let (message, times) = match before {
             Some(Trial { invalid: Some((message, _, until)), .. }) if until > now => {
                 return Some((message, until));
@@ -203,7 +199,8 @@ impl DaemonJobs {
         };
         let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(now);
         let invalid = invalid.map(|message| (message, times + 1, until));
-        self.trials().insert(key.uid.clone(), Trial { hash, invalid: invalid.clone() });
+        let trial = Trial { hash, invalid: invalid.clone() };
+        self.memories().entry(key.uid.clone()).or_default().trial = Some(trial);
         invalid.map(|(message, _, until)| (message, until))
     }
 
@@ -340,7 +337,6 @@ pub fn register(
         deletion_taints: deletion_taints.iter().filter(|key| !key.is_empty()).cloned().collect(),
         origin: Instant::now(),
         memories: Mutex::default(),
-        trials: Mutex::default(),
     };
     let controller = Controller::new(context, reconciler, objects.clone(), reads);
     let waker = controller.waker();

@@ -6,6 +6,7 @@
 //!
 //! The API server validates the template, in a dry run. Here a term that cannot be parsed matches no node.
 
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Toleration};
 use quintet_runtime::model::core_types::{Node, Taint};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -90,31 +91,6 @@ enum Test {
     Below(Option<i64>),
 }
 
-/// A term in the format of the API.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct WireTerm {
-    match_expressions: Option<Vec<WireRequirement>>,
-    match_fields: Option<Vec<WireRequirement>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct WireRequirement {
-    key: String,
-    operator: String,
-    values: Option<Vec<String>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Toleration {
-    key: Option<String>,
-    operator: Option<String>,
-    value: Option<String>,
-    effect: Option<String>,
-}
-
 /// The tolerations that the DaemonSet controller adds, as (key, effect).
 const DAEMON_TOLERATIONS: [(&str, &str); 6] = [
     ("node.kubernetes.io/not-ready", "NoExecute"),
@@ -139,8 +115,8 @@ impl Placement {
         let added = added_tolerations(spec).map(|(key, effect)| Toleration {
             key: Some(key.to_owned()),
             operator: Some("Exists".to_owned()),
-            value: None,
             effect: Some(effect.to_owned()),
+            ..Toleration::default()
         });
         Self {
             node_name: spec
@@ -197,29 +173,27 @@ impl Placement {
     }
 
     fn tolerates(&self, taint: &Taint) -> bool {
-        self.tolerations.iter().any(|toleration| toleration.tolerates(taint))
+        self.tolerations.iter().any(|toleration| tolerates(toleration, taint))
     }
 }
 
-impl Toleration {
-    /// An absent effect or key matches all, and an absent operator means Equal. tolerationSeconds does not
-    /// count.
-    fn tolerates(&self, taint: &Taint) -> bool {
-        let any_or = |expected: &Option<String>, is: &str| {
-            expected.as_deref().is_none_or(|expected| expected.is_empty() || expected == is)
-        };
-        let value = self.value.as_deref().unwrap_or_default();
-        let numbers = || Some((canonical_number(&taint.value)?, canonical_number(value)?));
-        any_or(&self.effect, &taint.effect)
-            && any_or(&self.key, &taint.key)
-            && match self.operator.as_deref().unwrap_or_default() {
-                "Exists" => true,
-                "" | "Equal" => *value == *taint.value,
-                "Gt" => numbers().is_some_and(|(taint, ours)| taint > ours),
-                "Lt" => numbers().is_some_and(|(taint, ours)| taint < ours),
-                _ => false,
-            }
-    }
+/// An absent effect or key matches all, and an absent operator means Equal. tolerationSeconds does not
+/// count.
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let any_or = |expected: &Option<String>, is: &str| {
+        expected.as_deref().is_none_or(|expected| expected.is_empty() || expected == is)
+    };
+    let value = toleration.value.as_deref().unwrap_or_default();
+    let numbers = || Some((canonical_number(&taint.value)?, canonical_number(value)?));
+    any_or(&toleration.effect, &taint.effect)
+        && any_or(&toleration.key, &taint.key)
+        && match toleration.operator.as_deref().unwrap_or_default() {
+            "Exists" => true,
+            "" | "Equal" => *value == *taint.value,
+            "Gt" => numbers().is_some_and(|(taint, ours)| taint > ours),
+            "Lt" => numbers().is_some_and(|(taint, ours)| taint < ours),
+            _ => false,
+        }
 }
 
 /// A number in canonical form. Tolerations compare no others, while node affinity accepts leading zeros.
@@ -228,12 +202,12 @@ fn canonical_number(text: &str) -> Option<i64> {
 }
 
 impl Term {
-    fn parse(wire: WireTerm) -> Option<Self> {
+    fn parse(wire: NodeSelectorTerm) -> Option<Self> {
         let labels = wire.match_expressions.unwrap_or_default().into_iter();
         let names = wire.match_fields.unwrap_or_default().into_iter();
         Some(Self {
-            labels: labels.map(WireRequirement::on_a_label).collect::<Option<_>>()?,
-            names: names.map(WireRequirement::on_the_name).collect::<Option<_>>()?,
+            labels: labels.map(on_a_label).collect::<Option<_>>()?,
+            names: names.map(on_the_name).collect::<Option<_>>()?,
         })
     }
 
@@ -260,30 +234,28 @@ impl Test {
     }
 }
 
-impl WireRequirement {
-    /// None if it cannot be parsed.
-    fn on_a_label(self) -> Option<(String, Test)> {
-        let values = self.values.unwrap_or_default();
-        let test = match (self.operator.as_str(), values.as_slice()) {
-            ("In", _) => Test::In(values),
-            ("NotIn", _) => Test::NotIn(values),
-            ("Exists", _) => Test::Exists,
-            ("DoesNotExist", _) => Test::DoesNotExist,
-            ("Gt", [value]) => Test::Above(value.parse().ok()),
-            ("Lt", [value]) => Test::Below(value.parse().ok()),
-            _ => return None,
-        };
-        Some((self.key, test))
-    }
+/// A condition for a label. None if it cannot be parsed.
+fn on_a_label(requirement: NodeSelectorRequirement) -> Option<(String, Test)> {
+    let values = requirement.values.unwrap_or_default();
+    let test = match (requirement.operator.as_str(), values.as_slice()) {
+        ("In", _) => Test::In(values),
+        ("NotIn", _) => Test::NotIn(values),
+        ("Exists", _) => Test::Exists,
+        ("DoesNotExist", _) => Test::DoesNotExist,
+        ("Gt", [value]) => Test::Above(value.parse().ok()),
+        ("Lt", [value]) => Test::Below(value.parse().ok()),
+        _ => return None,
+    };
+    Some((requirement.key, test))
+}
 
-    /// The only field is metadata.name. None if it cannot be parsed.
-    fn on_the_name(self) -> Option<Test> {
-        let values = self.values.unwrap_or_default();
-        match (self.key.as_str(), self.operator.as_str()) {
-            ("metadata.name", "In") => Some(Test::In(values)),
-            ("metadata.name", "NotIn") => Some(Test::NotIn(values)),
-            _ => None,
-        }
+/// A condition for the only field, metadata.name. None if it cannot be parsed.
+fn on_the_name(requirement: NodeSelectorRequirement) -> Option<Test> {
+    let values = requirement.values.unwrap_or_default();
+    match (requirement.key.as_str(), requirement.operator.as_str()) {
+        ("metadata.name", "In") => Some(Test::In(values)),
+        ("metadata.name", "NotIn") => Some(Test::NotIn(values)),
+        _ => None,
     }
 }
 
@@ -292,7 +264,8 @@ const REQUIRED: &str = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecu
 /// The terms of required node affinity that can be parsed. None if there is no required node affinity.
 fn required_terms(affinity: &Value) -> Option<Vec<Term>> {
     let required = affinity.pointer(REQUIRED).filter(|required| !required.is_null())?;
-    let terms = required.get("nodeSelectorTerms").and_then(|terms| Vec::<WireTerm>::deserialize(terms).ok());
+    let terms =
+        required.get("nodeSelectorTerms").and_then(|terms| Vec::<NodeSelectorTerm>::deserialize(terms).ok());
     Some(terms.into_iter().flatten().filter_map(Term::parse).collect())
 }
 

@@ -12,7 +12,7 @@ use quintet_runtime::model::int_or_percent::{Round, scaled_value};
 
 use crate::api::{DaemonJob, FailurePolicyType};
 use crate::history::{Histories, gone_count, unusable_gone_lines};
-use crate::node_state::{Cause, Failure, Reason};
+use crate::node_state::{Cause, Failure, Reason, counted};
 use crate::observe::World;
 use crate::rollout::{Key, rollout_before};
 
@@ -66,12 +66,10 @@ impl Failures {
     pub fn add(&mut self, failure: &Failure, is_kept_away: bool) {
         match failure {
             Failure::Recorded(_) => self.recorded += 1,
-            Failure::Provisional(reason) => {
-                self.provisional += 1;
-                self.lost += usize::from(reason.cause == Cause::NodeLost);
-            }
+            Failure::Provisional(_) => self.provisional += 1,
         }
-        let is_lost = matches!(failure, Failure::Provisional(reason) if reason.cause == Cause::NodeLost);
+        let is_lost = failure.reason().cause == Cause::NodeLost;
+        self.lost += usize::from(is_lost);
         self.kept_away += usize::from(is_kept_away && !is_lost);
     }
 
@@ -95,10 +93,10 @@ impl Failures {
             .collect();
         let parts = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
         let (count, max) = (self.count(), self.max);
-        let nodes = if count == 1 { "node" } else { "nodes" };
         format!(
-            "{count} {nodes} failed{parts}, maxFailedNodes allows {max}; fix the cause and set spec.retryToken to a new \
-             value, or raise maxFailedNodes"
+            "{} failed{parts}, maxFailedNodes allows {max}; fix the cause and set spec.retryToken to a new \
+             value, or raise maxFailedNodes",
+            counted(count as u64, "node")
         )
     }
 }

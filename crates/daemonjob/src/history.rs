@@ -76,14 +76,9 @@ impl AssessedPod<'_> {
     /// Whether its containers run, or may have run, on a node that was Ready when the pod was created.
     fn makes_suspect(&self) -> bool {
         self.occupies()
-            && is_bound(self.pod)
+            && self.pod.node.is_some()
             && self.pod.meta.annotations.get(NODE_READY_ANNOTATION).is_some()
     }
-}
-
-/// Whether the pod was bound. A node that dies immediately does not report the containers that it started.
-fn is_bound(pod: &Pod) -> bool {
-    pod.node.is_some()
 }
 
 /// The latest record of a node.
@@ -383,7 +378,7 @@ fn ended(
     let saw_ready = sight.is_some_and(|sight| sight.is_clear);
     let id = |annotation| pod.meta.annotations.get(annotation).map(id_digest).unwrap_or_default();
     let is_annotated = pod.meta.annotations.get(NODE_READY_ANNOTATION).is_some();
-    Some(Ended {
+    let entry = Entry {
         node: node.map(|node| &*node.meta.name).or_else(|| pinned_to(pod)).unwrap_or_default().into(),
         hash: hash_of(pod, &key.hash).into(),
         rollout: assessed.rollout,
@@ -392,17 +387,22 @@ fn ended(
         outcome,
         failures,
         exit: (failures > 0).then(|| outcome::exit(pod).into()),
+        // The manager's clock. The clocks of the node and the API server may differ.
+        ended: sight.map_or_else(|| at.min(whole_seconds(now)), |sight| sight.at),
+        ..Entry::default()
+    };
+    Some(Ended {
+        entry,
         has_started: pod.started.is_some(),
         boot: id(BOOT_ID_ANNOTATION),
         machine: id(MACHINE_ID_ANNOTATION),
         is_unclear: is_annotated
             && node.is_none_or(|node| !node.ready)
             && !saw_ready
-            && is_bound(pod)
+            && pod.node.is_some()
             && outcome != Outcome::Rejected,
-        may_have_run: is_bound(pod),
-        // The manager's clock. The clocks of the node and the API server may differ.
-        ended: sight.map_or_else(|| at.min(whole_seconds(now)), |sight| sight.at),
+        // A node that dies immediately does not report the containers that it started.
+        may_have_run: pod.node.is_some(),
     })
 }
 

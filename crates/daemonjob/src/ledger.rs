@@ -165,22 +165,8 @@ pub struct Entry {
 /// A pod that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// The node's name.
-    pub node: Arc<str>,
-    /// The hash of its template.
-    pub hash: Arc<str>,
-    /// The number of its rollout.
-    pub rollout: u64,
-    /// The number of its run.
-    pub run: u64,
-    /// Its number.
-    pub pod: u64,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// The failures that it adds, for backoffLimit.
-    pub failures: u32,
-    /// Exit code and reason of a failed pod, as `1/Error`.
-    pub exit: Option<Arc<str>>,
+    /// Its record, as if it were the first pod of its node.
+    pub entry: Entry,
     /// Whether a container started.
     pub has_started: bool,
     /// A digest of the node's boot ID when the pod was created.
@@ -191,69 +177,48 @@ pub struct Ended {
     pub is_unclear: bool,
     /// Whether the pod was bound to its node, so that it may have run.
     pub may_have_run: bool,
-    /// When it ended.
-    pub ended: Timestamp,
 }
 
 impl Entry {
     /// The record of the node after one more pod.
     pub fn after(before: Option<&Self>, ended: Ended) -> Self {
-        let same = before.filter(|before| before.counts_on(ended.rollout));
-        let (failures, in_a_row, ignored) =
-            same.map_or((0, 0, 0), |before| (before.failures, before.disruptions, before.ignored));
-        let is_rejected = ended.outcome == Outcome::Rejected;
-        let disruptions = match ended.outcome {
-            Outcome::Disrupted | Outcome::Rejected => in_a_row.saturating_add(1),
-            Outcome::Ignored => in_a_row,
+        let Ended { mut entry, has_started, boot, machine, is_unclear, may_have_run } = ended;
+        let nothing = Self::default();
+        let same = before.filter(|before| before.counts_on(entry.rollout)).unwrap_or(&nothing);
+        let is_rejected = entry.outcome == Outcome::Rejected;
+        entry.failures = entry.failures.saturating_add(same.failures);
+        entry.disruptions = match entry.outcome {
+            Outcome::Disrupted | Outcome::Rejected => same.disruptions.saturating_add(1),
+            Outcome::Ignored => same.disruptions,
             _ => 0,
         };
-        let rejected_since = is_rejected.then(|| {
-            let first = same.filter(|same| same.run == ended.run).and_then(|same| same.rejected_since);
-            first.unwrap_or(ended.ended)
-        });
-        let exit = ended.exit.or_else(|| same.and_then(|same| same.exit.clone()));
+        entry.ignored = same.ignored.saturating_add(u32::from(entry.outcome == Outcome::Ignored));
+        entry.rejected_since =
+            is_rejected.then(|| same.rejected_since.filter(|_| same.run == entry.run).unwrap_or(entry.ended));
+        let exit = entry.exit.take().or_else(|| same.exit.clone());
+        entry.exit = exit.filter(|_| entry.outcome != Outcome::Succeeded);
         let earlier = before.and_then(|before| before.attempt.clone());
-        let result = match ended.outcome.implies() {
-            None if ended.has_started => Some(AttemptResult::Disrupted),
-            // A node that died immediately does not report the containers that it started.
-            None if ended.may_have_run && ended.is_unclear && !is_rejected => Some(AttemptResult::Disrupted),
-            result => result,
-        };
+        // A node that died immediately does not report the containers that it started.
+        let has_run = has_started || may_have_run && is_unclear && !is_rejected;
+        let result = entry.outcome.implies().or(has_run.then_some(AttemptResult::Disrupted));
         // A node that is suspect after an earlier attempt stays suspect until it is Ready.
         let was_clear = earlier.as_ref().is_none_or(|earlier| earlier.clear);
-        let attempt = match result {
-            Some(result) => {
-                let is_success = result == AttemptResult::Succeeded;
-                let of_success = |id: &Arc<str>| if is_success { id.clone() } else { "".into() };
-                Some(Attempt {
-                    result,
-                    hash: ended.hash.clone(),
-                    rollout: ended.rollout,
-                    boot: of_success(&ended.boot),
-                    machine: of_success(&ended.machine),
-                    clear: was_clear && !ended.is_unclear,
-                })
+        let attempt = result.map(|result| {
+            let of_success =
+                |id: Arc<str>| if result == AttemptResult::Succeeded { id } else { Arc::default() };
+            Attempt {
+                result,
+                hash: entry.hash.clone(),
+                rollout: entry.rollout,
+                boot: of_success(boot),
+                machine: of_success(machine),
+                clear: was_clear && !is_unclear,
             }
-            None => earlier,
-        };
+        });
+        entry.attempt = attempt.or(earlier);
         let unknown = before.map(|before| before.unknown.as_ref()).unwrap_or_default();
-        Self {
-            failures: failures.saturating_add(ended.failures),
-            disruptions,
-            ignored: ignored.saturating_add(u32::from(ended.outcome == Outcome::Ignored)),
-            rejected_since,
-            exit: exit.filter(|_| ended.outcome != Outcome::Succeeded),
-            attempt,
-            gone: None,
-            unknown: unknown.iter().filter(|word| word.starts_with(NODE_WORD)).cloned().collect(),
-            node: ended.node,
-            hash: ended.hash,
-            rollout: ended.rollout,
-            run: ended.run,
-            pod: ended.pod,
-            outcome: ended.outcome,
-            ended: ended.ended,
-        }
+        entry.unknown = unknown.iter().filter(|word| word.starts_with(NODE_WORD)).cloned().collect();
+        entry
     }
 
     /// This entry with the texts of the other entries, where they are equal. They are equal for most nodes.
@@ -626,7 +591,7 @@ mod tests {
     }
 
     fn ended(pod: u64, rollout: u64, outcome: Outcome) -> Ended {
-        Ended {
+        let entry = Entry {
             node: "n".into(),
             hash: "h".into(),
             rollout,
@@ -635,12 +600,16 @@ mod tests {
             outcome,
             failures: u32::from(outcome == Outcome::Failed),
             exit: (outcome == Outcome::Failed).then(|| "1/Error".into()),
+            ended: at(),
+            ..Entry::default()
+        };
+        Ended {
+            entry,
             has_started: outcome != Outcome::Rejected,
             boot: "b".into(),
             machine: "m".into(),
             is_unclear: false,
             may_have_run: true,
-            ended: at(),
         }
     }
 
@@ -726,8 +695,8 @@ mod tests {
         for node in 0..15_000 {
             let uid = format!("{node:08x}-0000-4000-8000-{node:012x}");
             let mut one = ended(1, 1, Outcome::Succeeded);
-            one.node = format!("ip-10-0-{node:05}.eu-central-1.compute.internal").into();
-            one.hash = "v1-7ji4ojlv5d".into();
+            one.entry.node = format!("ip-10-0-{node:05}.eu-central-1.compute.internal").into();
+            one.entry.hash = "v1-7ji4ojlv5d".into();
             (one.boot, one.machine) = ("abcdefghij".into(), "klmnopqrst".into());
             sizes[usize::from(shard_of(&uid))] += uid.len() + Entry::after(None, one).to_string().len();
         }

@@ -4,7 +4,7 @@
 //! (podFailurePolicy, DisruptionTarget), KEP-3850 (FailIndex).
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_runtime::model::core_types::{Node, Phase, Pod};
+use quintet_runtime::model::core_types::{Exit, Node, Phase, Pod};
 
 use crate::api::{DaemonJob, ExitCodeOperator, PodFailureAction, PodFailurePolicy, PodFailureRule};
 use crate::eligibility::Placement;
@@ -232,22 +232,20 @@ fn was_made_to_go(pod: &Pod, asked: Timestamp) -> bool {
 
 /// The reason for a pod's failure in one word, for messages and for the metric of failures.
 pub fn why(pod: &Pod) -> &str {
-    let reason = pod.reason.as_deref().filter(|reason| !reason.is_empty());
-    let exit = || {
-        pod.exits
-            .first()
-            .or(pod.last_exit.as_deref())
-            .map(|exit| &*exit.reason)
-            .filter(|reason| !reason.is_empty())
-    };
-    reason.or_else(exit).unwrap_or("Error")
+    let exit = last_failure(pod).map(|exit| &*exit.reason);
+    let mut reasons = [pod.reason.as_deref(), exit].into_iter().flatten();
+    reasons.find(|reason| !reason.is_empty()).unwrap_or("Error")
 }
 
 /// Exit code and reason of a failed pod, as in the ledger: `1/Error`, or `/Evicted` without a container's
 /// end.
 pub fn exit(pod: &Pod) -> String {
-    let code = pod.exits.first().or(pod.last_exit.as_deref()).map(|exit| exit.code.to_string());
+    let code = last_failure(pod).map(|exit| exit.code.to_string());
     format!("{}/{}", code.unwrap_or_default(), why(pod))
+}
+
+fn last_failure(pod: &Pod) -> Option<&Exit> {
+    pod.exits.first().or(pod.last_exit.as_deref())
 }
 
 #[cfg(test)]

@@ -151,14 +151,12 @@ fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots, blocked: impl Fn(&Node
         let Slots { limit, running, held, made } = *slots;
         let message = if made >= MOST_CREATIONS {
             format!("this reconcile creates {MOST_CREATIONS} pods; the next one creates this pod")
-        } else if held > running {
+        } else {
             let pods = counted(running as u64, "pod");
             let nodes = counted((held - running) as u64, "node");
-            format!(
-                "parallelism allows {limit}; running: {pods}, slots held by {nodes} without a pod{pods_elsewhere}"
-            )
-        } else {
-            format!("parallelism allows {limit}; running: {}{pods_elsewhere}", counted(running as u64, "pod"))
+            let others = format!(", slots held by {nodes} without a pod");
+            let others = if held > running { &others } else { "" };
+            format!("parallelism allows {limit}; running: {pods}{others}{pods_elsewhere}")
         };
         selected.state = State::Waiting(Reason::new(Cause::WaitingForTurn, message));
         survey.waits_for_turn = true;

@@ -165,7 +165,7 @@ impl<'a> Record<'a> {
                 waits[at(uid)] = true;
             }
         }
-        let until = world.clocks.flushed().and_then(|last| last.checked_add(PACE).ok());
+        let until = world.clocks.flushed.and_then(|last| last.checked_add(PACE).ok());
         let until = until.filter(|until| *until > now);
         match until {
             Some(until) if waits != [false; SHARDS as usize] => self.requeue_at(until),
@@ -299,8 +299,7 @@ impl<'a> Record<'a> {
 fn dropped<'s>(shard: &'s Shard, survey: &Survey<'_>) -> Vec<&'s str> {
     let histories = &survey.histories;
     let is_dropped = |uid: &&str| {
-        !survey.changes
-            && histories.at(uid).is_none()
+        histories.at(uid).is_none()
             && !histories.gone.get(uid).is_some_and(|gone| gone.has_pods || gone.is_frozen)
     };
     shard.entries.keys().map(|uid| &**uid).filter(is_dropped).collect()

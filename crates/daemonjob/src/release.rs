@@ -92,7 +92,7 @@ impl Record<'_> {
                 && uid.is_some_and(|uid| self.keeps_shard_of(uid))
         };
         let has_ended = survey.ending.is_some() || survey.is_finished();
-        let quiet = world.clocks.busy().and_then(|busy| busy.checked_add(QUIET).ok());
+        let quiet = world.clocks.busy.and_then(|busy| busy.checked_add(QUIET).ok());
         let quiet = quiet.filter(|until| !has_ended && *until > now);
         let gone: HashSet<_> = unneeded.iter().copied().map(ptr::from_ref).collect();
         let is_held = |assessed: &&AssessedPod<'_>| {
@@ -112,7 +112,7 @@ impl Record<'_> {
         if open.peek().is_none() {
             return (Vec::new(), quiet);
         }
-        let paced = world.clocks.tidied().and_then(|last| last.checked_add(TIDY_PACE).ok());
+        let paced = world.clocks.tidied.and_then(|last| last.checked_add(TIDY_PACE).ok());
         if let Some(until) = paced.filter(|until| *until > now) {
             return (Vec::new(), Some(until));
         }

@@ -91,9 +91,9 @@ pub fn current_key(job: &DaemonJob, world: &World) -> Key {
         last_run = last_run.max(line.run);
     }
     for pod in &world.pods {
-        let number_in = |annotation| pod.meta.annotations.get(annotation)?.parse().ok();
-        last = last.max((number_in(ROLLOUT_ANNOTATION).unwrap_or_default(), hash_of(pod, &hash) == &*hash));
-        last_run = last_run.max(number_in(RUN_ANNOTATION).unwrap_or_default());
+        let rollout = numbered(pod, ROLLOUT_ANNOTATION).unwrap_or_default();
+        last = last.max((rollout, hash_of(pod, &hash) == &*hash));
+        last_run = last_run.max(numbered(pod, RUN_ANNOTATION).unwrap_or_default());
     }
     let continues = last.1 && last.0 > 0 && job.spec.retry_token.is_none();
     Key { hash, rollout: last.0 + u64::from(!continues), run: last_run }

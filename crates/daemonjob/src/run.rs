@@ -5,7 +5,7 @@ use quintet_runtime::model::clock::whole_seconds;
 
 use crate::api::{DaemonJob, RerunOn};
 use crate::deadline::deadline;
-use crate::ledger::Outcome;
+use crate::ledger::{Entry, Outcome};
 use crate::node_state::{is_done, reruns_on};
 use crate::observe::World;
 use crate::rollout::{Ending, ended_before, was_finished};
@@ -51,17 +51,10 @@ pub fn ending(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Option<En
     if let Some(ending) = ended_before(job, &survey.key) {
         return Some(ending);
     }
-    let fails_job = survey.histories.nodes.iter().any(|history| {
-        let latest = history.latest.as_ref();
-        latest.is_some_and(|latest| {
-            latest.outcome == Outcome::FailedJob && latest.rollout == survey.key.rollout
-        })
-    });
-    let was_failed = survey.histories.gone.values().any(|gone| {
-        let line = gone.owed.as_ref().or(gone.recorded);
-        line.is_some_and(|line| line.outcome == Outcome::FailedJob && line.rollout == survey.key.rollout)
-    });
-    if fails_job || was_failed {
+    let of_nodes = survey.histories.nodes.iter().filter_map(|history| history.latest.as_deref());
+    let of_gone = survey.histories.gone.values().filter_map(|gone| gone.owed.as_ref().or(gone.recorded));
+    let fails_job = |line: &Entry| line.outcome == Outcome::FailedJob && line.rollout == survey.key.rollout;
+    if of_nodes.chain(of_gone).any(fails_job) {
         return Some(Ending::FailJob);
     }
     if survey.failures.ends_run() {

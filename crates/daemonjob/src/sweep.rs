@@ -50,19 +50,16 @@ pub enum OwnerState {
 /// The plan for one pod.
 pub fn plan(pod: &Pod, owner_state: OwnerState, now: Timestamp) -> Plan<()> {
     let mut plan = Plan::default();
-    let is_off = match owner_state {
-        OwnerState::Unowned => true,
-        OwnerState::Served => {
-            // The DaemonJob may disappear without a watch event, together with its definition.
-            plan.requeue_at(now.checked_add(RECHECK).unwrap_or(now));
-            false
-        }
-        OwnerState::SwitchedOff => pod.terminating(),
-        OwnerState::Unknown => {
-            plan.requeue_at(now.checked_add(SOON).unwrap_or(now));
-            false
-        }
+    let (is_off, again) = match owner_state {
+        OwnerState::Unowned => (true, None),
+        // The DaemonJob may disappear without a watch event, together with its definition.
+        OwnerState::Served => (false, Some(RECHECK)),
+        OwnerState::SwitchedOff => (pod.terminating(), None),
+        OwnerState::Unknown => (false, Some(SOON)),
     };
+    if let Some(again) = again {
+        plan.requeue_at(now.checked_add(again).unwrap_or(now));
+    }
     if let (true, Some(release)) = (is_off, release(&pod.meta)) {
         plan.steps.push(vec![release]);
     }

@@ -323,8 +323,8 @@ impl Worlds {
         let placement = Placement::of(job.spec.template.spec());
         let age = |at: Timestamp| u16::try_from(age_of(at)).ok();
         let mut memory = Memory {
-            began: clocks.flushed_or_began().filter(|_| clocks.flushed().is_none()).and_then(age),
-            flushed: clocks.flushed().and_then(age),
+            began: clocks.flushed_or_began().filter(|_| clocks.flushed.is_none()).and_then(age),
+            flushed: clocks.flushed.and_then(age),
             stood_still: state.existing().any(|(_, node)| !node.is_ready)
                 && is_fleet_unhealthy(job, &placement, &world.nodes),
             ..Memory::default()
@@ -391,7 +391,7 @@ impl Worlds {
                 self.stand_still(&mut clocks, memory, pods);
             }
             if let Some(age) = memory.flushed {
-                clocks.ledger_written(ago(age.into()));
+                clocks.flushed = Some(ago(age.into()));
             }
         }
         self.clocks.insert(key, clocks.clone());

@@ -338,9 +338,9 @@ impl Manager {
     pub fn wrote(&mut self, action: &Action<DaemonJobStatus>, revision: u64, now: Timestamp) {
         let Some((verb, name)) = name_of(action) else { return };
         if resource_of(action) == CONFIG_MAPS {
-            self.clocks.ledger_written(self.local(now));
+            self.clocks.flushed = Some(self.local(now));
         } else if matches!(action, Action::Delete { .. } | Action::JsonPatch { .. }) {
-            self.clocks.pods_tidied(self.local(now));
+            self.clocks.tidied = Some(self.local(now));
         }
         self.refusals.forget(verb, &resource_of(action), name);
         self.saw(action, revision);

@@ -7,7 +7,7 @@ fn writes_the_ledger_at_most_once_a_second_for_a_finalizer() {
     let pods = [("a", 1, "Succeeded"), ("b", 1, "Running")];
     let mut scene = Scene::with_pods(simple(), &["a", "b"], &pods);
     scene.edit_pod("a", |pod| terminate(pod, now())).write_status();
-    scene.world.clocks.ledger_written(now());
+    scene.world.clocks.flushed = Some(now());
     let gathering = scene.plan();
     assert!(gathering.steps.is_empty());
     assert_eq!(gathering.again, Some(later(1)));

@@ -177,7 +177,7 @@ impl Scene {
         match action {
             Action::Create { resource: CONFIG_MAPS, .. }
             | Action::MergePatch { resource: CONFIG_MAPS, .. } => {
-                self.world.clocks.ledger_written(self.now());
+                self.world.clocks.flushed = Some(self.now());
             }
             Action::Create { resource: PODS, body, .. } => {
                 let mut body = body.value();
@@ -202,12 +202,12 @@ impl Scene {
                 let is_over =
                     |pod: &Pod| *pod.meta.name == **name && (pod.node.is_none() || !pod.is_running());
                 self.world.pods.retain(|pod| !is_over(pod) || pod.meta.has_finalizer(FINALIZER));
-                self.world.clocks.pods_tidied(now);
+                self.world.clocks.tidied = Some(now);
             }
             Action::JsonPatch { name, .. } => {
                 self.edit_pod_named(name, |pod| pod.meta.finalizers = Box::default());
                 self.world.pods.retain(|pod| *pod.meta.name != **name || pod.meta.deleted.is_none());
-                self.world.clocks.pods_tidied(self.now());
+                self.world.clocks.tidied = Some(self.now());
             }
             _ => {}
         }
