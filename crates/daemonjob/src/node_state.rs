@@ -101,6 +101,11 @@ impl Cause {
         self.into()
     }
 
+    /// Why a node waits whose pod the API server rejects.
+    pub fn of_refused_creation(refusal: &Refusal) -> Self {
+        if refusal.reason == RefusalReason::NameTaken { Self::NameTaken } else { Self::FailedCreate }
+    }
+
     /// Whether the failure is provisional: it ends when the node can be retried or is Ready.
     pub fn is_provisional(self) -> bool {
         matches!(self, Self::FailedAndGone | Self::NodeLost)
@@ -595,13 +600,9 @@ impl Assessor<'_> {
         }
         let number = history.number + 1;
         if let Some(refusal) = self.refusal(node, number) {
-            let cause = if refusal.reason == RefusalReason::NameTaken {
-                Cause::NameTaken
-            } else {
-                Cause::FailedCreate
-            };
             let message = conditions::shorten(refusal.message.clone(), 256);
-            return (State::Waiting(Reason::new(cause, message)), sooner(refusal.until));
+            let reason = Reason::new(Cause::of_refused_creation(refusal), message);
+            return (State::Waiting(reason), sooner(refusal.until));
         }
         (State::Due(number), skipped_at)
     }

@@ -62,16 +62,13 @@ impl Slots {
 
 /// The running pods of deleted DaemonJobs with the same name, except on nodes that were unwell for too long.
 fn predecessors<'w>(survey: &Survey<'_>, world: &'w World) -> Vec<&'w Pod> {
+    let is_written_off = |pod: &Pod| {
+        let name = pinned_to(pod)?;
+        let at = world.nodes.binary_search_by(|node| (*node.meta.name).cmp(name)).ok()?;
+        survey.written_off.get(at).copied()
+    };
     let running = world.predecessors.iter().map(|pod| &**pod).filter(|pod| pod.is_running());
-    let mut running: Vec<&Pod> = running.collect();
-    if !running.is_empty() {
-        let nodes = survey.histories.nodes.iter().zip(&survey.written_off);
-        let written_off =
-            nodes.filter_map(|(history, is_written_off)| history.node.filter(|_| *is_written_off));
-        let written_off: HashSet<&str> = written_off.map(|node| &*node.meta.name).collect();
-        running.retain(|pod| pinned_to(pod).is_none_or(|node| !written_off.contains(node)));
-    }
-    running
+    running.filter(|pod| is_written_off(pod) != Some(true)).collect()
 }
 
 /// Gives slots to nodes, unless the run is held.

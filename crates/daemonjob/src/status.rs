@@ -31,11 +31,11 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
     ledger_shards.extend(world.shards().filter_map(|shard| shard.number(name)));
     ledger_shards.sort_unstable();
     ledger_shards.dedup();
-    let failed = nodes(survey, |selected| match &selected.state {
+    let (failed_nodes, failed) = nodes(survey, |selected| match &selected.state {
         State::Failed(reason) => Some((reason.cause, Some(&reason.message))),
         _ => None,
     });
-    let pending = nodes(survey, |selected| match &selected.state {
+    let (pending_nodes, pending) = nodes(survey, |selected| match &selected.state {
         State::Starting(reason) | State::Waiting(reason) => Some((reason.cause, Some(&reason.message))),
         State::Due(_) => Some((Cause::Creating, None)),
         // The node has failed, and keeps its slot until it is Ready or lost.
@@ -44,7 +44,7 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         }
         _ => None,
     });
-    let skipped = nodes(survey, |selected| match &selected.state {
+    let (skipped_nodes, skipped) = nodes(survey, |selected| match &selected.state {
         State::Skipped(reason) => Some((reason.cause, Some(&reason.message))),
         _ => None,
     });
@@ -59,9 +59,9 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         desired: number(survey.desired()),
         active: number(survey.pods().iter().filter(|assessed| assessed.is_counted()).count()),
         succeeded: number(survey.tally.done),
-        failed: number(failed.count),
-        pending: number(pending.count),
-        skipped: number(skipped.count),
+        failed: number(failed),
+        pending: number(pending),
+        skipped: number(skipped),
         terminating: number(terminating),
         completion_time: match (&before.completion_time, complete) {
             (Some(at), true) if before.start_time == start => Some(at.clone()),
@@ -75,12 +75,12 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         worked_seconds,
         working_since,
         ledger_shards,
-        more_failed_nodes: failed.more(),
-        failed_nodes: failed.nodes,
-        more_pending_nodes: pending.more(),
-        pending_nodes: pending.nodes,
-        more_skipped_nodes: skipped.more(),
-        skipped_nodes: skipped.nodes,
+        more_failed_nodes: more(failed),
+        failed_nodes,
+        more_pending_nodes: more(pending),
+        pending_nodes,
+        more_skipped_nodes: more(skipped),
+        skipped_nodes,
         conditions: conditions::next(
             // The conditions of an earlier run do not set transition times of this run.
             if survey.begins { &[] } else { &before.conditions },
@@ -115,37 +115,29 @@ fn rollout(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Rollout {
     }
 }
 
-/// The first [`LISTED`] nodes of a list, and the length of the whole list.
-#[derive(Default)]
-struct NodeList {
-    nodes: Vec<NodeReason>,
-    count: usize,
+/// The number of nodes beyond the first [`LISTED`] of a list.
+fn more(count: usize) -> Option<i32> {
+    number(count.saturating_sub(LISTED)).filter(|more| *more > 0)
 }
 
-impl NodeList {
-    fn more(&self) -> Option<i32> {
-        number(self.count.saturating_sub(LISTED)).filter(|more| *more > 0)
-    }
-}
-
-/// Lists the nodes that have a cause, with their messages.
+/// The first [`LISTED`] nodes that have a cause, with their messages, and the number of all such nodes.
 fn nodes<'s>(
     survey: &'s Survey<'_>,
     reason: impl Fn(&'s SelectedNode<'_>) -> Option<(Cause, Option<&'s Message>)>,
-) -> NodeList {
-    let mut list = NodeList::default();
+) -> (Vec<NodeReason>, usize) {
+    let (mut nodes, mut count) = (Vec::new(), 0);
     for selected in &survey.nodes {
         let Some((cause, message)) = reason(selected) else { continue };
-        list.count += 1;
-        if list.count <= LISTED {
-            list.nodes.push(NodeReason {
+        count += 1;
+        if count <= LISTED {
+            nodes.push(NodeReason {
                 node: selected.node.meta.name.to_string(),
                 reason: cause.word().to_owned(),
                 message: message.map(Message::to_string).unwrap_or_default(),
             });
         }
     }
-    list
+    (nodes, count)
 }
 
 /// The result of the run so far, for the conditions.
@@ -280,9 +272,7 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
         _ => {}
     }
     if let Some(refusal) = refused_pod(job, world, survey) {
-        let reason =
-            if refusal.reason == RefusalReason::NameTaken { Cause::NameTaken.word() } else { "FailedCreate" };
-        add("PodsRefused", reason, refusal.message.clone());
+        add("PodsRefused", Cause::of_refused_creation(refusal).word(), refusal.message.clone());
     }
     let skipped_for = |cause: Cause| {
         let skips = |state: &State| matches!(state, State::Skipped(reason) if reason.cause == cause);
