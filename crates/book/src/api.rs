@@ -10,6 +10,7 @@ use quintet_runtime::model::conditions;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 /// The most characters that an author or a title may have.
 pub const LONGEST: usize = 1024;
@@ -67,11 +68,11 @@ fn text(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// The observed state of a Book.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BookStatus {
     /// The generation that this status describes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The condition Ready is True if the Book has a valid author and a valid title.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

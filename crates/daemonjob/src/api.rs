@@ -7,8 +7,10 @@ use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::schema::{number_or_percentage, short_name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// The pod template of a DaemonJob, and the rules for its runs.
+#[skip_serializing_none]
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "dj.dysproz.io",
@@ -67,7 +69,6 @@ pub struct DaemonJobSpec {
     /// The number of pods that may run at the same time, or a percentage of status.desired. A percentage is
     /// rounded up to at least 1 pod. By default, every eligible node gets its pod immediately. To create no
     /// pods, set paused instead.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new(
             "type(self) == int ? self >= 1 && self <= 1000000 : self.matches('^([1-9]|[1-9][0-9]|100)%$')"
@@ -81,27 +82,22 @@ pub struct DaemonJobSpec {
 
     /// If suspend is true, the manager deletes running pods and creates no pods, as for a Job. Nodes that are
     /// done do not run again. When suspend becomes false, a new run begins.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
     /// If paused is true, the manager creates no further pods, but running pods continue. The paused time
     /// does not count for activeDeadlineSeconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 
     /// How the DaemonJob reacts to failed nodes. Without a failurePolicy, the other nodes continue when a
     /// node fails.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<FailurePolicy>,
 
     /// Rules that decide how the failure of a pod counts. They work as the podFailurePolicy of a Job, with
     /// nodes instead of indexes. podFailurePolicy needs restartPolicy Never.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_failure_policy: Option<PodFailurePolicy>,
 
     /// The number of failures that each node may have. A node with more failures counts as failed. With
     /// restartPolicy OnFailure, restarts of containers count as failures too, as for a Job. Default 6.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000))]
     pub backoff_limit: Option<i32>,
 
@@ -109,51 +105,45 @@ pub struct DaemonJobSpec {
     /// failed. Disruptions are deletions by other clients, evictions, preemptions, and rejections by the
     /// kubelet. Deletions, evictions and preemptions on a cordoned or tainted node do not count. By default,
     /// disruptions are not limited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000))]
     pub disruption_limit: Option<i32>,
 
     /// The limit of status.workedSeconds, in seconds. Time does not count while the DaemonJob is paused, or
     /// while every remaining node waits for a retry or is unhealthy. When a run exceeds this limit, the
     /// manager deletes its running pods, and the run is Failed with the reason DeadlineExceeded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub active_deadline_seconds: Option<i64>,
 
     /// The number of seconds that a pod may be Pending, and that the kubelet may reject the pods of a node.
     /// When this time has passed, the manager deletes the pod, and skips its node in this run with the reason
     /// PendingDeadlineExceeded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub pending_deadline_seconds: Option<i64>,
 
     /// Whether a node that is created after a run started gets a pod in this run (Run) or waits for the next
     /// run (Ignore). Default Run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "LateNodes")]
     pub late_nodes: Option<LateNodes>,
 
     /// The changes that make a node run again after its pod succeeded. The default is TemplateChange. If the
     /// list is empty, a node never runs again after a success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub rerun_on: Option<Vec<RerunOn>>,
 
     /// A new value of retryToken retries failed nodes, and nodes that were skipped because of
     /// pendingDeadlineSeconds or a lost record. Nodes that are done do not run again. Removing retryToken has
     /// no effect.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub retry_token: Option<String>,
 
     /// How a run treats nodes that have not run yet and that Kubernetes has tainted as unhealthy. By default,
     /// the run waits 300 seconds for an unhealthy node, and then skips the node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unhealthy_nodes: Option<UnhealthyNodes>,
 
     /// Whether running pods of an older template finish (Finish) or are replaced (Replace). Default Finish.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "OutdatedPods")]
     pub outdated_pods: Option<OutdatedPods>,
@@ -161,21 +151,19 @@ pub struct DaemonJobSpec {
     /// The number of seconds after which the manager deletes ended pods. For pods of done nodes, the time
     /// begins when the pod ends. For other pods, the time begins when the run ends. The deletion of an ended
     /// pod does not make its node run again. By default, ended pods stay.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<i32>,
 
     /// The manager ignores selector, which exists for compatibility with the tutorial. Pods belong to their
     /// DaemonJob by owner reference.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
 
     /// The manager ignores manualSelector, which exists for compatibility with the tutorial.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manual_selector: Option<bool>,
 }
 
 /// The number of failed nodes that are tolerated, and the reaction when more nodes have failed.
+#[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailurePolicy {
@@ -189,13 +177,11 @@ pub struct FailurePolicy {
     /// The number of failed nodes that are tolerated, or a percentage of status.rollout.base, rounded down.
     /// If maxFailedNodes is set and the type is Continue, a DaemonJob with at most this number of failed
     /// nodes can be Complete. Default 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("maxFailedNodes", 1_000_000))]
     pub max_failed_nodes: Option<IntOrString>,
 
     /// The number of seconds that a node may be not Ready after its pod started. A node that is not Ready for
     /// longer counts as failed, even if its pod succeeded. Default 600.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub node_lost_after_seconds: Option<i64>,
 }
@@ -224,6 +210,7 @@ pub struct PodFailurePolicy {
 }
 
 /// One rule for failed pods.
+#[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -236,10 +223,8 @@ pub struct PodFailureRule {
     /// retries the node. Count: the failure counts against backoffLimit.
     pub action: PodFailureAction,
     /// The rule matches a pod if the exit codes of its failed containers meet this requirement.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exit_codes: Option<OnExitCodes>,
     /// The rule matches a pod that has at least one of these conditions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "atomic"))]
     pub on_pod_conditions: Option<Vec<OnPodCondition>>,
 }
@@ -258,6 +243,7 @@ pub enum PodFailureAction {
 }
 
 /// A requirement for the exit codes of failed containers and init containers.
+#[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -267,7 +253,6 @@ pub enum PodFailureAction {
 pub struct OnExitCodes {
     /// The name of the container or init container whose exit code counts. Without containerName, the exit
     /// codes of all containers count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub container_name: Option<String>,
     /// In: the rule matches if an exit code is in values. NotIn: the rule matches if an exit code is not in
@@ -288,6 +273,7 @@ pub enum ExitCodeOperator {
 }
 
 /// A condition of a pod that a rule matches.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OnPodCondition {
@@ -296,12 +282,12 @@ pub struct OnPodCondition {
     #[schemars(length(min = 1, max = 316))]
     pub type_: String,
     /// The status of the pod condition. Default True.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 7))]
     pub status: Option<String>,
 }
 
 /// How a run treats nodes that have not run yet and that Kubernetes has tainted as unhealthy.
+#[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -311,13 +297,12 @@ pub struct OnPodCondition {
 pub struct UnhealthyNodes {
     /// SkipAfter: the manager skips an unhealthy node after skipAfterSeconds. Wait: the run waits until the
     /// node is healthy. Default SkipAfter.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "UnhealthyPolicy")]
     pub policy: Option<UnhealthyPolicy>,
 
     /// The number of seconds that the run waits for an unhealthy node before it skips the node. Default 300.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub skip_after_seconds: Option<i64>,
 }
@@ -366,6 +351,7 @@ pub enum RerunOn {
 }
 
 /// The observed state of a DaemonJob. Most numbers count nodes, but `active` and `terminating` count pods.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 // kstatus treats an object without a status as ready. The default generation prevents that.
@@ -373,57 +359,42 @@ pub enum RerunOn {
 pub struct DaemonJobStatus {
     /// The generation of the spec that this status describes. The value is -1 until a manager writes the
     /// status.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = -1))]
     pub observed_generation: Option<i64>,
     /// The number of selected nodes that no taint keeps away, plus the number of other nodes where a pod
     /// still runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<i32>,
     /// The number of pods that have not ended and are not terminating.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<i32>,
     /// The number of selected nodes that are done: the last attempt on the node succeeded, and no change
     /// makes the node run again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub succeeded: Option<i32>,
     /// The number of selected nodes that have failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<i32>,
     /// The number of selected nodes whose pod is not created yet, has not started or waits for a restart.
     /// Nodes that hold a slot of parallelism without a healthy running pod count too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<i32>,
     /// The number of selected nodes that get no pod in this run. Nodes that are skipped because of a taint do
     /// not count as desired.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<i32>,
     /// The number of pods that are terminating and have not ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating: Option<i32>,
     /// The time when the current run started. The manager sets startTime before it creates the first pod of
     /// the run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
     /// The time when the current run became Complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
     /// The hash of the template of the current run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_hash: Option<String>,
     /// The current rollout. Failures count, and are compared with the limits, within one rollout.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
     /// The number of the current run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<i64>,
     /// The number of seconds that the current run worked before workingSince. If workingSince is absent,
     /// workedSeconds is the complete working time of the run. activeDeadlineSeconds limits the working time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worked_seconds: Option<i64>,
     /// The time up to which workedSeconds counts the current run. The field is absent while the run does not
     /// work, for example while the DaemonJob is paused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_since: Option<Time>,
     /// The numbers of the ConfigMaps in which the manager has recorded the outcomes of pods. The name of each
     /// ConfigMap ends with its number.
@@ -434,19 +405,16 @@ pub struct DaemonJobStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed_nodes: Vec<NodeReason>,
     /// The number of failed nodes that are not in failedNodes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_failed_nodes: Option<i32>,
     /// The first 20 pending nodes, sorted by name, with Ready nodes first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending_nodes: Vec<NodeReason>,
     /// The number of pending nodes that are not in pendingNodes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_pending_nodes: Option<i32>,
     /// The first 20 skipped nodes, sorted by name, with Ready nodes first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped_nodes: Vec<NodeReason>,
     /// The number of skipped nodes that are not in skippedNodes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_skipped_nodes: Option<i32>,
     /// Ready: the DaemonJob is complete or suspended, or was complete before new, recovered or changed nodes
     /// began to run. Complete: every selected node is done, skipped, or failed within maxFailedNodes. Failed:
@@ -466,6 +434,7 @@ pub struct DaemonJobStatus {
 }
 
 /// The rollout of one template. A change of the template or of retryToken begins a new rollout.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
@@ -474,7 +443,6 @@ pub struct Rollout {
     #[serde(default)]
     pub number: i64,
     /// The retryToken of this rollout.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_token: Option<String>,
     /// The largest number of selected nodes in this rollout. A percentage in maxFailedNodes is a percentage
     /// of base. Nodes that join raise base, except while the failure policy stops the rollout. Nodes that
@@ -486,14 +454,11 @@ pub struct Rollout {
     pub unhealthy_from_start: i32,
     /// The time when the failure policy stopped the rollout. The field is absent while the failure policy
     /// does not stop the rollout.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub braked_since: Option<Time>,
     /// The reason why the run ended early, as in the condition Failed: DeadlineExceeded,
     /// MaxFailedNodesExceeded or PodFailurePolicy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
     /// A digest of the limits that ended the run early. When one of these limits changes, the run continues.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,
 }
 

@@ -52,7 +52,7 @@ struct DaemonJobs {
     memories: Mutex<HashMap<Arc<str>, Memory>>,
 }
 
-/// What this process has seen of one DaemonJob in one term.
+/// The times and the dry run that this process keeps for one DaemonJob in one term.
 #[derive(Default)]
 struct Memory {
     /// When the term began.

@@ -11,11 +11,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 /// The longest interval between two ticks, in seconds: ten years.
 pub const LONGEST_INTERVAL: i64 = 315_360_000;
 
 /// The message that the manager prints, and the interval of the `Timer:` lines.
+#[skip_serializing_none]
 #[derive(CustomResource, JsonSchema, Clone, Debug, Default, PartialEq, Serialize)]
 #[kube(
     group = "example.com",
@@ -39,12 +41,12 @@ pub const LONGEST_INTERVAL: i64 = 315_360_000;
 pub struct GreetingSpec {
     /// The message that the manager prints. The manager escapes control characters, so that each printed
     /// message is one line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "message")]
     pub message: Option<String>,
 
     /// Seconds between two `Timer:` lines.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "interval")]
     pub interval_seconds: Option<i64>,
 }
@@ -70,25 +72,21 @@ fn interval(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// The observed state of a Greeting.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GreetingStatus {
     /// The generation that this status describes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The time of the first line. `Timer:` line k is due at this time plus k intervals, where k begins
     /// at 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub greeted_at: Option<Time>,
     /// The first 256 bytes of the message that was last printed on creation or change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_greeting: Option<String>,
     /// How often the manager printed a changed message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updates: Option<i64>,
     /// The manager process that prints the last line. A process writes its claim before it prints the line,
     /// so that no other process prints the same line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
     /// Ready is True if the manager has printed the message. Ready is False with the reason NoMessage if
     /// there is no valid message, and with the reason TimedOut if the manager could not print the message for
@@ -116,6 +114,7 @@ impl<'de> Deserialize<'de> for GreetingStatus {
 }
 
 /// The claim of one process to print a line.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
@@ -129,7 +128,6 @@ pub struct Claim {
     #[serde(default)]
     pub token: String,
     /// Time of the claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
 }
 

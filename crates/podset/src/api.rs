@@ -7,9 +7,11 @@ use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::schema::{number_or_percentage, short_name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// The desired number of pods and their template. Every field has a default, because the tutorial's manifest
 /// has an empty spec.
+#[skip_serializing_none]
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "batch.tutorial.kubebuilder.io",
@@ -49,7 +51,6 @@ pub struct PodSetSpec {
     /// that runs `sleep 3600`. The manager adds the labels app and quintet.dev/kind, and labels with the
     /// PodSet's UID and the hash of the template. The manager also adds the label version: v0.1 unless the
     /// template sets the label version.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new("has(self.spec) && has(self.spec.containers) && self.spec.containers.size() > 0")
             .message("template.spec.containers must list at least one container; leave template out for the default"),
@@ -59,16 +60,13 @@ pub struct PodSetSpec {
     pub template: Option<RawTemplate>,
 
     /// Seconds for which a pod must be ready before it counts as available. Default 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub min_ready_seconds: Option<i32>,
 
     /// How the manager replaces pods of an older template. Default: RollingUpdate with maxUnavailable 25%.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
 
     /// Seconds without progress after which the condition Progressing is False. Default 600.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub progress_deadline_seconds: Option<i32>,
 
@@ -80,6 +78,7 @@ pub struct PodSetSpec {
 }
 
 /// How to replace pods of an older template.
+#[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
@@ -90,24 +89,20 @@ pub struct UpdateStrategy {
 
     /// How many desired pods may be unavailable during a rollout: a number, or a percentage of replicas,
     /// rounded down. Default 25%. If maxUnavailable and maxSurge are both 0, maxUnavailable counts as 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("maxUnavailable", 100_000))]
     pub max_unavailable: Option<IntOrString>,
 
     /// How many pods may exist above replicas during a rollout: a number, or a percentage of replicas,
     /// rounded up. Default 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("maxSurge", 100_000))]
     pub max_surge: Option<IntOrString>,
 
     /// How many pods of older templates a rollout keeps: a number, or a percentage of replicas, rounded up.
     /// If a kept pod ends or is deleted, its replacement has the current template. Default 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("partition", 100_000))]
     pub partition: Option<IntOrString>,
 
     /// True stops the rollout. The manager still replaces pods that end or are deleted. Default false.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 }
 
@@ -140,27 +135,22 @@ impl Default for PodSetSpec {
 }
 
 /// The observed state of a PodSet.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSetStatus {
     /// The generation that this status describes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The number of pods that have not ended and are not being deleted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
     /// The number of pods among the replicas that are ready.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
     /// The number of pods among the replicas that have been ready for minReadySeconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_replicas: Option<i32>,
     /// The number of pods among the replicas that have the current template.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_replicas: Option<i32>,
     /// The number of pods that are being deleted and have not ended. The manager creates replacements without
     /// waiting for the end of these pods.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating_replicas: Option<i32>,
     /// The first 100 names of ready pods, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -169,17 +159,13 @@ pub struct PodSetStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_ready: Vec<NotReady>,
     /// The number of pods that are not ready and that notReady does not list.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_not_ready: Option<i32>,
     /// The hash of the current template. The pods of this template have the hash as a label.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_hash: Option<String>,
     /// The last time when more pods became available, when fewer pods had an older template, or when a change
     /// of the pods began.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_progress_time: Option<Time>,
     /// The label selector of exactly this PodSet's pods, for autoscalers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
     /// Available is True if all desired pods are available. Progressing is True if the pods match the spec or
     /// a change is in progress, and False after progressDeadlineSeconds without progress. ReplicaFailure is

@@ -13,9 +13,11 @@ use quintet_runtime::model::schema::{short_name, without_descriptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 use std::collections::BTreeMap;
 
 /// The topic and subscription to consume, and the settings of the pods.
+#[skip_serializing_none]
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "pulsar.pulsarconsumer.krvarma.com",
@@ -109,31 +111,25 @@ pub struct PulsarConsumerSpec {
     pub replicas: i32,
 
     /// How the pods share the messages. Default Shared, as in the tutorial.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subscription_type: Option<SubscriptionType>,
 
     /// Where a new subscription begins. Default Latest: with messages that are sent later.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_position: Option<InitialPosition>,
 
     /// How the pods authenticate to the broker, and how the manager authenticates when it reads the backlog.
     /// Default: without authentication.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<Auth>,
 
     /// How the pods verify the broker's certificate. Default: with the CAs that the image trusts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
 
     /// The topic for messages that were redelivered too often. Default: the broker redelivers such messages
     /// without end. The subscriptionType must be Shared or Key_Shared, because the broker counts redeliveries
     /// only for these types.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letter_policy: Option<DeadLetterPolicy>,
 
     /// The delay before a message that a consumer rejected is delivered again, such as 30s or 1m30s. Default:
     /// the image's default, which is one minute for Quintet's image.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(
         validation = Rule::new(
@@ -145,26 +141,22 @@ pub struct PulsarConsumerSpec {
 
     /// How many messages of each partition a consumer prefetches. Default: the image's default, which is 1000
     /// for Quintet's image.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub receiver_queue_size: Option<i32>,
 
     /// The image of the pods. Default: the manager's --pulsar-consumer-image. The container gets the
     /// environment variables PULSAR_SERVER, PULSAR_TOPIC and PULSAR_SUBSCRIPTION_NAME, and more variables for
     /// optional fields that are set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
 
     /// When the kubelet pulls the image. Default: Always for the tag latest or without a tag, else
     /// IfNotPresent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
 
     /// The port on which the kubelet probes /healthz and /readyz. The container gets the port in
     /// PULSAR_HTTP_BIND_ADDRESS. The value 0 disables the probes. Default: the manager's
     /// --pulsar-consumer-health-port if image is not set, else 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 65_535))]
     pub health_port: Option<i32>,
 
@@ -179,17 +171,16 @@ pub struct PulsarConsumerSpec {
     pub env: Vec<Value>,
 
     /// The container's resource requests and limits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "without_descriptions::<Option<ResourceRequirements>>")]
     pub resources: Option<Value>,
 
     /// Further fields of the pods.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodSettings>,
 
     /// The address of the broker's admin API, such as http://broker:8080. The manager reads the backlog
     /// there. Default: the manager does not read the backlog.
-    #[serde(default, rename = "adminURL", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "adminURL")]
     #[schemars(length(max = 2048))]
     #[x_kube(
         validation = Rule::new(is_address("https?", "(/[A-Za-z0-9_./~-]*)?"))
@@ -199,16 +190,14 @@ pub struct PulsarConsumerSpec {
 
     /// How the manager, and with auth also KEDA, verifies the certificate of adminURL. Default: with the CA in
     /// tls, or else with the public CAs.
-    #[serde(default, rename = "adminTLS", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "adminTLS")]
     pub admin_tls: Option<Tls>,
 
     /// Seconds between two reads of the backlog. Default 30.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 86_400))]
     pub backlog_poll_seconds: Option<i32>,
 
     /// How KEDA scales the pods with the backlog. Default: no autoscaling.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
 }
 
@@ -313,6 +302,7 @@ pub struct Tls {
 }
 
 /// A value in a Secret of the same namespace.
+#[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretKey {
     /// The Secret's name.
@@ -323,7 +313,6 @@ pub struct SecretKey {
     )]
     pub name: String,
     /// The key in the Secret.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(
         validation = Rule::new(r"self.matches(r'^[A-Za-z0-9._-]+$')")
@@ -333,6 +322,7 @@ pub struct SecretKey {
 }
 
 /// The topic for messages that were redelivered too often.
+#[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetterPolicy {
@@ -340,7 +330,6 @@ pub struct DeadLetterPolicy {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_redeliver_count: i32,
     /// The dead-letter topic. Default: `<topic>-<subscription>-DLQ`, as for Pulsar's clients.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
         validation = Rule::new(is_topic())
@@ -349,7 +338,6 @@ pub struct DeadLetterPolicy {
     pub dead_letter_topic: Option<String>,
     /// The subscription that keeps dead letters until they are read. The consumers create it before the first
     /// dead letter. Default: `<subscription>-dlq`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
         validation = Rule::new(IS_SUBSCRIPTION)
@@ -359,6 +347,7 @@ pub struct DeadLetterPolicy {
 }
 
 /// Further fields of the pods.
+#[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSettings {
@@ -376,7 +365,7 @@ pub struct PodSettings {
     #[schemars(schema_with = "without_descriptions::<Vec<Toleration>>")]
     pub tolerations: Vec<Value>,
     /// Affinity to nodes and pods.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "without_descriptions::<Option<Affinity>>")]
     pub affinity: Option<Value>,
     /// How to spread the pods.
@@ -384,7 +373,6 @@ pub struct PodSettings {
     #[schemars(schema_with = "without_descriptions::<Vec<TopologySpreadConstraint>>")]
     pub topology_spread_constraints: Vec<Value>,
     /// The ServiceAccount of the pods. Default: the namespace's ServiceAccount default, without its token.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub service_account_name: Option<String>,
     /// Secrets to pull the image with.
@@ -392,21 +380,20 @@ pub struct PodSettings {
     #[schemars(schema_with = "without_descriptions::<Vec<LocalObjectReference>>")]
     pub image_pull_secrets: Vec<Value>,
     /// The PriorityClass of the pods.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
     /// Seconds that a stopping pod has to acknowledge its messages. Default 30.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400))]
     pub termination_grace_period_seconds: Option<i64>,
     /// The pods' security context. Default: user and group 65532, not root, the runtime's default seccomp
     /// profile.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(schema_with = "without_descriptions::<Option<PodSecurityContext>>")]
     pub security_context: Option<Value>,
 }
 
 /// How KEDA scales the consumers with the backlog.
+#[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -415,7 +402,6 @@ pub struct PodSettings {
 )]
 pub struct Autoscaling {
     /// The minimum number of pods. Default 0, so that no pod runs without a backlog.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000))]
     pub min_replicas: Option<i32>,
     /// The maximum number of pods.
@@ -423,24 +409,19 @@ pub struct Autoscaling {
     pub max_replicas: i32,
     /// KEDA runs one pod for this number of unacknowledged entries. An entry is a message or a batch of
     /// messages. Default 10.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub target_backlog: Option<i64>,
     /// The number of unacknowledged entries above which KEDA starts the first pod if minReplicas is 0.
     /// Default 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub activation_backlog: Option<i64>,
     /// Whether the topic has partitions, which KEDA must know. Default: the manager detects partitions at
     /// adminURL. Set partitioned if the manager may not read the token.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitioned: Option<bool>,
     /// Seconds between two reads of the backlog by KEDA. Default: KEDA's default, which is 30.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub polling_interval_seconds: Option<i32>,
     /// Seconds without a backlog until KEDA stops the last pod. Default: KEDA's default, which is 300.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400))]
     pub cooldown_seconds: Option<i32>,
 }
@@ -464,47 +445,36 @@ impl AppliedObject {
 }
 
 /// The observed state of a PulsarConsumer and its Deployment.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PulsarConsumerStatus {
     /// The generation that this status describes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The serverAddress of the spec.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// The topic of the spec.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
     /// The subscriptionName of the spec.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subscription: Option<String>,
     /// The number of existing pods, of the current and of older templates.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
     /// The number of pods of the current template.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_replicas: Option<i32>,
     /// The number of ready pods.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
     /// The label selector of the pods, for the scale subresource.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
     /// The number of unacknowledged entries of the subscription. An entry is a message or a batch of
     /// messages. The manager does not write small changes to the status; the metric
     /// quintet_pulsarconsumer_backlog is exact.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backlog: Option<i64>,
     /// The number of delivered but unacknowledged messages. Pulsar counts such messages only for Shared and
     /// Key_Shared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unacked: Option<i64>,
     /// The number of consumers that the broker reports.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumers: Option<i32>,
     /// The time when the manager read backlog, unacked and consumers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backlog_time: Option<Time>,
     /// The objects that the manager has applied. If the generation of such an object changes, the manager
     /// applies the object again.
