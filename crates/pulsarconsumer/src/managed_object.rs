@@ -153,10 +153,8 @@ pub enum ApplyState<'a, T> {
     Drifted(&'a T, Timestamp),
     /// It is our own and is being deleted.
     Terminating(&'a T),
-    /// Another owner has an object with its name.
+    /// An object with its name belongs to another owner, or another operator created it for this PulsarConsumer.
     NotOwned(&'a T),
-    /// Another operator created the object for this PulsarConsumer.
-    NeverApplied(&'a T),
 }
 
 impl<'a, T: ManagedObject> ApplyState<'a, T> {
@@ -170,7 +168,7 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
         let own = match found {
             Some(found) if !is_of(found, owner) => return Self::NotOwned(found),
             Some(own) if own.terminating() => return Self::Terminating(own),
-            Some(own) if !is_applied_once(own, &resource, past) => return Self::NeverApplied(own),
+            Some(own) if !is_applied_once(own, &resource, past) => return Self::NotOwned(own),
             own => own,
         };
         let is_kept = own.is_none_or(|own| is_visibly(own, &body, &attempt.hash));
@@ -232,7 +230,7 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
         match self {
             Self::Settled(own) | Self::Drifted(own, _) | Self::Terminating(own) => Some(own),
             Self::Refused(_, own) => *own,
-            Self::Due(_) | Self::Applying | Self::NotOwned(_) | Self::NeverApplied(_) => None,
+            Self::Due(_) | Self::Applying | Self::NotOwned(_) => None,
         }
     }
 
@@ -251,9 +249,7 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
             Self::Due(_) => Some(in_future(now, FOLLOW_UP)),
             Self::Refused(refusal, _) => Some(refusal.until),
             Self::Drifted(_, at) => Some(*at),
-            Self::Terminating(_) | Self::NotOwned(_) | Self::NeverApplied(_) => {
-                Some(in_future(now, LOOK_AGAIN))
-            }
+            Self::Terminating(_) | Self::NotOwned(_) => Some(in_future(now, LOOK_AGAIN)),
         }
     }
 
@@ -275,27 +271,17 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
             Self::Terminating(_) => {
                 Some((TERMINATING, format!("{what} is being deleted, and is then created again.")))
             }
-            Self::NeverApplied(_) => Some((
-                NOT_OWNED,
-                format!(
-                    "Another operator created {what} for this PulsarConsumer. Delete it, and the manager creates its \
-                     own: kubectl delete {} {name}",
-                    resource.plural
-                ),
-            )),
             Self::NotOwned(found) => {
-                let owner = match &found.meta().owner {
-                    Some(owner) if *owner.kind == *"PulsarConsumer" => {
-                        format!("{} {} (UID {})", owner.kind, owner.name, owner.uid)
-                    }
-                    Some(owner) => format!("{} {}", owner.kind, owner.name),
-                    None => "no controller".to_owned(),
-                };
+                let owner = found.meta().owner.as_ref().map_or_else(
+                    || "no controller".to_owned(),
+                    |owner| format!("{} {} (UID {})", owner.kind, owner.name, owner.uid),
+                );
                 Some((
                     NOT_OWNED,
                     format!(
-                        "{what} exists already and belongs to {owner}. Delete it, or give this PulsarConsumer another \
-                         name."
+                        "{what} belongs to {owner}, and this manager did not create it. Delete it, and the manager creates \
+                         its own (kubectl delete {} {name}), or give this PulsarConsumer another name.",
+                        resource.plural
                     ),
                 ))
             }

@@ -44,7 +44,7 @@ pub fn status(
     let own = apply_state.own();
     let applied = applied(consumer, apply_state);
     let available = match apply_state {
-        ApplyState::NotOwned(_) | ApplyState::NeverApplied(_) | ApplyState::Terminating(_) => {
+        ApplyState::NotOwned(_) | ApplyState::Terminating(_) => {
             Ok(Wanted { type_: AVAILABLE, ..applied.clone() })
         }
         // Enough pods are ready, perhaps of an older spec, so the condition stays.
