@@ -121,28 +121,23 @@ impl Admin {
         access: &Access,
         partitioned: Option<bool>,
     ) -> BacklogSample {
-        match tokio::time::timeout(CALL, self.look(asked, access, partitioned.unwrap_or_default())).await {
-            Ok(reading) => reading,
-            Err(_elapsed) => {
-                let message = format!("{} did not answer within {} s.", asked.url, CALL.as_secs());
-                BacklogSample {
-                    figures: Err(Unknown { reason: "AdminUnreachable", message }),
-                    partitioned: None,
-                }
-            }
-        }
+        let reading = self.look(asked, access, partitioned.unwrap_or_default());
+        tokio::time::timeout(CALL, reading).await.unwrap_or_else(|_elapsed| {
+            let message = format!("{} did not answer within {} s.", asked.url, CALL.as_secs());
+            BacklogSample { figures: Err(Unknown::new("AdminUnreachable", message)), partitioned: None }
+        })
     }
 
     async fn look(&self, asked: &BacklogQuery, access: &Access, partitioned: bool) -> BacklogSample {
         for partitioned in [partitioned, !partitioned] {
             match self.stats(asked, access, partitioned).await {
                 Ok(Some(figures)) => {
-                    let figures = figures.ok_or_else(|| Unknown {
-                        reason: Unknown::NO_SUBSCRIPTION,
-                        message: format!(
+                    let figures = figures.ok_or_else(|| {
+                        let message = format!(
                             "The topic {} has no subscription {}. The first consumer creates it.",
                             asked.topic, asked.subscription
-                        ),
+                        );
+                        Unknown::new(Unknown::NO_SUBSCRIPTION, message)
                     });
                     return BacklogSample { figures, partitioned: Some(partitioned) };
                 }
@@ -154,7 +149,7 @@ impl Admin {
             "There is no topic {}. The first client creates it, if the broker allows it.",
             asked.topic
         );
-        BacklogSample { figures: Err(Unknown { reason: Unknown::NO_TOPIC, message }), partitioned: None }
+        BacklogSample { figures: Err(Unknown::new(Unknown::NO_TOPIC, message)), partitioned: None }
     }
 
     /// Reads the statistics of a topic, as partitioned or not. Returns None without such a topic, Some(None)
@@ -165,37 +160,31 @@ impl Admin {
         access: &Access,
         partitioned: bool,
     ) -> Result<Option<Option<Figures>>, Unknown> {
-        let unknown = |reason, message| Unknown { reason, message };
         let what = if partitioned { "partitioned-stats?perPartition=false" } else { "stats" };
         let topic: Vec<String> = asked.topic.segments().map(escape).collect();
         let url = format!("{}/admin/v2/{}/{what}", asked.url.trim_end_matches('/'), topic.join("/"));
-        let (status, body) = match self.get(&url, access).await {
-            Ok(answer) => answer,
-            Err(failure) => {
-                let reason = if matches!(failure, Failure::Connection(_)) {
-                    "AdminUnreachable"
-                } else {
-                    "AdminFailed"
-                };
-                return Err(unknown(reason, format!("{}: {failure}.", asked.url)));
-            }
-        };
+        let answer = self.get(&url, access).await.map_err(|failure| {
+            let is_reached = !matches!(failure, Failure::Connection(_));
+            let reason = if is_reached { "AdminFailed" } else { "AdminUnreachable" };
+            Unknown::new(reason, format!("{}: {failure}.", asked.url))
+        });
+        let (status, body) = answer?;
         match status {
             StatusCode::OK => figures(&body, &asked.subscription).map(Some).map_err(|_| {
-                unknown(
+                Unknown::new(
                     "AdminFailed",
                     format!("The answer of {} is not the statistics of a topic.", asked.url),
                 )
             }),
             StatusCode::NOT_FOUND => Ok(None),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(unknown(
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(Unknown::new(
                 "AdminRefused",
                 match access.token {
                     Some(_) => format!("{} rejects the token of auth.tokenSecret ({status}).", asked.url),
                     None => format!("{} requires a token ({status}): set auth.tokenSecret.", asked.url),
                 },
             )),
-            other => Err(unknown("AdminFailed", format!("{} answered {other}.", asked.url))),
+            other => Err(Unknown::new("AdminFailed", format!("{} answered {other}.", asked.url))),
         }
     }
 

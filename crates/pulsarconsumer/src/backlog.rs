@@ -40,6 +40,11 @@ impl Unknown {
     /// The subscription does not exist.
     pub const NO_SUBSCRIPTION: &'static str = "SubscriptionNotFound";
 
+    /// With this reason and message.
+    pub fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+
     /// Whether the topic or subscription does not exist yet; the first client creates it.
     pub fn is_none_yet(&self) -> bool {
         [Self::NO_TOPIC, Self::NO_SUBSCRIPTION].contains(&self.reason)

@@ -1,7 +1,10 @@
 //! Metrics: consumers, summed over all PulsarConsumers, and the backlog of each. The series of an object are
 //! removed with the object.
 
-use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    GaugeVec, IntCounterVec, IntGaugeVec, Registry, register_gauge_vec_with_registry,
+    register_int_counter_vec_with_registry, register_int_gauge_vec_with_registry,
+};
 use quintet_runtime::cache::aggregate_gauge::Sums;
 use quintet_runtime::cache::informer::Informer;
 use quintet_runtime::model::object::Key;
@@ -38,11 +41,8 @@ impl Metrics {
             STATES,
         )?;
         pods.follow(objects, counts);
-        let of_object = |name: &str, help: &str| {
-            let gauge = IntGaugeVec::new(Opts::new(name, help), &OBJECT)?;
-            registry.register(Box::new(gauge.clone()))?;
-            Ok::<_, prometheus::Error>(gauge)
-        };
+        let of_object =
+            |name: &str, help: &str| register_int_gauge_vec_with_registry!(name, help, &OBJECT, registry);
         let desired =
             of_object("quintet_pulsarconsumer_desired", "Desired consumers when the backlog was read.")?;
         let unknown = of_object(
@@ -61,22 +61,18 @@ impl Metrics {
             "quintet_pulsarconsumer_consumers",
             "Consumers of the subscription that the broker reports.",
         )?;
-        let rate = GaugeVec::new(
-            Opts::new(
-                "quintet_pulsarconsumer_delivered_per_second",
-                "Messages per second that the broker delivers to the subscription, averaged over a minute.",
-            ),
+        let rate = register_gauge_vec_with_registry!(
+            "quintet_pulsarconsumer_delivered_per_second",
+            "Messages per second that the broker delivers to the subscription, averaged over a minute.",
             &OBJECT,
+            registry
         )?;
-        registry.register(Box::new(rate.clone()))?;
-        let looks = IntCounterVec::new(
-            Opts::new(
-                "quintet_pulsarconsumer_backlog_polls_total",
-                "Reads of backlogs by result: Observed, or the reason of the failure.",
-            ),
+        let looks = register_int_counter_vec_with_registry!(
+            "quintet_pulsarconsumer_backlog_polls_total",
+            "Reads of backlogs by result: Observed, or the reason of the failure.",
             &["result"],
+            registry
         )?;
-        registry.register(Box::new(looks.clone()))?;
         let objects = objects.clone();
         Ok(Self { objects, desired, unknown, backlog, unacked, consumers, rate, looks })
     }

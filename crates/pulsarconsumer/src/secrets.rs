@@ -8,6 +8,7 @@ use std::fmt;
 use http::HeaderValue;
 use k8s_openapi::ByteString;
 use quintet_runtime::model::resource::Resource;
+use quintet_runtime::server::client::brief;
 use quintet_runtime::write::executor::Executor;
 use serde::Deserialize;
 
@@ -19,9 +20,6 @@ use crate::deployment::{AUTHORITIES, TOKEN, key_of};
 /// Secrets.
 const SECRETS: Resource =
     Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true, custom: false };
-
-/// The reason if a read of a Secret fails.
-const UNKNOWN: &str = "SecretUnknown";
 
 /// A value that no log or message may contain.
 #[derive(Clone, PartialEq, Eq)]
@@ -83,24 +81,20 @@ async fn read(
     field: &'static str,
 ) -> Result<Sensitive, Unknown> {
     let (name, key) = (&secret.name, key_of(secret, volume));
-    let found =
-        executor.reads.read::<Secret>(&SECRETS, namespace, name).await.map_err(|error| match error {
-            kube::Error::Api(status) if status.code == 403 => Unknown {
-                reason: "SecretForbidden",
-                message: format!(
-                    "The manager may not read Secret {name} ({field}): install the chart with \
-                 pulsarConsumer.readSecrets=true."
-                ),
-            },
-            other => Unknown {
-                reason: UNKNOWN,
-                message: format!(
-                    "Cannot read Secret {name} ({field}): {}",
-                    quintet_runtime::server::client::brief(&other)
-                ),
-            },
-        })?;
-    let missing = |what: String| Unknown { reason: "SecretNotFound", message: what };
+    let found = executor.reads.read::<Secret>(&SECRETS, namespace, name).await;
+    let found = found.map_err(|error| match error {
+        kube::Error::Api(status) if status.code == 403 => {
+            let remedy = "install the chart with pulsarConsumer.readSecrets=true.";
+            Unknown::new(
+                "SecretForbidden",
+                format!("The manager may not read Secret {name} ({field}): {remedy}"),
+            )
+        }
+        other => {
+            Unknown::new("SecretUnknown", format!("Cannot read Secret {name} ({field}): {}", brief(&other)))
+        }
+    })?;
+    let missing = |what: String| Unknown::new("SecretNotFound", what);
     let found = found.ok_or_else(|| missing(format!("Secret {name} ({field}) does not exist.")))?;
     let value = found.data.into_iter().find(|(one, _)| one == key).map(|(_, value)| Sensitive(value.0));
     value.ok_or_else(|| missing(format!("Secret {name} ({field}) has no key {key}.")))
