@@ -62,7 +62,7 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     }
     survey.ending = run::ending(job, &survey, now);
     survey.hold = hold(job, world, &mut survey, fleet, now);
-    take_turns(&mut survey, job, world);
+    take_turns(&mut survey, job, world, now);
     if survey.ending.is_none() && survey.works() {
         let deadline = deadline(job, &survey, now);
         survey.requeue_at(deadline);

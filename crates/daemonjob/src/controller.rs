@@ -344,12 +344,14 @@ pub fn register(
     pods.subscribe(move |change| {
         waker.wake_owner(change, &resource);
         // A DaemonJob waits for the pods of a deleted DaemonJob with its name.
-        if let Some(pod) = change.object()
-            && let Some(owner) = daemonjob_of(pod)
-            && let Some(job) = named.find(&pod.meta.namespace, &owner.name)
-            && job.metadata.uid.as_deref() != Some(&*owner.uid)
-        {
-            waker.wake(job.key());
+        let before = if let Change::Applied { old, .. } = change { *old } else { None };
+        for pod in change.object().into_iter().chain(before) {
+            if let Some(owner) = daemonjob_of(pod)
+                && let Some(job) = named.find(&pod.meta.namespace, &owner.name)
+                && job.metadata.uid.as_deref() != Some(&*owner.uid)
+            {
+                waker.wake(job.key());
+            }
         }
     });
     let waker = controller.waker();

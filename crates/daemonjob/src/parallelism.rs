@@ -6,6 +6,7 @@
 //! `kubectl replace --force` must run no two pods on a node.
 
 use foldhash::{HashMap, HashSet, HashSetExt as _};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::int_or_percent::{Round, scaled_value};
@@ -14,7 +15,7 @@ use quintet_runtime::model::plan::MOST_CREATIONS;
 
 use crate::api::{DaemonJob, OutdatedPods};
 use crate::labels::pinned_to;
-use crate::node_state::{Cause, Reason, State, counted, occupants, pod_name};
+use crate::node_state::{Cause, Reason, State, counted, node_lost_after, occupants, pod_name};
 use crate::observe::World;
 use crate::survey::Survey;
 
@@ -60,21 +61,31 @@ impl Slots {
     }
 }
 
-/// The running pods of deleted DaemonJobs with the same name, except on nodes that were unwell for too long.
-fn predecessors<'w>(survey: &Survey<'_>, world: &'w World) -> Vec<&'w Pod> {
-    let is_written_off = |pod: &Pod| {
-        let name = pinned_to(pod)?;
-        let at = world.nodes.binary_search_by(|node| (*node.meta.name).cmp(name)).ok()?;
-        survey.written_off.get(at).copied()
-    };
-    let running = world.predecessors.iter().map(|pod| &**pod).filter(|pod| pod.is_running());
-    running.filter(|pod| is_written_off(pod) != Some(true)).collect()
+/// The running pods of deleted DaemonJobs with the same name. They occupy their nodes.
+fn predecessors(world: &World) -> impl Iterator<Item = &Pod> {
+    let occupies = |pod: &&Pod| pod.is_running() && (pod.node.is_some() || !pod.terminating());
+    world.predecessors.iter().map(|pod| &**pod).filter(occupies)
+}
+
+/// When such a pod loses its slot: its node is then lost, although this DaemonJob has no attempt there. None
+/// while the node is Ready.
+fn loses_slot_at(job: &DaemonJob, world: &World, pod: &Pod, now: Timestamp) -> Option<Timestamp> {
+    let name = pinned_to(pod)?;
+    let at = world.nodes.binary_search_by(|node| (*node.meta.name).cmp(name)).ok()?;
+    let node = world.nodes.get(at).filter(|node| !node.ready)?;
+    world.clocks.not_ready_since(&node.meta.uid, now).checked_add(node_lost_after(job)).ok()
 }
 
 /// Gives slots to nodes, unless the run is held.
-pub(crate) fn take_turns<'a>(survey: &mut Survey<'a>, job: &DaemonJob, world: &'a World) {
+pub(crate) fn take_turns<'a>(survey: &mut Survey<'a>, job: &DaemonJob, world: &'a World, now: Timestamp) {
     let limit = parallelism(job, survey.desired());
-    survey.predecessors = predecessors(survey, world);
+    for pod in predecessors(world) {
+        let until = loses_slot_at(job, world, pod, now);
+        if until.is_none_or(|until| until > now) {
+            survey.predecessors.push(pod);
+            survey.requeue_at(until);
+        }
+    }
     let running = survey.pods().iter().filter(|assessed| survey.holds_slot(assessed)).count()
         + survey.predecessors.len();
     let occupied = occupied(survey);
@@ -92,7 +103,7 @@ pub(crate) fn take_turns<'a>(survey: &mut Survey<'a>, job: &DaemonJob, world: &'
         }
     } else {
         let predecessors: HashMap<&str, &Pod> =
-            survey.predecessors.iter().filter_map(|pod| Some((pinned_to(pod)?, *pod))).collect();
+            predecessors(world).filter_map(|pod| Some((pinned_to(pod)?, pod))).collect();
         give_turns(survey, &mut slots, |node, number| {
             let predecessor = predecessors.get(&*node.meta.name).map(|pod| predecessor_runs(pod));
             predecessor.or_else(|| name_taken(job, world, node, number))

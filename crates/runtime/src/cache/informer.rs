@@ -219,7 +219,9 @@ impl<T: Object> Informer<T> {
             let mut owners = siblings.values().filter_map(|object| object.owner());
             *namespace == owner.namespace && *uid != owner.uid && owners.next().is_some_and(is_one)
         });
-        families.flat_map(|(_, siblings)| siblings.values()).cloned().collect()
+        let mut all: Vec<_> = families.flat_map(|(_, siblings)| siblings.values()).cloned().collect();
+        all.sort_by_cached_key(|object| object.key());
+        all
     }
 
     /// All cached objects, by namespace and name.

@@ -1,6 +1,7 @@
 //! The loop that every kind runs in: a queue of keys, and reconciles of these keys.
 //!
-//! A reconcile waits until the caches show the last writes for its object, and for a deleted object with its name. It then observes, plans, and hands the
+//! A reconcile waits until the caches show the last writes for its object. If an object of its name was deleted, it
+//! also waits for the reconcile and the writes of that object. It then observes, plans, and hands the
 //! plan to the executor. Between reconciles the process keeps only refusals and the writes that the caches must still
 //! show. The process may die between any two writes: the next reconcile makes the same plan again.
 
@@ -29,7 +30,6 @@ use crate::model::plan::{Event, EventType};
 use crate::model::progress::Progress;
 use crate::server::metrics::Metrics;
 use crate::write::executor::{Error, Executor};
-use crate::write::owner_memory::Written;
 
 /// Concurrent reconciles of one kind.
 const WORKERS: usize = 16;
@@ -282,8 +282,7 @@ impl<R: Reconciler> Controller<R> {
     /// Drops everything stored about a deleted object.
     fn forget(&self, state: &mut State, key: &Key) {
         state.forget(key);
-        let unshown = self.context.executor.memory.forget(key, &self.caches);
-        state.unshown.extend(unshown.map(|written| (key.clone(), written)));
+        self.context.executor.memory.forget(key, &self.caches);
         self.reconciler.forget(key);
     }
 
@@ -341,8 +340,6 @@ struct State {
     passes: JoinSet<(Key, PassResult)>,
     running: HashMap<Id, (Key, Instant)>,
     parked: HashSet<Key>,
-    /// The writes for deleted objects that the caches do not show yet.
-    unshown: Vec<(Key, Written)>,
     metrics: Metrics,
     activity: Activity,
     /// When this controller last logged a failing object at level warn.
@@ -360,7 +357,6 @@ impl State {
             passes: JoinSet::new(),
             running: HashMap::new(),
             parked: HashSet::new(),
-            unshown: Vec::new(),
             metrics,
             activity: context.activity(controller),
             logged_at: None,
@@ -410,15 +406,13 @@ impl State {
                 self.parked.insert(key);
             }
         }
+        self.measure();
     }
 
-    /// Whether the caches show every write for the key, and for deleted objects with its name.
-    fn may_start(&mut self, key: &Key, executor: &Executor, caches: &[Arc<dyn TrackedCache>]) -> bool {
-        self.unshown.retain_mut(|(_, written)| !written.is_shown(caches));
-        let running = self.running.values().map(|(other, _)| other);
-        let mut unfinished = running.chain(self.unshown.iter().map(|(other, _)| other));
+    /// Whether no object of the key's name is reconciled, and the caches show every write for the name.
+    fn may_start(&self, key: &Key, executor: &Executor, caches: &[Arc<dyn TrackedCache>]) -> bool {
         let is_namesake = |other: &Key| other.name == key.name && other.namespace == key.namespace;
-        executor.memory.caught_up(key, caches) && !unfinished.any(is_namesake)
+        !self.running.values().any(|(other, _)| is_namesake(other)) && executor.memory.caught_up(key, caches)
     }
 
     fn forget(&mut self, key: &Key) {

@@ -25,7 +25,7 @@ pub(super) type Place = (Resource, Arc<str>, String);
 
 /// Writes that the caches must still show.
 #[derive(Clone, Debug, Default)]
-pub struct Written {
+struct Written {
     /// The highest written resourceVersion and the time of the answer, by type and namespace.
     versions: HashMap<(Resource, Arc<str>), (u64, Instant)>,
     deletes: Vec<(Resource, Key, Instant)>,
@@ -35,7 +35,7 @@ pub struct Written {
 
 impl Written {
     /// Drops the writes that the caches show. Returns whether no write to a type of these caches is left.
-    pub fn is_shown(&mut self, caches: &[Arc<dyn TrackedCache>]) -> bool {
+    fn is_shown(&mut self, caches: &[Arc<dyn TrackedCache>]) -> bool {
         for cache in caches {
             let resource = cache.resource();
             let progress = cache.progress();
@@ -54,6 +54,17 @@ impl Written {
         };
         !self.versions.keys().any(|(of, namespace)| followed(of, namespace))
             && !self.deletes.iter().any(|(of, key, _)| followed(of, &key.namespace))
+    }
+
+    /// Lets every write with an unknown outcome count as shown after the next list, and requests this list.
+    fn await_lists(&mut self, caches: &[Arc<dyn TrackedCache>]) {
+        let now = Instant::now();
+        for (resource, namespace, _) in std::mem::take(&mut self.ambiguous).into_keys() {
+            for cache in caches.iter().filter(|cache| cache.resource() == resource) {
+                cache.relist(now);
+            }
+            self.versions.insert((resource, namespace), (u64::MAX, now));
+        }
     }
 
     /// The types with a write that is not shown yet.
@@ -82,22 +93,31 @@ struct Memory {
 pub struct OwnerMemory {
     clock: Clock,
     owners: Mutex<HashMap<Arc<str>, Memory>>,
+    /// The writes for deleted owners. An owner that is created again must see them.
+    gone: Mutex<Vec<(Key, Written)>>,
 }
 
 impl OwnerMemory {
     /// Starts empty.
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, owners: Mutex::default() }
+        Self { clock, owners: Mutex::default(), gone: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Memory>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops everything about a deleted owner. Returns its writes unless these caches show them.
-    pub fn forget(&self, owner: &Key, caches: &[Arc<dyn TrackedCache>]) -> Option<Written> {
-        let mut written = self.lock().remove(&owner.uid)?.written;
-        (!written.is_shown(caches)).then_some(written)
+    fn gone(&self) -> MutexGuard<'_, Vec<(Key, Written)>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops everything about a deleted owner but the writes that these caches do not show yet.
+    pub fn forget(&self, owner: &Key, caches: &[Arc<dyn TrackedCache>]) {
+        let Some(Memory { mut written, .. }) = self.lock().remove(&owner.uid) else { return };
+        written.await_lists(caches);
+        if !written.is_shown(caches) {
+            self.gone().push((owner.clone(), written));
+        }
     }
 
     /// The UIDs of the owners in this store.
@@ -144,28 +164,32 @@ impl OwnerMemory {
         }
     }
 
-    /// Whether the caches show all writes for `owner`.
+    /// Whether the caches show all writes for `owner`, and for deleted owners with its name.
     pub fn caught_up(&self, owner: &Key, caches: &[Arc<dyn TrackedCache>]) -> bool {
-        let mut memory = self.lock();
-        memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches))
+        let mut shown = self.lock().get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches));
+        self.gone().retain_mut(|(key, written)| {
+            let is_shown = written.is_shown(caches);
+            shown &= is_shown || (&key.namespace, &key.name) != (&owner.namespace, &owner.name);
+            // Other caches may have to show the rest.
+            written.resources().next().is_some()
+        });
+        shown
     }
 
     /// Whether the caches show all writes for all owners.
     pub fn all_caught_up(&self, caches: &[Arc<dyn TrackedCache>]) -> bool {
         // Call `is_shown` for every owner: it drops the shown writes, and the hand-over record lists only the rest.
-        let mut memory = self.lock();
-        let mut shown = true;
-        for memory in memory.values_mut() {
-            shown &= memory.written.is_shown(caches);
-        }
-        shown
+        let (mut memory, mut gone) = (self.lock(), self.gone());
+        let writes = memory.values_mut().map(|memory| &mut memory.written);
+        let writes = writes.chain(gone.iter_mut().map(|(_, written)| written));
+        writes.fold(true, |shown, written| written.is_shown(caches) && shown)
     }
 
     /// The types with a write, or a possible write, that no cache has shown yet.
     pub fn unshown(&self) -> HashSet<Resource> {
-        let memory = self.lock();
+        let (memory, gone) = (self.lock(), self.gone());
         let written = memory.values().map(|memory| &memory.written);
-        written.flat_map(Written::resources).collect()
+        written.chain(gone.iter().map(|(_, written)| written)).flat_map(Written::resources).collect()
     }
 
     /// Records the answer to a write; the caches must show its resourceVersion.

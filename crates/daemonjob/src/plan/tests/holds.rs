@@ -65,14 +65,36 @@ fn waits_for_pods_of_a_deleted_daemonjob_with_its_name() {
     assert_eq!(created(&scene.plan()), ["a", "b"]);
 }
 
-/// A pod of a deleted DaemonJob on a lost node holds no slot, as a pod of the DaemonJob itself.
-#[test]
-fn a_lost_node_with_a_pod_of_a_deleted_daemonjob_holds_no_slot() {
-    let mut scene = Scene::started(with(&json!({"parallelism": 1})), &["a", "b"], &[]);
+/// A pod of a deleted DaemonJob loses its slot when its node is lost, also if the template tolerates every taint
+/// or no longer selects the node. It still occupies its node.
+#[rstest]
+#[case::untolerated(json!({}))]
+#[case::tolerated(json!({"tolerations": [{"operator": "Exists"}]}))]
+#[case::deselected(json!({"nodeSelector": {"role": "other"}}))]
+fn a_predecessor_loses_its_slot_with_its_node(#[case] spec: Value) {
+    let job = with(&merged(template(&spec), &json!({"parallelism": 1})));
+    let mut scene = Scene::unseen(job, &["a", "b"]);
+    scene.edit_node_unseen("b", |node| {
+        node.meta.labels = [("app", "v1"), ("role", "other")].into();
+    });
     scene.world.predecessors = vec![Arc::new(scene.pod_of("a", 7, "Running"))];
+    scene.pass();
     scene.kill("a");
     assert!(scene.world.pods.is_empty());
-    assert!(scene.after(601).has_pod("b"));
+    assert!(scene.after(599).world.pods.is_empty());
+    assert!(scene.after(2).has_pod("b"));
+    assert_eq!(scene.counted(), ["b"]);
+}
+
+/// A pod that was deleted before it was bound never runs, even if a foreign finalizer keeps it.
+#[test]
+fn a_deleted_unbound_predecessor_occupies_no_node() {
+    let mut scene = Scene::started(with(&json!({})), &["a"], &[]);
+    let mut old = scene.pod_of("a", 7, "Pending");
+    old.node = None;
+    terminate(&mut old, now());
+    scene.world.predecessors = vec![Arc::new(old)];
+    assert_eq!(created(&scene.plan()), ["a"]);
 }
 
 /// An earlier definition accepted 0.
