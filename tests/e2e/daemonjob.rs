@@ -153,7 +153,6 @@ fn reruns_a_changed_template_and_writes_nothing_at_restart() {
     assert_eq!(env.writes(), before, "a reconcile without a change writes nothing");
 }
 
-/// `kubectl replace --force` deletes and creates a DaemonJob, and its pods may outlive it.
 #[test]
 fn waits_for_the_pods_of_its_deleted_predecessor() {
     let env = TestEnv::new("dj-replaced");

@@ -2,8 +2,7 @@
 //!
 //! A pod that has not ended holds a slot, and so does a node that has been not Ready since an attempt. Unless
 //! the failure policy is Continue, a node that waits for its retry does too. The longest holder goes first.
-//! Running pods of a deleted DaemonJob with the same name hold slots too, and their nodes wait for their end:
-//! `kubectl replace --force` must run no two pods on a node.
+//! After `kubectl replace --force`, running pods of the deleted DaemonJob hold slots too, and their nodes wait.
 
 use foldhash::{HashMap, HashSet, HashSetExt as _};
 use jiff::Timestamp;

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
@@ -56,15 +57,20 @@ impl Written {
             && !self.deletes.iter().any(|(of, key, _)| followed(of, &key.namespace))
     }
 
-    /// Lets every write with an unknown outcome count as shown after the next list, and requests this list.
+    /// Keeps only writes to types of these caches. Requests a list, which shows the writes with an unknown outcome.
     fn await_lists(&mut self, caches: &[Arc<dyn TrackedCache>]) {
         let now = Instant::now();
+        // A simulated clock may not advance before the list begins.
+        let before = now.checked_sub(Duration::from_nanos(1)).unwrap_or(now);
         for (resource, namespace, _) in std::mem::take(&mut self.ambiguous).into_keys() {
             for cache in caches.iter().filter(|cache| cache.resource() == resource) {
                 cache.relist(now);
             }
-            self.versions.insert((resource, namespace), (u64::MAX, now));
+            self.versions.insert((resource, namespace), (u64::MAX, before));
         }
+        let is_cached = |of: &Resource| caches.iter().any(|cache| cache.resource() == *of);
+        self.versions.retain(|(of, _), _| is_cached(of));
+        self.deletes.retain(|(of, ..)| is_cached(of));
     }
 
     /// The types with a write that is not shown yet.
@@ -182,7 +188,11 @@ impl OwnerMemory {
         let (mut memory, mut gone) = (self.lock(), self.gone());
         let writes = memory.values_mut().map(|memory| &mut memory.written);
         let writes = writes.chain(gone.iter_mut().map(|(_, written)| written));
-        writes.fold(true, |shown, written| written.is_shown(caches) && shown)
+        let mut shown = true;
+        for written in writes {
+            shown &= written.is_shown(caches);
+        }
+        shown
     }
 
     /// The types with a write, or a possible write, that no cache has shown yet.

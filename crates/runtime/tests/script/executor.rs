@@ -184,6 +184,30 @@ async fn renewals_give_a_slow_write_more_time() {
     }
 }
 
+/// An object that was created again, and the next leader, must see the writes for the deleted object of its name.
+#[tokio::test(start_paused = true)]
+async fn the_caches_must_show_the_writes_for_a_deleted_owner() {
+    for answer in [(201, pod("a", 7).to_string()), failure(504, "Timeout", "later")] {
+        let (executor, _) = executor(&[answer]);
+        let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
+        let caches = informer.tracked();
+        let _ = carry(&executor, vec![create("a")]).await;
+        executor.memory.forget(&owner(), &caches);
+        let again = Key { uid: "another".into(), ..owner() };
+        let other = Key { name: "other".into(), ..again.clone() };
+        assert!(!executor.memory.caught_up(&again, &caches));
+        assert!(executor.memory.caught_up(&other, &caches), "another name");
+        assert!(!executor.memory.all_caught_up(&caches));
+        assert!(executor.memory.unshown().contains(&PODS));
+        let (client, _) = scripted(&[(200, bookmark(6, true)), (200, event("ADDED", &pod("a", 7)))]);
+        let task = tokio::spawn(informer.run(client, Link::default()));
+        sleep(Duration::from_secs(1)).await;
+        assert!(executor.memory.caught_up(&again, &caches));
+        assert!(executor.memory.unshown().is_empty());
+        task.abort();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn reports_successful_writes_beside_a_failure() {
     let (executor, _) = executor(&[(201, pod("a", 7).to_string()), failure(504, "Timeout", "later")]);

@@ -43,7 +43,6 @@ fn nodes_take_turns_and_holders_of_slots_are_named() {
     assert_eq!(status.pending, Some(3));
 }
 
-/// `kubectl replace --force` leaves pods of the deleted DaemonJob behind.
 #[test]
 fn waits_for_pods_of_a_deleted_daemonjob_with_its_name() {
     let mut scene = Scene::started(with(&json!({"parallelism": 2})), &["a", "b", "c"], &[]);
@@ -65,8 +64,7 @@ fn waits_for_pods_of_a_deleted_daemonjob_with_its_name() {
     assert_eq!(created(&scene.plan()), ["a", "b"]);
 }
 
-/// A pod of a deleted DaemonJob loses its slot when its node is lost, also if the template tolerates every taint
-/// or no longer selects the node. It still occupies its node.
+/// A pod of a deleted DaemonJob loses its slot when its node is lost, whether or not the template selects the node.
 #[rstest]
 #[case::untolerated(json!({}))]
 #[case::tolerated(json!({"tolerations": [{"operator": "Exists"}]}))]
