@@ -99,8 +99,8 @@ const MUTANTS: &[Mutant] = &[
         name: "does not wait for its own writes",
         file: "crates/runtime/src/write/owner_memory.rs",
         edits: &[(
-            "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches))",
-            "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches) || true)",
+            "self.lock().get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches))",
+            "self.lock().get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches) || true)",
         )],
         catchers: &[Catcher::Plans("daemonjob-retry", "/delayed")],
     },
@@ -238,8 +238,8 @@ const MUTANTS: &[Mutant] = &[
         name: "rollback skips half-done nodes",
         file: "crates/daemonjob/src/ledger.rs",
         edits: &[(
-            "let attempt = match result {",
-            "let attempt = match result.filter(|result| *result == AttemptResult::Succeeded || !before.is_some_and(Self::has_succeeded)) {",
+            "let attempt = result.map(|result| {",
+            "let attempt = result.filter(|result| *result == AttemptResult::Succeeded || !before.is_some_and(Self::has_succeeded)).map(|result| {",
         )],
         catchers: &[
             Catcher::Tests("quintet-daemonjob", "only_an_attempt_replaces_a_success"),

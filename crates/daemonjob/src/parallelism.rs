@@ -82,7 +82,9 @@ pub(crate) fn take_turns<'a>(survey: &mut Survey<'a>, job: &DaemonJob, world: &'
         let until = loses_slot_at(job, world, pod, now);
         if until.is_none_or(|until| until > now) {
             survey.predecessors.push(pod);
-            survey.requeue_at(until);
+            // In an outage the clocks of the nodes stop, and the recovery of a node is an event.
+            let is_outage = survey.hold.as_ref().is_some_and(|hold| hold.cause == Cause::FleetUnhealthy);
+            survey.requeue_at(until.filter(|_| !is_outage));
         }
     }
     let running = survey.pods().iter().filter(|assessed| survey.holds_slot(assessed)).count()

@@ -279,10 +279,13 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Drops everything stored about a deleted object.
+    /// Drops everything stored about a deleted object. While a reconcile of it runs, a write may be in flight, so its
+    /// writes are dropped at the end of the reconcile.
     fn forget(&self, state: &mut State, key: &Key) {
         state.forget(key);
-        self.context.executor.memory.forget(key, &self.caches);
+        if !state.running.values().any(|(running, _)| running == key) {
+            self.context.executor.memory.forget(key, &self.reconciler.resource(), &self.caches);
+        }
         self.reconciler.forget(key);
     }
 

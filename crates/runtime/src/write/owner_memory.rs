@@ -62,15 +62,18 @@ impl Written {
         let now = Instant::now();
         // A simulated clock may not advance before the list begins.
         let before = now.checked_sub(Duration::from_nanos(1)).unwrap_or(now);
+        let covering = |of: &Resource, namespace: &str| {
+            let is_it = |cache: &&Arc<dyn TrackedCache>| cache.resource() == *of && cache.covers(namespace);
+            caches.iter().find(is_it)
+        };
         for (resource, namespace, _) in std::mem::take(&mut self.ambiguous).into_keys() {
-            for cache in caches.iter().filter(|cache| cache.resource() == resource) {
+            if let Some(cache) = covering(&resource, &namespace) {
                 cache.relist(now);
+                self.versions.insert((resource, namespace), (u64::MAX, before));
             }
-            self.versions.insert((resource, namespace), (u64::MAX, before));
         }
-        let is_cached = |of: &Resource| caches.iter().any(|cache| cache.resource() == *of);
-        self.versions.retain(|(of, _), _| is_cached(of));
-        self.deletes.retain(|(of, ..)| is_cached(of));
+        self.versions.retain(|(of, namespace), _| covering(of, namespace).is_some());
+        self.deletes.retain(|(of, key, _)| covering(of, &key.namespace).is_some());
     }
 
     /// The types with a write that is not shown yet.
@@ -117,9 +120,13 @@ impl OwnerMemory {
         self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops everything about a deleted owner but the writes that these caches do not show yet.
-    pub fn forget(&self, owner: &Key, caches: &[Arc<dyn TrackedCache>]) {
-        let Some(Memory { mut written, .. }) = self.lock().remove(&owner.uid) else { return };
+    /// Drops everything about a deleted owner but the writes that these caches do not show yet. No write for it may
+    /// be in flight.
+    pub fn forget(&self, owner: &Key, resource: &Resource, caches: &[Arc<dyn TrackedCache>]) {
+        let mut owners = self.lock();
+        let Some(Memory { mut written, .. }) = owners.remove(&owner.uid) else { return };
+        // Its own status went with it.
+        written.ambiguous.retain(|(of, _, name), _| of != resource || **name != *owner.name);
         written.await_lists(caches);
         if !written.is_shown(caches) {
             self.gone().push((owner.clone(), written));

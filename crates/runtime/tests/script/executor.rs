@@ -192,7 +192,7 @@ async fn the_caches_must_show_the_writes_for_a_deleted_owner() {
         let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
         let caches = informer.tracked();
         let _ = carry(&executor, vec![create("a")]).await;
-        executor.memory.forget(&owner(), &caches);
+        executor.memory.forget(&owner(), &PODS, &caches);
         let again = Key { uid: "another".into(), ..owner() };
         let other = Key { name: "other".into(), ..again.clone() };
         assert!(!executor.memory.caught_up(&again, &caches));
@@ -325,7 +325,7 @@ async fn drops_a_refusal_after_success_and_a_deleted_owner() {
     sleep(Duration::from_secs(11)).await;
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
     assert!(executor.memory.refusals(&owner()).is_empty());
-    executor.memory.forget(&owner(), &[]);
+    executor.memory.forget(&owner(), &PODS, &[]);
     assert!(executor.memory.caught_up(&owner(), &[]));
 }
 
