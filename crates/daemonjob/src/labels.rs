@@ -32,8 +32,7 @@ pub const MACHINE_ID_ANNOTATION: &str = "dj.dysproz.io/machine-id";
 
 /// The DaemonJob that controls a pod.
 pub fn daemonjob_of(pod: &Pod) -> Option<&Owner> {
-    let kind = Resource::of::<DaemonJob>();
-    pod.meta.owner.as_deref().filter(|owner| *owner.group == *kind.group && *owner.kind == *kind.kind)
+    pod.meta.owner.as_deref().filter(|owner| owner.is_a(&Resource::of::<DaemonJob>()))
 }
 
 /// The name of the node that a pod was created for.

@@ -12,6 +12,7 @@ use quintet_runtime::server::gate::Gate;
 use quintet_runtime::write::executor::Execution;
 
 use crate::api::{DaemonJob, DaemonJobStatus};
+use crate::labels::daemonjob_of;
 use crate::outcome::{self, DeletedFor};
 
 /// The values of the label `reason`. Other reasons count as `Other`, so that the number of series is bounded.
@@ -77,7 +78,7 @@ impl Metrics {
         pods.subscribe(move |change| {
             if let Change::Applied { new, old: Some(old), .. } = change
                 && failed(old, new)
-                && new.meta.owner.as_ref().is_some_and(|owner| &*owner.kind == "DaemonJob")
+                && daemonjob_of(new).is_some()
                 && gate.deadline().is_some()
             {
                 let why = outcome::why(new);

@@ -85,10 +85,8 @@ async fn read(
     let found = found.map_err(|error| match error {
         kube::Error::Api(status) if status.code == 403 => {
             let remedy = "install the chart with pulsarConsumer.readSecrets=true.";
-            Unknown::new(
-                "SecretForbidden",
-                format!("The manager may not read Secret {name} ({field}): {remedy}"),
-            )
+            let message = format!("The manager may not read Secret {name} ({field}): {remedy}");
+            Unknown::new("SecretForbidden", message)
         }
         other => {
             Unknown::new("SecretUnknown", format!("Cannot read Secret {name} ({field}): {}", brief(&other)))

@@ -212,9 +212,7 @@ impl<T: Object> Informer<T> {
     pub fn owned_by_predecessors(&self, owner: &Key, kind: &Resource) -> Vec<Arc<T>> {
         let Some(part) = self.part(&owner.namespace) else { return Vec::new() };
         let cache = part.read();
-        let is_one = |other: &Owner| {
-            *other.name == *owner.name && *other.group == *kind.group && *other.kind == *kind.kind
-        };
+        let is_one = |other: &Owner| *other.name == *owner.name && other.is_a(kind);
         let families = cache.owned.iter().filter(|((namespace, uid), siblings)| {
             let mut owners = siblings.values().filter_map(|object| object.owner());
             *namespace == owner.namespace && *uid != owner.uid && owners.next().is_some_and(is_one)

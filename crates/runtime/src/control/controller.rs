@@ -402,14 +402,13 @@ impl State {
     }
 
     fn unpark(&mut self, executor: &Executor, caches: &[Arc<dyn TrackedCache>]) {
-        for key in std::mem::take(&mut self.parked) {
-            if self.may_start(&key, executor, caches) {
-                self.add(key, Priority::Fresh);
-            } else {
-                self.parked.insert(key);
-            }
+        let parked = std::mem::take(&mut self.parked);
+        let (ready, parked): (HashSet<_>, _) =
+            parked.into_iter().partition(|key| self.may_start(key, executor, caches));
+        self.parked = parked;
+        for key in ready {
+            self.add(key, Priority::Fresh);
         }
-        self.measure();
     }
 
     /// Whether no object of the key's name is reconciled, and the caches show every write for the name.

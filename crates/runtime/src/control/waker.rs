@@ -35,10 +35,7 @@ impl Waker {
     /// Enqueues the owner of `kind` that controls the changed object. If the owner has changed, enqueues both.
     pub fn wake_owner<T: Object>(&self, change: &Change<'_, T>, kind: &Resource) {
         let wake = |object: &Arc<T>| {
-            if let Some(owner) = object.owner()
-                && *owner.group == *kind.group
-                && *owner.kind == *kind.kind
-            {
+            if let Some(owner) = object.owner().filter(|owner| owner.is_a(kind)) {
                 self.wake(Key {
                     namespace: object.key().namespace,
                     name: owner.name.clone(),

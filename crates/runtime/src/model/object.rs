@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::model::protobuf;
+use crate::model::resource::Resource;
 
 /// The identity of one object. A new object with an old name has another key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +47,13 @@ pub struct Owner {
     pub uid: Arc<str>,
     /// The index in the list of owner references.
     pub at: u8,
+}
+
+impl Owner {
+    /// Whether the owner is an object of this kind.
+    pub fn is_a(&self, kind: &Resource) -> bool {
+        *self.group == *kind.group && *self.kind == *kind.kind
+    }
 }
 
 /// The annotation in which `kubectl apply` stores the manifest.
