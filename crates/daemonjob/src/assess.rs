@@ -20,7 +20,7 @@ use crate::outcome::Rules;
 use crate::parallelism::take_turns;
 use crate::rollout::{Key, current_key, ended_before, rollout_before};
 use crate::run;
-use crate::survey::{Survey, Tally};
+use crate::survey::Survey;
 
 /// A status that lacks its rollout for this long means that the definition is outdated.
 const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
@@ -145,7 +145,6 @@ fn look_at_nodes(
         .map(|since| since.0);
     let mut has_working_pod = false;
     let mut nodes = Vec::with_capacity(survey.histories.nodes.len());
-    let mut tally = Tally::default();
     let mut again = None;
     let mut written_off = vec![false; occupants.len()];
     let mut is_selected = vec![false; occupants.len()];
@@ -183,7 +182,6 @@ fn look_at_nodes(
             let holds_slot = slot_since(&failures, survey.key.rollout, history, &assessment, &state);
             let eligible = *assessment.eligibility == Eligibility::Run;
             is_selected[at] = true;
-            tally.add(&state);
             nodes.push(SelectedNode { node, at, eligible, state, holds_slot });
         } else if assessment.is_suspect() && blocking.is_none() {
             suspects_elsewhere.push(&node.meta.name);
@@ -212,7 +210,7 @@ fn look_at_nodes(
     survey.has_working_pod = has_working_pod;
     survey.duplicates = duplicates;
     survey.written_off = written_off;
-    (survey.nodes, survey.tally) = (nodes, tally);
+    survey.nodes = nodes;
     survey.requeue_at(again);
 }
 

@@ -4,7 +4,7 @@
 //! be created and whether it may continue. The tolerations that the controller adds to every pod. The helpers
 //! that match affinity and taints (component-helpers `scheduling/corev1`, `Toleration.ToleratesTaint`).
 //!
-//! The API server validates the template, in a dry run. Here a term that cannot be parsed matches no node.
+//! The API server validates the template, in a dry run. Here an invalid term matches no node.
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Toleration};
 use quintet_runtime::model::core_types::{Node, Taint};
@@ -17,7 +17,7 @@ pub struct Placement {
     node_name: Option<String>,
     node_selector: Vec<(String, String)>,
     /// The terms are alternatives. None if there is no required affinity.
-    required: Option<Vec<Term>>,
+    required: Option<Vec<NodeSelectorTerm>>,
     tolerations: Vec<Toleration>,
 }
 
@@ -72,25 +72,6 @@ impl Eligibility {
     }
 }
 
-/// The conditions of one term, all of which a node must meet. A term without conditions matches no node.
-#[derive(Debug)]
-struct Term {
-    labels: Vec<(String, Test)>,
-    names: Vec<Test>,
-}
-
-/// A condition for a label or a name.
-#[derive(Debug)]
-enum Test {
-    In(Vec<String>),
-    NotIn(Vec<String>),
-    Exists,
-    DoesNotExist,
-    /// None means that the value is not a number: the API server accepts it, and it matches no node.
-    Above(Option<i64>),
-    Below(Option<i64>),
-}
-
 /// The tolerations that the DaemonSet controller adds, as (key, effect).
 const DAEMON_TOLERATIONS: [(&str, &str); 6] = [
     ("node.kubernetes.io/not-ready", "NoExecute"),
@@ -139,7 +120,8 @@ impl Placement {
         let named = self.node_name.as_deref().is_none_or(|name| name == &*node.meta.name);
         let labelled =
             self.node_selector.iter().all(|(key, value)| node.meta.labels.get(key) == Some(value.as_str()));
-        let required = self.required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(node)));
+        let required =
+            self.required.as_ref().is_none_or(|terms| terms.iter().any(|term| matches(term, node)));
         if !(named && labelled && required) {
             return Eligibility::Refuse(Why::NotSelected);
         }
@@ -201,72 +183,46 @@ fn canonical_number(text: &str) -> Option<i64> {
     text.parse().ok().filter(|number: &i64| number.to_string() == text)
 }
 
-impl Term {
-    fn parse(wire: NodeSelectorTerm) -> Option<Self> {
-        let labels = wire.match_expressions.unwrap_or_default().into_iter();
-        let names = wire.match_fields.unwrap_or_default().into_iter();
-        Some(Self {
-            labels: labels.map(on_a_label).collect::<Option<_>>()?,
-            names: names.map(on_the_name).collect::<Option<_>>()?,
-        })
-    }
-
-    fn matches(&self, node: &Node) -> bool {
-        let is_empty = self.labels.is_empty() && self.names.is_empty();
-        !is_empty
-            && self.labels.iter().all(|(key, test)| test.holds(node.meta.labels.get(key)))
-            && self.names.iter().all(|test| test.holds(Some(&node.meta.name)))
-    }
-}
-
-impl Test {
-    fn holds(&self, value: Option<&str>) -> bool {
-        let listed = |list: &[String]| value.is_some_and(|value| list.iter().any(|item| item == value));
-        let number = || value?.parse::<i64>().ok();
-        match self {
-            Self::In(list) => listed(list),
-            Self::NotIn(list) => !listed(list),
-            Self::Exists => value.is_some(),
-            Self::DoesNotExist => value.is_none(),
-            Self::Above(limit) => number().zip(*limit).is_some_and(|(value, limit)| value > limit),
-            Self::Below(limit) => number().zip(*limit).is_some_and(|(value, limit)| value < limit),
-        }
-    }
-}
-
-/// A condition for a label. None if it cannot be parsed.
-fn on_a_label(requirement: NodeSelectorRequirement) -> Option<(String, Test)> {
-    let values = requirement.values.unwrap_or_default();
-    let test = match (requirement.operator.as_str(), values.as_slice()) {
-        ("In", _) => Test::In(values),
-        ("NotIn", _) => Test::NotIn(values),
-        ("Exists", _) => Test::Exists,
-        ("DoesNotExist", _) => Test::DoesNotExist,
-        ("Gt", [value]) => Test::Above(value.parse().ok()),
-        ("Lt", [value]) => Test::Below(value.parse().ok()),
-        _ => return None,
+/// Whether a node meets all conditions of a term. A term without conditions matches no node.
+fn matches(term: &NodeSelectorTerm, node: &Node) -> bool {
+    let labels = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    // Of the fields, Kubernetes knows only the name, with these operators.
+    let is_name = |one: &NodeSelectorRequirement| {
+        one.key == "metadata.name" && matches!(&*one.operator, "In" | "NotIn")
     };
-    Some((requirement.key, test))
+    !(labels.is_empty() && fields.is_empty())
+        && labels.iter().all(|one| holds(one, node.meta.labels.get(&one.key)))
+        && fields.iter().all(|one| is_name(one) && holds(one, Some(&node.meta.name)))
 }
 
-/// A condition for the only field, metadata.name. None if it cannot be parsed.
-fn on_the_name(requirement: NodeSelectorRequirement) -> Option<Test> {
-    let values = requirement.values.unwrap_or_default();
-    match (requirement.key.as_str(), requirement.operator.as_str()) {
-        ("metadata.name", "In") => Some(Test::In(values)),
-        ("metadata.name", "NotIn") => Some(Test::NotIn(values)),
+/// Whether a condition holds for the value of its label or field.
+fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let is_listed = || value.is_some_and(|value| values.iter().any(|item| item == value));
+    let numbers = || match values {
+        // The API server accepts a value that is not a number. It matches no node.
+        [limit] => Some((value?.parse::<i64>().ok()?, limit.parse::<i64>().ok()?)),
         _ => None,
+    };
+    match &*requirement.operator {
+        "In" => is_listed(),
+        "NotIn" => !is_listed(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => numbers().is_some_and(|(value, limit)| value > limit),
+        "Lt" => numbers().is_some_and(|(value, limit)| value < limit),
+        _ => false,
     }
 }
 
 const REQUIRED: &str = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
 
-/// The terms of required node affinity that can be parsed. None if there is no required node affinity.
-fn required_terms(affinity: &Value) -> Option<Vec<Term>> {
+/// The terms of required node affinity. None if there is no required node affinity.
+fn required_terms(affinity: &Value) -> Option<Vec<NodeSelectorTerm>> {
     let required = affinity.pointer(REQUIRED).filter(|required| !required.is_null())?;
-    let terms =
-        required.get("nodeSelectorTerms").and_then(|terms| Vec::<NodeSelectorTerm>::deserialize(terms).ok());
-    Some(terms.into_iter().flatten().filter_map(Term::parse).collect())
+    let terms = required.get("nodeSelectorTerms");
+    Some(terms.and_then(|terms| Vec::deserialize(terms).ok()).unwrap_or_default())
 }
 
 fn selected_labels(selector: Option<&Value>) -> Vec<(String, String)> {
@@ -309,19 +265,13 @@ pub fn pinned(spec: &Map<String, Value>, node: &str) -> Value {
 
     let mut tolerations = spec.get("tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
     for (key, effect) in added_tolerations(&spec) {
-        let added = json!({ "key": key, "operator": "Exists", "effect": effect });
         // It replaces the user's equal one, as in a DaemonSet: the user's may have tolerationSeconds.
         let is_same = |toleration: &Value| {
             let part = |member: &str| toleration.get(member).and_then(Value::as_str).unwrap_or_default();
             (part("key"), part("operator"), part("value"), part("effect")) == (key, "Exists", "", effect)
         };
-        if tolerations.iter().any(is_same) {
-            for same in tolerations.iter_mut().filter(|toleration| is_same(toleration)) {
-                *same = added.clone();
-            }
-        } else {
-            tolerations.push(added);
-        }
+        tolerations.retain(|toleration| !is_same(toleration));
+        tolerations.push(json!({ "key": key, "operator": "Exists", "effect": effect }));
     }
     spec.insert("tolerations".to_owned(), Value::Array(tolerations));
     Value::Object(spec)
@@ -717,11 +667,10 @@ mod tests {
         let pinned = pinned(spec.as_object().unwrap(), "n");
         let tolerations = pinned["tolerations"].as_array().unwrap();
         assert_eq!(tolerations.len(), 9);
-        assert_eq!(tolerations[0], own);
+        assert_eq!(tolerations[..2], [own, of_all_effects]);
         let unlimited =
             json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"});
-        assert_eq!(tolerations[1], unlimited);
-        assert_eq!(tolerations[2], of_all_effects);
+        assert_eq!(tolerations[2], unlimited);
         assert_eq!(tolerations[8]["key"], "node.kubernetes.io/network-unavailable");
     }
 }

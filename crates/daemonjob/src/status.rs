@@ -16,7 +16,7 @@ use crate::ledger::{SHARDS, shard_name};
 use crate::node_state::{Cause, Message, SelectedNode, State, counted, pod_name};
 use crate::observe::World;
 use crate::rollout::{Ending, rollout_before};
-use crate::survey::{Survey, Tally};
+use crate::survey::Survey;
 
 /// The length of a list of nodes. A further field has the number of the other nodes.
 const LISTED: usize = 20;
@@ -58,7 +58,7 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         observed_generation: job.metadata.generation,
         desired: number(survey.desired()),
         active: number(survey.pods().iter().filter(|assessed| assessed.is_counted()).count()),
-        succeeded: number(survey.tally.done),
+        succeeded: number(survey.count(|state| *state == State::Done)),
         failed: number(failed),
         pending: number(pending),
         skipped: number(skipped),
@@ -151,9 +151,11 @@ struct RunResult {
 }
 
 fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
-    let Tally { done, failed, failed_for_good, skipped, tainted, .. } = survey.tally;
+    let done = survey.count(|state| *state == State::Done);
+    let failed = survey.failed(|_| true);
+    let failed_for_good = survey.failed(|cause| !cause.is_provisional());
     // A tainted node that the template does not tolerate is not a part of the run, as for a DaemonSet.
-    let skipped = skipped - tainted;
+    let skipped = survey.skipped(|cause| cause != Cause::Tainted);
     let desired = survey.desired();
     let hold = survey.hold.as_ref();
     let is_idle = hold.is_some_and(|hold| hold.cause == Cause::Suspended);
@@ -274,10 +276,7 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
     if let Some(refusal) = refused_pod(job, world, survey) {
         add("PodsRefused", Cause::of_refused_creation(refusal).word(), refusal.message.clone());
     }
-    let skipped_for = |cause: Cause| {
-        let skips = |state: &State| matches!(state, State::Skipped(reason) if reason.cause == cause);
-        survey.nodes.iter().filter(|selected| skips(&selected.state)).count()
-    };
+    let skipped_for = |cause| survey.skipped(|one| one == cause);
     let (lost, foreign) = (skipped_for(Cause::RecordLost), skipped_for(Cause::LedgerFormat));
     if lost > 0 {
         let how = "set spec.retryToken to a new value to run them again";

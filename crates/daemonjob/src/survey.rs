@@ -11,42 +11,6 @@ use crate::labels::{NODE_UID_LABEL, pinned_to};
 use crate::node_state::{Cause, Reason, SelectedNode, State};
 use crate::rollout::{Ending, Key};
 
-/// The numbers of selected nodes in states that no turn changes. Counted once, because a fleet is large.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
-    /// Done nodes.
-    pub done: usize,
-    /// Failed nodes.
-    pub failed: usize,
-    /// Failed nodes whose failure is not provisional.
-    pub failed_for_good: usize,
-    /// Skipped nodes.
-    pub skipped: usize,
-    /// Skipped nodes that are not desired, because a taint keeps pods away.
-    pub kept_away: usize,
-    /// Skipped nodes with the reason Tainted.
-    pub tainted: usize,
-}
-
-impl Tally {
-    /// Adds a node in this state.
-    pub(crate) fn add(&mut self, state: &State) {
-        match state {
-            State::Done => self.done += 1,
-            State::Failed(reason) => {
-                self.failed += 1;
-                self.failed_for_good += usize::from(!reason.cause.is_provisional());
-            }
-            State::Skipped(reason) => {
-                self.skipped += 1;
-                self.kept_away += usize::from(reason.cause.is_a_taint());
-                self.tainted += usize::from(reason.cause == Cause::Tainted);
-            }
-            State::Running | State::Starting(_) | State::Waiting(_) | State::Due(_) => {}
-        }
-    }
-}
-
 /// The result of the assessment.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate fact about the run")]
@@ -61,8 +25,6 @@ pub struct Survey<'a> {
     pub changes: bool,
     /// The selected nodes, in the order in which they get their pods.
     pub nodes: Vec<SelectedNode<'a>>,
-    /// The numbers of selected nodes by state.
-    pub tally: Tally,
     /// The histories of the nodes and their pods.
     pub histories: Histories<'a>,
     /// The indexes of nodes with several counted pods, which a late write can cause.
@@ -116,14 +78,30 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// The number of desired nodes, and of other nodes where a pod still runs.
+    /// The number of selected nodes in such a state.
+    pub fn count(&self, is_one: impl Fn(&State) -> bool) -> usize {
+        self.nodes.iter().filter(|selected| is_one(&selected.state)).count()
+    }
+
+    /// The number of selected nodes that are skipped for such a cause.
+    pub fn skipped(&self, is_one: impl Fn(Cause) -> bool) -> usize {
+        self.count(|state| matches!(state, State::Skipped(reason) if is_one(reason.cause)))
+    }
+
+    /// The number of failed nodes whose failure has such a cause.
+    pub fn failed(&self, is_one: impl Fn(Cause) -> bool) -> usize {
+        self.count(|state| matches!(state, State::Failed(reason) if is_one(reason.cause)))
+    }
+
+    /// The number of desired nodes, and of other nodes where a pod still runs. A node that a taint keeps pods
+    /// away from is not desired.
     pub fn desired(&self) -> usize {
-        self.nodes.len() - self.tally.kept_away + self.pods_elsewhere
+        self.nodes.len() - self.skipped(Cause::is_a_taint) + self.pods_elsewhere
     }
 
     /// The number of nodes that are neither done nor failed nor skipped.
     pub fn unfinished(&self) -> usize {
-        self.nodes.len() - self.tally.done - self.tally.failed - self.tally.skipped
+        self.count(State::is_unfinished)
     }
 
     /// Whether a pod holds a slot: it has not ended, and its node was not written off.
