@@ -47,9 +47,6 @@ pub struct Clocks {
     pub untold: Option<Timestamp>,
     /// By UID of a pod that has ended. Shared with the worlds of the plans, because it changes rarely.
     ends: Arc<HashMap<Arc<str>, Sight>>,
-    /// The UIDs of ended pods whose sight can no longer change, by address. A stored UID keeps its address,
-    /// so that most reconciles find the ended pods without reading their UIDs.
-    settled: Arc<HashMap<usize, Arc<str>>>,
     /// By UID of a Pending pod: when this process first saw it. Empty without a deadline for pending pods.
     pending: HashMap<Arc<str>, Timestamp>,
     /// By node UID. Nodes that are Ready, healthy and not leaving are not in it.
@@ -160,21 +157,19 @@ impl Clocks {
 
     /// Stores the ends of pods, and the state of their nodes.
     fn note_ends(&mut self, job: &DaemonJob, world: &World, now: Timestamp) {
-        if self.ends.len().max(self.settled.len()) > world.pods.len() {
+        if self.ends.len() > world.pods.len() {
             let there: HashSet<&str> = world.pods.iter().map(|pod| &*pod.meta.uid).collect();
             Arc::make_mut(&mut self.ends).retain(|uid, _| there.contains(&**uid));
-            self.settled = Arc::default();
         }
         let has_ended = |pod: &Pod| !pod.is_running() || pod.node.is_none() && pod.meta.deleted.is_some();
-        let is_settled = |pod: &Pod| self.settled.contains_key(&pod.meta.uid.as_ptr().addr());
-        let open: Vec<&Arc<Pod>> =
-            world.pods.iter().filter(|pod| has_ended(pod) && !is_settled(pod)).collect();
+        let is_open = |pod: &Pod| self.ends.get(&pod.meta.uid).is_none_or(|sight| !sight.is_clear);
+        let open: Vec<&Arc<Pod>> = world.pods.iter().filter(|pod| has_ended(pod) && is_open(pod)).collect();
         if open.is_empty() {
             return;
         }
         let rules = Rules::of(job);
         let nodes: HashMap<&str, &Node> = world.nodes.iter().map(|node| (&*node.meta.uid, &**node)).collect();
-        let (ends, settled) = (Arc::make_mut(&mut self.ends), Arc::make_mut(&mut self.settled));
+        let ends = Arc::make_mut(&mut self.ends);
         for pod in open {
             let node = pod.label(NODE_UID_LABEL).and_then(|uid| nodes.get(uid));
             let sight = ends.entry(pod.meta.uid.clone()).or_insert_with(|| {
@@ -188,9 +183,6 @@ impl Clocks {
                 }
             });
             sight.is_clear |= node.is_some_and(|node| node.ready);
-            if sight.is_clear {
-                settled.insert(pod.meta.uid.as_ptr().addr(), pod.meta.uid.clone());
-            }
         }
     }
 

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::clocks::Clocks;
 use crate::eligibility::Placement;
+use crate::index::Index;
 use crate::labels::daemonjob_of;
 use crate::ledger::{LEDGER_LABEL, SHARDS, Shard, shard_name};
 use crate::metrics::Metrics;
@@ -58,6 +59,7 @@ struct Memory {
     /// When the term began.
     term: Option<Instant>,
     clocks: Clocks,
+    index: Arc<Index>,
     /// The dry run of the last template.
     trial: Option<Trial>,
 }
@@ -121,7 +123,7 @@ impl Reconciler for DaemonJobs {
         if !world.unlabelled.pods.is_empty() {
             world.pods.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
         }
-        world.clocks = self.step_clocks(object, &key, &world);
+        self.remember(object, &key, &mut world);
         world.invalid_template = self.try_template(object, &key, &world).await;
         Ok(world)
     }
@@ -208,9 +210,9 @@ impl DaemonJobs {
         self.memories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Updates the clocks of the nodes, and returns a copy. The clocks of an earlier term are dropped,
-    /// because another manager may have led in between.
-    fn step_clocks(&self, object: &DaemonJob, key: &Key, world: &World) -> Clocks {
+    /// Updates the clocks of the nodes and the index. The clocks of an earlier term are dropped, because
+    /// another manager may have led in between.
+    fn remember(&self, object: &DaemonJob, key: &Key, world: &mut World) {
         let steady = SignedDuration::try_from(self.origin.elapsed()).unwrap_or(SignedDuration::MAX);
         let term = self.gate.term().map(|term| term.since);
         let mut memories = self.memories();
@@ -219,7 +221,10 @@ impl DaemonJobs {
             *memory = Memory { term, ..Memory::default() };
         }
         memory.clocks.step(object, world, (self.clock.now(), steady));
-        memory.clocks.clone()
+        world.clocks = memory.clocks.clone();
+        world.index = std::mem::take(&mut memory.index);
+        memory.index = Index::of(world, &object.spec.template.hash());
+        world.index = memory.index.clone();
     }
 
     /// Reads the ledger: the shards in the cache, and the shards that the cache has lost or never showed.

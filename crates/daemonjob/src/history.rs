@@ -1,5 +1,6 @@
 //! The history of each node: its ledger line and its pods, folded together.
 
+use std::cell::OnceCell;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -12,14 +13,15 @@ use quintet_runtime::model::core_types::{Node, Phase, Pod};
 use crate::api::DaemonJob;
 use crate::clocks::Clocks;
 use crate::eligibility::{Eligibility, Placement};
+use crate::index::{Index, PodEntry};
 use crate::labels::{
     BOOT_ID_ANNOTATION, MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, NODE_UID_LABEL, RUN_ANNOTATION,
-    hash_of, number_of, numbered, pinned_to,
+    hash_of, numbered, pinned_to,
 };
 use crate::ledger::{Attempt, Ended, Entry, Outcome, SHARDS, Unusable, id_digest, shard_of, still_counts};
 use crate::observe::World;
 use crate::outcome::{self, DeletedFor, PodOutcome, Rules};
-use crate::rollout::{Key, rollout_of};
+use crate::rollout::Key;
 
 /// Condition of a pod that Kubernetes disrupts (KEP-3329).
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
@@ -175,7 +177,7 @@ pub struct Histories<'a> {
     pub gone: HashMap<&'a str, GoneNode<'a>>,
     /// The pods, by node and number.
     pub pods: Vec<AssessedPod<'a>>,
-    by_uid: HashMap<&'a str, usize>,
+    by_uid: OnceCell<HashMap<&'a str, usize>>,
 }
 
 impl<'a> Histories<'a> {
@@ -184,14 +186,16 @@ impl<'a> Histories<'a> {
             let eligibility = placement.eligibility(node);
             History { node: Some(node), eligibility, ..History::default() }
         };
-        let nodes = world.nodes.iter().map(history).collect();
-        let by_uid = world.nodes.iter().enumerate().map(|(at, node)| (&*node.meta.uid, at)).collect();
-        Self { nodes, by_uid, ..Self::default() }
+        Self { nodes: world.nodes.iter().map(history).collect(), ..Self::default() }
     }
 
     /// The index of an existing node.
     pub fn at(&self, uid: &str) -> Option<usize> {
-        self.by_uid.get(uid).copied()
+        let all = || {
+            let nodes = self.nodes.iter().enumerate();
+            nodes.filter_map(|(at, history)| Some((&*history.node?.meta.uid, at))).collect()
+        };
+        self.by_uid.get_or_init(all).get(uid).copied()
     }
 
     /// The existing nodes, and whether the template selects them.
@@ -219,10 +223,11 @@ pub fn histories<'a>(
     now: Timestamp,
 ) -> Histories<'a> {
     let mut all = Histories::new(world, rules.placement());
-    all.pods = assessed_pods(world, &all.by_uid, key);
-    let known = world.shards().filter(|shard| shard.is_known_format());
-    for (uid, line) in known.flat_map(|shard| shard.entries.iter()) {
-        match (all.by_uid.get(&**uid).map(|at| &mut all.nodes[*at]), line) {
+    let index = Index::of(world, &key.hash);
+    all.pods = assessed_pods(world, &index, key);
+    let known = world.shards().zip(index.shards()).filter(|(shard, _)| shard.is_known_format());
+    for ((uid, line), at) in known.flat_map(|(shard, nodes)| shard.entries.iter().zip(nodes)) {
+        match (at.map(|at| &mut all.nodes[at as usize]), line) {
             (Some(history), Ok(entry)) => (history.recorded, history.number) = (Some(entry), entry.pod),
             (Some(history), Err(Unusable::Unreadable(_))) => history.lost = true,
             (Some(history), Err(Unusable::Newer(_))) => {
@@ -275,49 +280,45 @@ pub fn histories<'a>(
 }
 
 /// The pods, by node and number, before their fates are known.
-fn assessed_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key) -> Vec<AssessedPod<'a>> {
+fn assessed_pods<'a>(world: &'a World, index: &Index, key: &Key) -> Vec<AssessedPod<'a>> {
     let mut by_name: Option<HashMap<&str, usize>> = None;
     let mut named = |name: &str| {
         let all = || world.nodes.iter().enumerate().map(|(at, node)| (&*node.meta.name, at)).collect();
         by_name.get_or_insert_with(all).get(name).copied()
     };
-    let is_renewed = |pod: &Pod, uid: Option<&str>, node: &Node| {
-        let is_its = match uid {
+    let is_renewed = |pod: &Pod, node: &Node| {
+        let is_its = match pod.label(NODE_UID_LABEL) {
             // The Node was recreated with the same name. A pod that ran on the new machine counts for it.
             Some(_) => pod.phase == Phase::Succeeded && pod.started? >= node.meta.created?,
             None => pod.meta.created? >= node.meta.created?,
         };
         Some(is_its)
     };
-    let assess = |((pod, uid), own): ((&'a Arc<Pod>, Option<&str>), Option<usize>)| {
+    let assess = |(pod, entry): (&'a Arc<Pod>, &PodEntry)| {
+        let own = entry.node.map(|at| at as usize);
         let on_at = own.or_else(|| named(pinned_to(pod)?));
-        let target =
-            on_at.filter(|at| own.is_some() || is_renewed(pod, uid, &world.nodes[*at]) == Some(true));
+        let target = on_at.filter(|at| own.is_some() || is_renewed(pod, &world.nodes[*at]) == Some(true));
         AssessedPod {
             pod,
             target,
             on_at,
-            number: number_of(pod),
-            rollout: rollout_of(pod, key),
-            is_current: hash_of(pod, &key.hash) == &*key.hash,
+            number: entry.number,
+            // Without the annotation, a pod of the current template has the current rollout.
+            rollout: entry.rollout.unwrap_or(if entry.is_current { key.rollout } else { 0 }),
+            is_current: entry.is_current,
             phase: pod.phase,
             is_deleted: pod.meta.deleted.is_some(),
             is_crashed: pod.crashed.is_some(),
-            deleted_for: DeletedFor::of(pod),
+            deleted_for: entry.deleted_for,
             fate: PodOutcome::Open,
             recorded: false,
             exhausted: false,
         }
     };
-    // Short loops let the processor load many pods at the same time.
-    let uids: Vec<Option<&str>> = world.pods.iter().map(|pod| pod.label(NODE_UID_LABEL)).collect();
-    let own: Vec<Option<usize>> = uids.iter().map(|uid| by_uid.get((*uid)?).copied()).collect();
-    let pods: Vec<AssessedPod<'_>> = world.pods.iter().zip(uids).zip(own).map(assess).collect();
-    let key = |at: usize| (pods[at].target, pods[at].number);
-    // The pods are large, so their indexes are sorted first.
-    let mut order: Vec<(_, usize)> = (0..pods.len()).map(|at| (key(at), at)).collect();
-    order.sort_unstable();
-    order.into_iter().map(|(_, at)| pods[at].clone()).collect()
+    let mut pods: Vec<AssessedPod<'_>> = world.pods.iter().zip(index.pods()).map(assess).collect();
+    // The pods are large, so each is moved only once.
+    pods.sort_by_cached_key(|one| (one.target, one.number));
+    pods
 }
 
 /// Judges one pod, after the pods with lower numbers.

@@ -16,6 +16,7 @@ pub mod explain;
 pub mod failure_policy;
 pub mod fleet;
 pub mod history;
+pub mod index;
 pub mod labels;
 pub mod ledger;
 pub mod metrics;

@@ -9,6 +9,7 @@ use quintet_runtime::model::refusals::Refusals;
 
 use crate::FINALIZER;
 use crate::clocks::Clocks;
+use crate::index::Index;
 use crate::labels::HASH_LABEL;
 use crate::ledger::Shard;
 
@@ -36,6 +37,8 @@ pub struct World {
     pub deletion_taints: Arc<[String]>,
     /// How long nodes have been not Ready or unhealthy, as this process has seen it.
     pub clocks: Clocks,
+    /// The index of this state, or of an earlier one.
+    pub index: Arc<Index>,
     /// The writes that the API server rejected recently.
     pub refusals: Refusals,
 }
@@ -51,8 +54,8 @@ pub struct Unlabelled {
 
 impl World {
     /// Every shard whose lines are known, whether or not it still exists.
-    pub fn shards(&self) -> impl Iterator<Item = &Shard> {
-        self.ledger.iter().chain(&self.deleted_shards).map(|shard| &**shard)
+    pub fn shards(&self) -> impl Iterator<Item = &Arc<Shard>> + Clone {
+        self.ledger.iter().chain(&self.deleted_shards)
     }
 
     /// Whether a pod of the template with this hash exists or existed.

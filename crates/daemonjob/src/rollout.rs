@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::{conditions, digest};
 
 use crate::api::{DaemonJob, Rollout};
@@ -115,10 +114,4 @@ pub fn ended_before(job: &DaemonJob, key: &Key) -> Option<Ending> {
     // The next run has a new deadline.
     let is_next = job.spec.suspend == Some(true) && ending == Ending::Deadline;
     (holds && !is_next).then_some(ending)
-}
-
-/// The rollout of a pod. Without the annotation, a pod of the current template has the current rollout.
-pub fn rollout_of(pod: &Pod, key: &Key) -> u64 {
-    let current = || if hash_of(pod, &key.hash) == &*key.hash { key.rollout } else { 0 };
-    numbered(pod, ROLLOUT_ANNOTATION).unwrap_or_else(current)
 }

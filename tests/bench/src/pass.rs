@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use jiff::{SignedDuration, Timestamp};
 use quintet_daemonjob::api::DaemonJob;
 use quintet_daemonjob::clocks::Clocks;
+use quintet_daemonjob::index::Index;
 use quintet_daemonjob::ledger::Shard;
 use quintet_daemonjob::observe::World;
 use quintet_daemonjob::plan::plan;
@@ -238,21 +239,33 @@ fn measure(nodes: usize, passes: usize, mut tick: impl FnMut()) -> Result<(Vec<M
     Ok((measured, Sizes { shard, status }))
 }
 
-/// Milliseconds of reconciles, after a warm-up.
+/// Milliseconds of reconciles, after a warm-up. Before each, one pod and one node in a hundred change.
 fn times(job: &DaemonJob, world: &World, passes: usize) -> Vec<f64> {
-    let mut clocks = Clocks::default();
+    let (mut clocks, mut index) = (Clocks::default(), Arc::<Index>::default());
+    let (mut pods, mut nodes) = (world.pods.clone(), world.nodes.clone());
     let pass = |number: usize| {
         let passed = SignedDuration::from_secs(i64::try_from(number).unwrap_or_default());
         let now = began().checked_add(passed).unwrap_or_default();
+        for pod in pods.iter_mut().skip(number % 100).step_by(100) {
+            *pod = Arc::new((**pod).clone());
+        }
+        for node in nodes.iter_mut().skip(number % 100).step_by(100) {
+            let mut changed = (**node).clone();
+            changed.meta.uid = (*changed.meta.uid).into();
+            *node = Arc::new(changed);
+        }
         let begin = Instant::now();
         let mut observed = World {
-            pods: world.pods.clone(),
-            nodes: world.nodes.clone(),
+            pods: pods.clone(),
+            nodes: nodes.clone(),
             ledger: world.ledger.clone(),
+            index: index.clone(),
             ..World::default()
         };
         clocks.step(job, &observed, (now, passed));
         observed.clocks = clocks.clone();
+        observed.index = Index::of(&observed, &job.spec.template.hash());
+        index = observed.index.clone();
         std::hint::black_box(plan(job, &observed, now));
         drop(observed);
         begin.elapsed().as_secs_f64() * 1e3

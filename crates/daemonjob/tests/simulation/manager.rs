@@ -9,6 +9,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus};
 use quintet_daemonjob::clocks::Clocks;
+use quintet_daemonjob::index::Index;
 use quintet_daemonjob::ledger::{SHARDS, Shard, shard_name};
 use quintet_daemonjob::observe::World;
 use quintet_runtime::model::clock::doubled;
@@ -80,6 +81,7 @@ pub struct Manager {
     deselected: BTreeMap<Arc<str>, Arc<Shard>>,
     offset: SignedDuration,
     clocks: Clocks,
+    index: Arc<Index>,
     written: Written,
     /// The objects of writes without an answer.
     unclear: Vec<(Resource, String)>,
@@ -122,6 +124,7 @@ impl Manager {
         Self {
             offset,
             clocks: Clocks::default(),
+            index: Arc::default(),
             pods: View::fresh(&server.pods),
             nodes: View::fresh(&server.nodes),
             shards: View::fresh(&server.shards),
@@ -275,6 +278,12 @@ impl Manager {
         let steady = server.now.duration_since(Timestamp::UNIX_EPOCH);
         self.clocks.step(job, &world, (self.local(server.now), steady));
         world.clocks = self.clocks.clone();
+        let hash = job.spec.template.hash();
+        let anew = Index::of(&world, &hash);
+        world.index = std::mem::take(&mut self.index);
+        self.index = Index::of(&world, &hash);
+        assert_eq!(self.index, anew, "an entry of an earlier index is wrong");
+        world.index = self.index.clone();
         world
     }
 

@@ -5,6 +5,7 @@
 
 use super::*;
 use crate::api::Rollout;
+use crate::index::Index;
 use crate::labels::{MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, ROLLOUT_ANNOTATION, RUN_ANNOTATION};
 
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -165,12 +166,17 @@ impl Scene {
         plan
     }
 
-    /// Measures how long nodes have been unhealthy and pods have been pending.
+    /// Measures how long nodes have been unhealthy and pods have been pending, and updates the index.
     pub fn step_clocks(&mut self) {
         let steady = SignedDuration::from_secs(self.second);
         let mut clocks = self.world.clocks.clone();
         clocks.step(&self.job, &self.world, (self.now(), steady));
         self.world.clocks = clocks;
+        let hash = self.job.spec.template.hash();
+        let index = Index::of(&self.world, &hash);
+        self.world.index = Arc::default();
+        assert_eq!(index, Index::of(&self.world, &hash), "an entry of an earlier index is wrong");
+        self.world.index = index;
     }
 
     fn carry_out(&mut self, action: &Action<DaemonJobStatus>) {
