@@ -161,10 +161,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pods wake no PodSet",
         file: "crates/podset/src/controller.rs",
-        edits: &[(
-            "pods.subscribe(move |change| waker.wake_owner(change, &resource));",
-            "let _ = (waker, resource);",
-        )],
+        edits: &[("controller.owns(&pods);", "")],
         catchers: &[Catcher::Plans("podset-pod-lost", "event:pods")],
     },
     Mutant {

@@ -27,7 +27,6 @@ use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::clocks::Clocks;
 use crate::eligibility::Placement;
 use crate::index::Index;
-use crate::labels::daemonjob_of;
 use crate::ledger::{LEDGER_LABEL, SHARDS, Shard, shard_name};
 use crate::metrics::Metrics;
 use crate::observe::{World, may_have_lost_its_label};
@@ -344,23 +343,8 @@ pub fn register(
         memories: Mutex::default(),
     };
     let controller = Controller::new(context, reconciler, objects.clone(), reads);
-    let waker = controller.waker();
-    let named = objects.clone();
-    pods.subscribe(move |change| {
-        waker.wake_owner(change, &resource);
-        // A DaemonJob waits for the pods of a deleted DaemonJob with its name.
-        let before = if let Change::Applied { old, .. } = change { *old } else { None };
-        for pod in change.object().into_iter().chain(before) {
-            if let Some(owner) = daemonjob_of(pod)
-                && let Some(job) = named.find(&pod.meta.namespace, &owner.name)
-                && job.metadata.uid.as_deref() != Some(&*owner.uid)
-            {
-                waker.wake(job.key());
-            }
-        }
-    });
-    let waker = controller.waker();
-    ledger.subscribe(move |change| waker.wake_owner(change, &resource));
+    controller.owns(&pods);
+    controller.owns(&ledger);
     wake_by_nodes(&nodes, &objects, controller.waker());
     context.spawn_controller(CONTROLLER, controller.run());
     Ok(objects)

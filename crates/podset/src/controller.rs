@@ -207,8 +207,7 @@ pub fn register(context: &Context) -> Result<(), prometheus::Error> {
         executor: context.executor.clone(),
     };
     let controller = Controller::new(context, reconciler, objects, reads);
-    let waker = controller.waker();
-    pods.subscribe(move |change| waker.wake_owner(change, &resource));
+    controller.owns(&pods);
     context.spawn_controller(CONTROLLER, controller.run());
     Ok(())
 }

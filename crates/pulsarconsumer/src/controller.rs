@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use quintet_runtime::cache::informer::{Change, Health, Informer, any_changed};
+use quintet_runtime::cache::informer::{Health, Informer, any_changed};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
@@ -17,7 +17,7 @@ use quintet_runtime::write::executor::{Error, Execution};
 
 use crate::CONTROLLER;
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
-use crate::deployment::{DEPLOYMENT_SUFFIX, Image, NAME_LABEL, deployment_name};
+use crate::deployment::{Image, NAME_LABEL, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
 };
@@ -216,20 +216,9 @@ pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error
     let waker = controller.waker();
     unready.follow(&pods, &objects, waker.clone());
     poller.follow(context, &objects, metrics, waker.clone());
-    let (by_name, named) = (waker.clone(), objects.clone());
-    deployments.subscribe(move |change| {
-        by_name.wake_owner(change, &resource);
-        // The name is free now. The Deployment mostly belonged to a deleted PulsarConsumer of the same name.
-        if let Change::Deleted { old } = change
-            && let Some(name) = old.meta.name.strip_suffix(DEPLOYMENT_SUFFIX)
-            && let Some(consumer) = named.find(&old.meta.namespace, name)
-        {
-            by_name.wake(consumer.key());
-        }
-    });
+    controller.owns(&deployments);
     for cache in &keda {
-        let waker = waker.clone();
-        cache.subscribe(move |change| waker.wake_owner(change, &resource));
+        controller.owns(cache);
     }
     context.spawn("keda", follow_keda(keda, objects, waker));
     context.spawn_controller(CONTROLLER, controller.run());

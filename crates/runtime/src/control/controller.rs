@@ -93,6 +93,32 @@ impl<R: Reconciler> Controller<R> {
         Self { context: context.clone(), reconciler, objects, caches: caches.into(), waker, wakes }
     }
 
+    /// Enqueues an object when an object that it controls changes. If the controller of the changed object
+    /// changes, both are enqueued. So is the object that now has the name of a deleted controller: it may wait
+    /// for what the deleted one left, as after `kubectl replace --force`.
+    pub fn owns<T: Object>(&self, owned: &Informer<T>) {
+        let (waker, owners, kind) = (self.waker(), self.objects.clone(), self.reconciler.resource());
+        let wake = move |object: &Arc<T>| {
+            let Some(owner) = object.owner().filter(|owner| owner.is_a(&kind)) else { return };
+            let namespace = object.key().namespace;
+            let namesake = owners.find(&namespace, &owner.name).map(|namesake| namesake.key());
+            if let Some(successor) = namesake.filter(|key| key.uid != owner.uid) {
+                waker.wake(successor);
+            }
+            waker.wake(Key { namespace, name: owner.name.clone(), uid: owner.uid.clone() });
+        };
+        owned.subscribe(move |change| match change {
+            Change::Applied { new, old, .. } => {
+                wake(new);
+                if let Some(old) = old.filter(|old| old.owner() != new.owner()) {
+                    wake(old);
+                }
+            }
+            Change::Deleted { old } => wake(old),
+            Change::Undecodable { .. } | Change::Vanished { .. } => {}
+        });
+    }
+
     /// Returns a handle that enqueues this controller's objects.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
