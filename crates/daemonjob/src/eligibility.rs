@@ -4,7 +4,7 @@
 //! be created and whether it may continue. The tolerations that the controller adds to every pod. The helpers
 //! that match affinity and taints (component-helpers `scheduling/corev1`, `Toleration.ToleratesTaint`).
 //!
-//! The API server validates the template, in a dry run. Here an invalid term matches no node.
+//! The API server validates the template, in a dry run. Here a condition without a meaning holds on no node.
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Toleration};
 use quintet_runtime::model::core_types::{Node, Taint};
@@ -265,13 +265,17 @@ pub fn pinned(spec: &Map<String, Value>, node: &str) -> Value {
 
     let mut tolerations = spec.get("tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
     for (key, effect) in added_tolerations(&spec) {
-        // It replaces the user's equal one, as in a DaemonSet: the user's may have tolerationSeconds.
-        let is_same = |toleration: &Value| {
+        let added = json!({ "key": key, "operator": "Exists", "effect": effect });
+        let is_same = |toleration: &&mut Value| {
             let part = |member: &str| toleration.get(member).and_then(Value::as_str).unwrap_or_default();
             (part("key"), part("operator"), part("value"), part("effect")) == (key, "Exists", "", effect)
         };
-        tolerations.retain(|toleration| !is_same(toleration));
-        tolerations.push(json!({ "key": key, "operator": "Exists", "effect": effect }));
+        // It replaces the user's equal one, as in a DaemonSet: the user's may have tolerationSeconds. The place
+        // stays, because the taint eviction controller uses the first toleration that matches a taint.
+        match tolerations.iter_mut().find(is_same) {
+            Some(same) => *same = added,
+            None => tolerations.push(added),
+        }
     }
     spec.insert("tolerations".to_owned(), Value::Array(tolerations));
     Value::Object(spec)
@@ -667,10 +671,9 @@ mod tests {
         let pinned = pinned(spec.as_object().unwrap(), "n");
         let tolerations = pinned["tolerations"].as_array().unwrap();
         assert_eq!(tolerations.len(), 9);
-        assert_eq!(tolerations[..2], [own, of_all_effects]);
         let unlimited =
             json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"});
-        assert_eq!(tolerations[2], unlimited);
+        assert_eq!(tolerations[..3], [own, unlimited, of_all_effects], "the order decides about evictions");
         assert_eq!(tolerations[8]["key"], "node.kubernetes.io/network-unavailable");
     }
 }
