@@ -222,7 +222,7 @@ impl DaemonJobs {
         memory.clocks.step(object, world, (self.clock.now(), steady));
         world.clocks = memory.clocks.clone();
         world.index = std::mem::take(&mut memory.index);
-        memory.index = Index::of(world, &object.spec.template.hash());
+        memory.index = world.indexed(&object.spec.template.hash());
         world.index = memory.index.clone();
     }
 

@@ -223,7 +223,7 @@ pub fn histories<'a>(
     now: Timestamp,
 ) -> Histories<'a> {
     let mut all = Histories::new(world, rules.placement());
-    let index = Index::of(world, &key.hash);
+    let index = world.indexed(&key.hash);
     all.pods = assessed_pods(world, &index, key);
     let known = world.shards().zip(index.shards()).filter(|(shard, _)| shard.is_known_format());
     for ((uid, line), at) in known.flat_map(|(shard, nodes)| shard.entries.iter().zip(nodes)) {

@@ -58,6 +58,11 @@ impl World {
         self.ledger.iter().chain(&self.deleted_shards)
     }
 
+    /// The index of this state, for a template with this hash.
+    pub fn indexed(&self, hash: &str) -> Arc<Index> {
+        Index::of(&self.index, hash, &self.nodes, &self.pods, self.shards())
+    }
+
     /// Whether a pod of the template with this hash exists or existed.
     pub fn had_pod_of(&self, hash: &str) -> bool {
         let mut lines = self.shards().flat_map(|shard| shard.entries.values().flatten());

@@ -264,7 +264,7 @@ fn times(job: &DaemonJob, world: &World, passes: usize) -> Vec<f64> {
         };
         clocks.step(job, &observed, (now, passed));
         observed.clocks = clocks.clone();
-        observed.index = Index::of(&observed, &job.spec.template.hash());
+        observed.index = observed.indexed(&job.spec.template.hash());
         index = observed.index.clone();
         std::hint::black_box(plan(job, &observed, now));
         drop(observed);

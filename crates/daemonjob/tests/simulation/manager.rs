@@ -279,9 +279,9 @@ impl Manager {
         self.clocks.step(job, &world, (self.local(server.now), steady));
         world.clocks = self.clocks.clone();
         let hash = job.spec.template.hash();
-        let anew = Index::of(&world, &hash);
+        let anew = world.indexed(&hash);
         world.index = std::mem::take(&mut self.index);
-        self.index = Index::of(&world, &hash);
+        self.index = world.indexed(&hash);
         assert_eq!(self.index, anew, "an entry of an earlier index is wrong");
         world.index = self.index.clone();
         world

@@ -5,7 +5,6 @@
 
 use super::*;
 use crate::api::Rollout;
-use crate::index::Index;
 use crate::labels::{MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, ROLLOUT_ANNOTATION, RUN_ANNOTATION};
 
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -173,9 +172,9 @@ impl Scene {
         clocks.step(&self.job, &self.world, (self.now(), steady));
         self.world.clocks = clocks;
         let hash = self.job.spec.template.hash();
-        let index = Index::of(&self.world, &hash);
+        let index = self.world.indexed(&hash);
         self.world.index = Arc::default();
-        assert_eq!(index, Index::of(&self.world, &hash), "an entry of an earlier index is wrong");
+        assert_eq!(index, self.world.indexed(&hash), "an entry of an earlier index is wrong");
         self.world.index = index;
     }
 
