@@ -124,6 +124,11 @@ fn never_changes_a_foreign_deployment() {
 
 #[test]
 fn admission_rejects_bad_input() {
+    let ours = |fields: &Value| {
+        let mut container = json!({ "name": "pulsarconsumer" });
+        container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!({ "template": { "spec": { "containers": [container] } } })
+    };
     let env = TestEnv::new("pc-bad");
     let cases = [
         (json!({ "serverAddress": "http://broker" }), "must look like pulsar://host:6650"),
@@ -190,8 +195,18 @@ fn admission_rejects_bad_input() {
         (json!({ "negativeAckRedeliveryDelay": "soon" }), "must be a positive duration such as 500ms"),
         (json!({ "negativeAckRedeliveryDelay": "1.5s" }), "must be a positive duration such as 500ms"),
         (json!({ "negativeAckRedeliveryDelay": "0s" }), "must be a positive duration"),
-        (json!({ "env": [{ "name": "PULSAR_TOPIC", "value": "x" }] }), "names that begin with PULSAR_"),
-        (json!({ "env": [{ "name": "A" }, { "name": "A" }] }), "Duplicate value"),
+        (ours(&json!({ "env": [{ "name": "PULSAR_TOPIC", "value": "x" }] })), "that begin with PULSAR_"),
+        (ours(&json!({ "image": "x" })), "set spec.image"),
+        (
+            ours(&json!({ "readinessProbe": { "exec": { "command": ["true"] } } })),
+            "set healthPort to 0 first",
+        ),
+        (ours(&json!({ "ports": [{ "name": "health", "containerPort": 1 }] })), "set healthPort to 0 first"),
+        (
+            json!({ "template": { "metadata": { "labels": { "pulsarcrd": "x" } } } }),
+            "template must not set the labels",
+        ),
+        (json!({ "template": { "spec": { "restartPolicy": "Never" } } }), "restartPolicy must be Always"),
         (json!({ "serverAddress": "pulsar://broker:0" }), "must look like pulsar://host:6650"),
         (json!({ "adminURL": "http://b:999999" }), "adminURL must look like http://host:8080"),
         (json!({ "subscriptionName": " " }), "subscriptionName must have no slash"),
@@ -217,6 +232,10 @@ fn admission_rejects_bad_input() {
         json!({ "topic": "t", "deadLetterPolicy": {
             "maxRedeliverCount": 3, "deadLetterTopic": "non-persistent://public/default/t" } }),
         json!({ "topic": "a/b/t", "deadLetterPolicy": { "maxRedeliverCount": 3, "deadLetterTopic": "t" } }),
+        json!({ "image": "x", "template": { "spec": { "containers": [{ "name": "pulsarconsumer",
+            "livenessProbe": { "exec": { "command": ["true"] } } }] } } }),
+        json!({ "template": { "spec": { "containers": [{ "name": "other", "image": "x",
+            "env": [{ "name": "PULSAR_TOPIC", "value": "x" }] }] } } }),
     ] {
         env.apply(&consumer("good", &fields)).unwrap();
     }
@@ -356,18 +375,29 @@ fn adds_and_removes_fields_and_repairs_those_of_others() {
     env.kubectl(&["create", "serviceaccount", "special"]).unwrap();
     let everything = json!({
         "subscriptionType": "Exclusive",
-        "resources": { "requests": { "cpu": "0.25", "memory": "1024Ki" } },
         "auth": { "tokenSecret": { "name": "credentials" } },
-        "env": [{ "name": "A", "value": "b" }],
-        "pod": { "serviceAccountName": "special", "annotations": { "x": "y" }, "tolerations": [{ "key": "k", "operator": "Exists" }],
+        "template": { "metadata": { "annotations": { "x": "y" } }, "spec": {
+            "serviceAccountName": "special", "tolerations": [{ "key": "k", "operator": "Exists" }],
             "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
-                { "weight": 1, "preference": { "matchExpressions": [{ "key": "a", "operator": "Exists" }] } }] } } },
+                { "weight": 1, "preference": { "matchExpressions": [{ "key": "a", "operator": "Exists" }] } }] } },
+            "volumes": [{ "name": "data", "emptyDir": {} }],
+            "containers": [
+                { "name": "pulsarconsumer", "env": [{ "name": "A", "value": "b" }],
+                    "resources": { "requests": { "cpu": "0.25", "memory": "1024Ki" } },
+                    "volumeMounts": [{ "name": "data", "mountPath": "/data" }] },
+                { "name": "sidecar", "image": "x" },
+            ] } },
     });
     env.apply(&consumer("one", &everything)).unwrap();
     env.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
     let deployment = env.get("deployment", "one-deployment").unwrap();
     assert_eq!(deployment["spec"]["strategy"]["type"], "Recreate");
-    assert!(deployment["spec"]["template"]["spec"]["automountServiceAccountToken"].is_null());
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert!(pod["automountServiceAccountToken"].is_null());
+    assert_eq!(
+        (pod["containers"].as_array().unwrap().len(), &pod["volumes"][1]["name"]),
+        (2, &json!("data"))
+    );
     let before = env.writes().len();
 
     // All fields are removed again, Recreate too.
@@ -384,7 +414,8 @@ fn adds_and_removes_fields_and_repairs_those_of_others() {
         "{spec:#}"
     );
     let container = container(&deployment);
-    assert_eq!(container["resources"], json!({}));
+    assert_eq!(spec["containers"].as_array().unwrap().len(), 1);
+    assert!(container["resources"] == json!({}) && container["volumeMounts"].is_null());
     let variables: Vec<&str> =
         container["env"].as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
     let always = ["PULSAR_SERVER", "PULSAR_TOPIC", "PULSAR_SUBSCRIPTION_NAME"];
@@ -460,7 +491,7 @@ fn pod_status(phase: &str, state: &Value) -> Value {
 fn reports_why_a_pod_does_not_become_ready() {
     let env = TestEnv::new("pc-why");
     let _manager = env.manager("pulsarconsumer");
-    let pod = json!({ "annotations": { "kwok.quintet.dev/start": "never" } });
+    let template = json!({ "metadata": { "annotations": { "kwok.quintet.dev/start": "never" } } });
     let waiting = |reason: &str| json!({ "waiting": { "reason": reason } });
     let running = json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } });
     let crashed = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
@@ -471,8 +502,7 @@ fn reports_why_a_pod_does_not_become_ready() {
         ("crash", "Running", crashed, "ConsumerFailed"),
     ];
     for (name, ..) in &cases {
-        let fields =
-            json!({ "healthPort": 8080, "pod": pod, "auth": { "tokenSecret": { "name": "credentials" } } });
+        let fields = json!({ "healthPort": 8080, "template": template, "auth": { "tokenSecret": { "name": "credentials" } } });
         env.apply(&consumer(name, &fields)).unwrap();
     }
     for (name, phase, state, _) in &cases {
@@ -509,7 +539,8 @@ fn keeps_the_variable_of_reloader() {
     let env = TestEnv::new("pc-reloader");
     let _manager = env.manager("pulsarconsumer");
     let annotations = json!({ "secret.reloader.stakater.com/auto": "true" });
-    env.apply(&consumer("one", &json!({ "pod": { "annotations": annotations } }))).unwrap();
+    env.apply(&consumer("one", &json!({ "template": { "metadata": { "annotations": annotations } } })))
+        .unwrap();
     env.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
     let deployment = env.get("deployment", "one-deployment").unwrap();
     assert_eq!(deployment["spec"]["template"]["metadata"]["annotations"], annotations);

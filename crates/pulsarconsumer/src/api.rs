@@ -1,20 +1,16 @@
 //! The PulsarConsumer custom resource: the tutorial's fields, more fields for production, and the status.
 
-use k8s_openapi::api::core::v1::{
-    Affinity, EnvVar, LocalObjectReference, PodSecurityContext, ResourceRequirements, Toleration,
-    TopologySpreadConstraint,
-};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use quintet_runtime::model::conditions::lenient;
 use quintet_runtime::model::object::Meta;
+use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::resource::Resource;
-use quintet_runtime::model::schema::{short_name, without_descriptions};
-use schemars::JsonSchema;
+use quintet_runtime::model::schema::{pod_template, short_name};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use serde_with::skip_serializing_none;
-use std::collections::BTreeMap;
 
 /// The topic and subscription to consume, and the settings of the pods.
 #[skip_serializing_none]
@@ -75,7 +71,28 @@ use std::collections::BTreeMap;
     validation = Rule::new(
         r"!has(self.deadLetterPolicy) || has(self.deadLetterPolicy.deadLetterTopic) || !self.subscriptionName.matches(r'[\s\pZ\p{Cc}]')"
     )
-    .message("deadLetterPolicy needs a deadLetterTopic here: one is named after the subscription, and a topic's name has no blanks")
+    .message("deadLetterPolicy needs a deadLetterTopic here: one is named after the subscription, and a topic's name has no blanks"),
+    validation = Rule::new(
+        "!has(self.template) || !has(self.template.metadata) || !has(self.template.metadata.labels) \
+         || ['pulsarcrd', 'quintet.dev/kind', 'pulsar.pulsarconsumer.krvarma.com/uid'].all(label, !(label in self.template.metadata.labels))"
+    )
+    .message("template must not set the labels pulsarcrd, quintet.dev/kind and pulsar.pulsarconsumer.krvarma.com/uid: they select the pods"),
+    validation = Rule::new(
+        "!has(self.template) || !has(self.template.spec) || !has(self.template.spec.restartPolicy) || self.template.spec.restartPolicy == 'Always'"
+    )
+    .message("template.spec.restartPolicy must be Always or left out, because consumers must not end"),
+    validation = Rule::new(of_our_container("!has(one.image)"))
+        .message("template must not set the image of the container pulsarconsumer: set spec.image"),
+    validation = Rule::new(of_our_container("!has(one.env) || one.env.all(variable, !variable.name.startsWith('PULSAR_'))"))
+        .message("template must not set variables of the container pulsarconsumer that begin with PULSAR_: set the fields of the spec"),
+    validation = Rule::new(format!(
+        "has(self.healthPort) && self.healthPort == 0 || has(self.image) && !has(self.healthPort) || ({})",
+        of_our_container(
+            "!has(one.livenessProbe) && !has(one.readinessProbe) \
+             && (!has(one.ports) || one.ports.all(port, !has(port.name) || port.name != 'health'))"
+        )
+    ))
+    .message("template must not set the probes and the port health of the container pulsarconsumer: set healthPort to 0 first")
 )]
 pub struct PulsarConsumerSpec {
     /// The address of the Pulsar service, such as pulsar://broker:6650 or pulsar+ssl://broker:6651. Separate
@@ -150,33 +167,18 @@ pub struct PulsarConsumerSpec {
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
 
-    /// When the kubelet pulls the image. Default: Always for the tag latest or without a tag, else
-    /// IfNotPresent.
-    pub image_pull_policy: Option<ImagePullPolicy>,
-
     /// The port on which the kubelet probes /healthz and /readyz. The container gets the port in
     /// PULSAR_HTTP_BIND_ADDRESS. The value 0 disables the probes. Default: the manager's
     /// --pulsar-consumer-health-port if image is not set, else 0.
     #[schemars(range(min = 0, max = 65_535))]
     pub health_port: Option<i32>,
 
-    /// More environment variables of the container. Names that begin with PULSAR_ are reserved.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "without_descriptions::<Vec<EnvVar>>")]
-    #[schemars(length(max = 200), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    #[x_kube(
-        validation = Rule::new("self.all(one, !one.name.startsWith('PULSAR_'))")
-            .message("names that begin with PULSAR_ are reserved: set the other fields instead")
-    )]
-    pub env: Vec<Value>,
-
-    /// The container's resource requests and limits.
+    /// More of the pods, merged over what the manager makes: maps by key; containers, initContainers, volumes,
+    /// ports and environment variables by name; volumeMounts by mountPath. Other lists are replaced. The
+    /// container of the consumer has the name pulsarconsumer.
     #[serde(default)]
-    #[schemars(schema_with = "without_descriptions::<Option<ResourceRequirements>>")]
-    pub resources: Option<Value>,
-
-    /// Further fields of the pods.
-    pub pod: Option<PodSettings>,
+    #[schemars(schema_with = "partial_template")]
+    pub template: Option<RawTemplate>,
 
     /// The address of the broker's admin API, such as http://broker:8080. The manager reads the backlog
     /// there. Default: the manager does not read the backlog.
@@ -212,6 +214,28 @@ impl PulsarConsumerSpec {
 
 const fn one() -> i32 {
     1
+}
+
+/// The schema of a pod template that need not have containers. The limits bound the cost of the rules.
+fn partial_template(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = pod_template(generator);
+    let spec = schema.pointer_mut("/properties/spec").and_then(Value::as_object_mut);
+    spec.and_then(|spec| spec.remove("required"));
+    let container = "/properties/spec/properties/containers";
+    for (list, most) in [("", 16), ("/items/properties/env", 200), ("/items/properties/ports", 50)] {
+        if let Some(list) = schema.pointer_mut(&format!("{container}{list}")) {
+            list["maxItems"] = json!(most);
+        }
+    }
+    schema
+}
+
+/// A rule for the template's container of the consumer.
+fn of_our_container(holds: &str) -> String {
+    format!(
+        "!has(self.template) || !has(self.template.spec) || !has(self.template.spec.containers) \
+         || self.template.spec.containers.all(one, one.name != 'pulsarconsumer' || {holds})"
+    )
 }
 
 /// The rule that dead letters go to another topic. It compares all three forms of both names.
@@ -271,17 +295,6 @@ pub enum InitialPosition {
     Earliest,
     /// Begin with messages that are sent later.
     Latest,
-}
-
-/// When to pull an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum ImagePullPolicy {
-    /// At each start of a container.
-    Always,
-    /// If the node does not have the image.
-    IfNotPresent,
-    /// Never.
-    Never,
 }
 
 /// The authentication of consumers.
@@ -344,52 +357,6 @@ pub struct DeadLetterPolicy {
             .message("initialSubscription must have no slash, and no blank at its ends")
     )]
     pub initial_subscription: Option<String>,
-}
-
-/// Further fields of the pods.
-#[skip_serializing_none]
-#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PodSettings {
-    /// More labels. Quintet's labels override them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-    /// More annotations. Quintet's annotations override them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
-    /// Labels that a node must have.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub node_selector: BTreeMap<String, String>,
-    /// Tolerated taints.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "without_descriptions::<Vec<Toleration>>")]
-    pub tolerations: Vec<Value>,
-    /// Affinity to nodes and pods.
-    #[serde(default)]
-    #[schemars(schema_with = "without_descriptions::<Option<Affinity>>")]
-    pub affinity: Option<Value>,
-    /// How to spread the pods.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "without_descriptions::<Vec<TopologySpreadConstraint>>")]
-    pub topology_spread_constraints: Vec<Value>,
-    /// The ServiceAccount of the pods. Default: the namespace's ServiceAccount default, without its token.
-    #[schemars(length(min = 1, max = 253))]
-    pub service_account_name: Option<String>,
-    /// Secrets to pull the image with.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "without_descriptions::<Vec<LocalObjectReference>>")]
-    pub image_pull_secrets: Vec<Value>,
-    /// The PriorityClass of the pods.
-    #[schemars(length(min = 1, max = 253))]
-    pub priority_class_name: Option<String>,
-    /// Seconds that a stopping pod has to acknowledge its messages. Default 30.
-    #[schemars(range(min = 0, max = 86_400))]
-    pub termination_grace_period_seconds: Option<i64>,
-    /// The pods' security context. Default: user and group 65532, not root, the runtime's default seccomp
-    /// profile.
-    #[serde(default)]
-    #[schemars(schema_with = "without_descriptions::<Option<PodSecurityContext>>")]
-    pub security_context: Option<Value>,
 }
 
 /// How KEDA scales the consumers with the backlog.

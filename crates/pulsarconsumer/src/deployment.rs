@@ -5,9 +5,10 @@ use quintet_runtime::KIND_LABEL;
 use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::object::controller_reference;
 use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::api::{ImagePullPolicy, PulsarConsumer, PulsarConsumerSpec, SecretKey, SubscriptionType};
+use crate::api::{PulsarConsumer, PulsarConsumerSpec, SecretKey, SubscriptionType};
+use crate::merge::merge;
 use crate::topic::Topic;
 
 /// The suffix of the Deployment's name, as in the tutorial.
@@ -68,16 +69,6 @@ pub fn health_port(spec: &PulsarConsumerSpec, default: &Image) -> Option<u16> {
 /// The Deployment. `own` is the existing one, whose pods decide about the strategy.
 pub fn deployment(consumer: &PulsarConsumer, default: &Image, own: Option<&Deployment>) -> Value {
     let (meta, spec) = (consumer.meta(), &consumer.spec);
-    let pod = spec.pod.clone().unwrap_or_default();
-    let mut labels = json!(pod.labels);
-    labels[NAME_LABEL] = label_value(consumer).into();
-    labels[KIND_LABEL] = "PulsarConsumer".into();
-    labels[UID_LABEL] = json!(meta.uid);
-    let mut template = json!({ "metadata": { "labels": labels } });
-    if !pod.annotations.is_empty() {
-        template["metadata"]["annotations"] = json!(pod.annotations);
-    }
-    template["spec"] = pod_spec(spec, default);
     // The Deployment has the labels of the object, as in the tutorial. They select nothing.
     let mut own_labels = json!(meta.labels.clone().unwrap_or_default());
     own_labels[NAME_LABEL] = label_value(consumer).into();
@@ -94,7 +85,7 @@ pub fn deployment(consumer: &PulsarConsumer, default: &Image, own: Option<&Deplo
             "replicas": spec.replicas,
             "selector": { "matchLabels": { NAME_LABEL: label_value(consumer) } },
             "strategy": strategy(spec, own),
-            "template": template,
+            "template": template(consumer, default),
         },
     })
 }
@@ -155,58 +146,53 @@ pub fn is_rolled_out(own: &Deployment) -> bool {
     is_current(own) && own.updated == own.replicas && own.spec["replicas"] == own.replicas
 }
 
-fn pod_spec(spec: &PulsarConsumerSpec, default: &Image) -> Value {
-    let pod = spec.pod.clone().unwrap_or_default();
-    let mut wanted = Map::new();
-    let mut set = |field: &str, value: Value| {
-        let is_empty = match &value {
-            Value::Null => true,
-            Value::Array(items) => items.is_empty(),
-            Value::Object(fields) => fields.is_empty(),
-            _ => false,
-        };
-        if !is_empty {
-            wanted.insert(field.to_owned(), value);
-        }
-    };
-    set("nodeSelector", json!(pod.node_selector));
-    set("tolerations", json!(pod.tolerations));
-    set("affinity", json!(pod.affinity));
-    set("topologySpreadConstraints", json!(pod.topology_spread_constraints));
-    set("serviceAccountName", json!(pod.service_account_name));
-    // The API server copies it to the deprecated field, which would stay after a removal.
-    set("serviceAccount", json!(pod.service_account_name));
-    if pod.service_account_name.is_none() {
-        // A consumer needs no API server. A named account may have a purpose, so its token is mounted.
-        set("automountServiceAccountToken", json!(false));
-    }
-    set("imagePullSecrets", json!(pod.image_pull_secrets));
-    set("priorityClassName", json!(pod.priority_class_name));
-    set("terminationGracePeriodSeconds", json!(pod.termination_grace_period_seconds));
-    let ours = || {
-        json!({
+/// The template of the pods, with the user's merged over it.
+fn template(consumer: &PulsarConsumer, default: &Image) -> Value {
+    let (meta, spec) = (consumer.meta(), &consumer.spec);
+    let mut template = json!({
+        "metadata": { "labels": {
+            NAME_LABEL: label_value(consumer), KIND_LABEL: "PulsarConsumer", UID_LABEL: meta.uid,
+        } },
+        "spec": { "securityContext": {
             "runAsNonRoot": true,
             "runAsUser": USER,
             "runAsGroup": USER,
             "seccompProfile": { "type": "RuntimeDefault" },
+        } },
+    });
+    template["spec"]["containers"] = Value::Array(vec![container(spec, default)]);
+    let volumes: Vec<Value> = secret_files(spec)
+        .map(|(name, _, file, secret)| {
+            let items = json!([{ "key": key_of(secret, name), "path": file }]);
+            json!({ "name": name, "secret": { "secretName": secret.name, "items": items } })
         })
-    };
-    set("securityContext", pod.security_context.unwrap_or_else(ours));
-    set("containers", json!([container(spec, default)]));
-    let volume = |volume: &(&str, &str), file: &str, secret: &SecretKey| {
-        json!({
-            "name": volume.0,
-            "secret": {
-                "secretName": secret.name,
-                "items": [{ "key": key_of(secret, volume.0), "path": file }],
-            },
-        })
-    };
-    let mut volumes = Vec::new();
-    volumes.extend(spec.auth.iter().map(|auth| volume(&TOKEN, "token", &auth.token_secret)));
-    volumes.extend(spec.tls.iter().map(|tls| volume(&AUTHORITIES, "ca.crt", &tls.ca_secret)));
-    set("volumes", Value::Array(volumes));
-    Value::Object(wanted)
+        .collect();
+    if !volumes.is_empty() {
+        template["spec"]["volumes"] = volumes.into();
+    }
+    if let Some(theirs) = &spec.template {
+        merge(&mut template, &theirs.0, "");
+    }
+    let pod = &mut template["spec"];
+    match pod.get("serviceAccountName").cloned() {
+        // The API server copies it to the deprecated field, which would stay after a removal.
+        Some(account) => pod["serviceAccount"] = account,
+        // A consumer needs no API server. A named account may have a purpose, so its token is mounted.
+        None if pod.get("automountServiceAccountToken").is_none() => {
+            pod["automountServiceAccountToken"] = false.into();
+        }
+        None => {}
+    }
+    template
+}
+
+/// The Secrets that the container mounts: the volume, its mount path, the file, and the key.
+fn secret_files(
+    spec: &PulsarConsumerSpec,
+) -> impl Iterator<Item = (&'static str, &'static str, &'static str, &SecretKey)> {
+    let token = spec.auth.iter().map(|auth| (TOKEN.0, TOKEN.1, "token", &auth.token_secret));
+    let tls = spec.tls.iter().map(|tls| (AUTHORITIES.0, AUTHORITIES.1, "ca.crt", &tls.ca_secret));
+    token.chain(tls)
 }
 
 fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
@@ -223,15 +209,12 @@ fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
     let mut container = json!({
         "name": CONTAINER,
         "image": image,
-        "imagePullPolicy": spec.image_pull_policy.unwrap_or_else(|| pull_policy(image)),
+        "imagePullPolicy": pull_policy(image),
         "env": env(spec, port),
         // The pod's status gets the last output of a failed consumer, which has the reason.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": security,
     });
-    if let Some(resources) = &spec.resources {
-        container["resources"] = resources.clone();
-    }
     if let Some(port) = port {
         let probe = |path: &str, period: i32, failures: i32| {
             json!({
@@ -244,11 +227,8 @@ fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
         container["livenessProbe"] = probe("/healthz", 20, 3);
         container["readinessProbe"] = probe("/readyz", 5, 2);
     }
-    let mounts = [spec.auth.as_ref().map(|_| TOKEN), spec.tls.as_ref().map(|_| AUTHORITIES)];
-    let mounts: Vec<Value> = mounts
-        .into_iter()
-        .flatten()
-        .map(|(name, path)| json!({ "name": name, "mountPath": path, "readOnly": true }))
+    let mounts: Vec<Value> = secret_files(spec)
+        .map(|(name, path, ..)| json!({ "name": name, "mountPath": path, "readOnly": true }))
         .collect();
     if !mounts.is_empty() {
         container["volumeMounts"] = mounts.into();
@@ -258,12 +238,12 @@ fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
 
 /// The default pull policy of the API server for an image. It is explicit, because a default for one image
 /// would stay for the next.
-fn pull_policy(image: &str) -> ImagePullPolicy {
+fn pull_policy(image: &str) -> &'static str {
     let name = image.rsplit('/').next().unwrap_or(image);
     match name.split_once(':') {
-        _ if name.contains('@') => ImagePullPolicy::IfNotPresent,
-        None | Some((_, "latest")) => ImagePullPolicy::Always,
-        Some(_) => ImagePullPolicy::IfNotPresent,
+        _ if name.contains('@') => "IfNotPresent",
+        None | Some((_, "latest")) => "Always",
+        Some(_) => "IfNotPresent",
     }
 }
 
@@ -307,7 +287,5 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
             "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.name" } },
         }));
     }
-    // The schema rejects names that begin with PULSAR_.
-    env.extend(spec.env.iter().cloned());
     env
 }

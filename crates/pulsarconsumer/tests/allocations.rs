@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use crate::counter::allocations;
 
 /// The limits of allocations for a plan that creates the Deployment, and for one without work.
-const TO_MAKE: u64 = 850;
-const TO_LOOK: u64 = 1_050;
+const TO_MAKE: u64 = 750;
+const TO_LOOK: u64 = 830;
 
 /// The tutorial's sample.
 fn consumer(status: &Value) -> PulsarConsumer {

@@ -102,7 +102,6 @@ fn variable(consumer: &PulsarConsumer, name: &str) -> Option<Value> {
 #[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3, "initialSubscription": "s"}}), "PULSAR_DEAD_LETTER_SUBSCRIPTION", "s")]
 #[case(json!({"negativeAckRedeliveryDelay": "1m30s"}), "PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", "1m30s")]
 #[case(json!({"receiverQueueSize": 10}), "PULSAR_RECEIVER_QUEUE_SIZE", "10")]
-#[case(json!({"env": [{"name": "A", "value": "b"}]}), "A", "b")]
 #[case(json!({"healthPort": 9000}), "PULSAR_HTTP_BIND_ADDRESS", "[::]:9000")]
 fn sets_variables_for_further_fields(#[case] fields: Value, #[case] name: &str, #[case] value: &str) {
     assert_eq!(variable(&with(&fields), name), Some(json!({"name": name, "value": value})));
@@ -136,39 +135,66 @@ fn mounts_secrets_and_sets_no_variable_from_them() {
 }
 
 #[test]
-fn copies_pod_settings_to_the_pods() {
-    let settings = json!({
-        "labels": {"team": "a", "pulsarcrd": "stolen"},
-        "annotations": {"x": "y"},
-        "nodeSelector": {"disk": "ssd"},
-        "tolerations": [{"key": "k", "operator": "Exists"}],
-        "affinity": {"nodeAffinity": {}},
-        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
-        "serviceAccountName": "consumer",
-        "imagePullSecrets": [{"name": "registry"}],
-        "priorityClassName": "high",
-        "terminationGracePeriodSeconds": 60,
-        "securityContext": {"runAsUser": 1000},
+fn merges_the_template_over_the_pods() {
+    let theirs = json!({
+        "metadata": {"labels": {"team": "a"}, "annotations": {"x": "y"}},
+        "spec": {
+            "nodeSelector": {"disk": "ssd"},
+            "terminationGracePeriodSeconds": 60,
+            "securityContext": {"runAsUser": 1000},
+            "initContainers": [{"name": "wait", "image": "busybox"}],
+            "containers": [
+                {"name": "pulsarconsumer", "resources": {"limits": {"cpu": "1"}}, "imagePullPolicy": "Never",
+                    "env": [{"name": "A", "value": "b"}],
+                    "volumeMounts": [{"name": "v", "mountPath": "/data"}]},
+                {"name": "sidecar", "image": "proxy"},
+            ],
+            "volumes": [{"name": "v", "emptyDir": {}}],
+        },
     });
     let consumer = with(&json!({
-        "pod": settings, "resources": {"limits": {"cpu": "1"}}, "imagePullPolicy": "Never", "image": "mine",
+        "template": theirs, "image": "mine", "auth": {"tokenSecret": {"name": "s"}},
     }));
     let template = &wanted(&consumer)["spec"]["template"];
-    assert_eq!(template["metadata"]["labels"]["team"], "a");
-    assert_eq!(template["metadata"]["labels"]["pulsarcrd"], "sample-pulsarcrd");
+    let labels = &template["metadata"]["labels"];
+    assert_eq!((&labels["team"], &labels["pulsarcrd"]), (&json!("a"), &json!("sample-pulsarcrd")));
     assert_eq!(template["metadata"]["annotations"], json!({"x": "y"}));
-    for (field, value) in settings.as_object().unwrap() {
-        if !["labels", "annotations"].contains(&field.as_str()) {
-            assert_eq!(template["spec"][field], *value, "{field}");
-        }
-    }
-    let token = &template["spec"]["automountServiceAccountToken"];
-    assert!(token.is_null(), "the ServiceAccount decides about its token");
-    let container = &template["spec"]["containers"][0];
+    let pod = &template["spec"];
+    assert_eq!(
+        (&pod["nodeSelector"], &pod["terminationGracePeriodSeconds"]),
+        (&json!({"disk": "ssd"}), &json!(60))
+    );
+    let security = &pod["securityContext"];
+    assert_eq!((&security["runAsUser"], &security["runAsNonRoot"]), (&json!(1000), &json!(true)));
+    assert_eq!(pod["initContainers"], theirs["spec"]["initContainers"]);
+    let names = |list: &Value| -> Vec<String> {
+        list.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&pod["containers"]), ["pulsarconsumer", "sidecar"]);
+    assert_eq!(names(&pod["volumes"]), ["pulsar-token", "v"]);
+    let container = &pod["containers"][0];
+    assert_eq!((&container["image"], &container["imagePullPolicy"]), (&json!("mine"), &json!("Never")));
     assert_eq!(container["resources"]["limits"]["cpu"], "1");
-    assert_eq!(container["imagePullPolicy"], "Never");
+    assert_eq!(names(&container["volumeMounts"]), ["pulsar-token", "v"]);
+    assert_eq!(variable(&consumer, "A"), Some(json!({"name": "A", "value": "b"})));
+    assert!(variable(&consumer, "PULSAR_TOPIC").is_some());
     let read_only = &container["securityContext"]["readOnlyRootFilesystem"];
     assert!(read_only.is_null(), "another image may write files");
+}
+
+#[rstest]
+#[case::none(json!({}), json!(false), Value::Null)]
+#[case::asked_for(json!({"automountServiceAccountToken": true}), json!(true), Value::Null)]
+#[case::named(json!({"serviceAccountName": "x"}), Value::Null, json!("x"))]
+#[case::named_without(json!({"serviceAccountName": "x", "automountServiceAccountToken": false}), json!(false), json!("x"))]
+fn mounts_the_token_of_a_named_service_account_only(
+    #[case] spec: Value,
+    #[case] token: Value,
+    #[case] account: Value,
+) {
+    let wanted = wanted(&with(&json!({"template": {"spec": spec}})));
+    let pod = &wanted["spec"]["template"]["spec"];
+    assert_eq!((&pod["automountServiceAccountToken"], &pod["serviceAccount"]), (&token, &account));
 }
 
 #[rstest]

@@ -1,0 +1,82 @@
+//! Merges the user's pod template over the manager's, as `kubectl patch` with a strategic merge patch does.
+//!
+//! Source: the patch strategies in the comments of Kubernetes' core/v1 types, for the lists that the manager's
+//! template has. Directives such as `$patch` do not exist here. The schema rejects what must not change.
+
+use serde_json::Value;
+
+/// The lists whose items are merged, and the member that identifies an item. Other lists are replaced.
+const MERGED_LISTS: [(&str, &str); 6] = [
+    ("containers", "name"),
+    ("initContainers", "name"),
+    ("volumes", "name"),
+    ("env", "name"),
+    // Kubernetes merges ports by their number. Here the name decides, because the probes use it.
+    ("ports", "name"),
+    ("volumeMounts", "mountPath"),
+];
+
+/// Merges `theirs` into `ours`, the value of `field`: maps by key, some lists by an identity, and all else is
+/// replaced.
+pub fn merge(ours: &mut Value, theirs: &Value, field: &str) {
+    let identity = MERGED_LISTS.iter().find(|(list, _)| *list == field);
+    match (ours, theirs, identity) {
+        (Value::Object(ours), Value::Object(theirs), _) => {
+            for (key, value) in theirs {
+                merge(ours.entry(key).or_insert(Value::Null), value, key);
+            }
+        }
+        (Value::Array(ours), Value::Array(theirs), Some((_, identity))) => {
+            let known = ours.len();
+            for item in theirs {
+                let name = item.get(identity).filter(|name| !name.is_null());
+                let is_same = |one: &&mut Value| name.is_some() && one.get(identity) == name;
+                match ours.iter_mut().take(known).find(is_same) {
+                    Some(one) => merge(one, item, ""),
+                    None => ours.push(item.clone()),
+                }
+            }
+        }
+        (ours, theirs, _) => *ours = theirs.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    #[rstest]
+    #[case::map(json!({"a": {"x": 1, "y": 2}}), json!({"a": {"y": 3, "z": 4}}), json!({"a": {"x": 1, "y": 3, "z": 4}}))]
+    #[case::new_item(
+        json!({"containers": [{"name": "c", "image": "i"}]}),
+        json!({"containers": [{"name": "sidecar", "image": "s"}]}),
+        json!({"containers": [{"name": "c", "image": "i"}, {"name": "sidecar", "image": "s"}]})
+    )]
+    #[case::same_item(
+        json!({"containers": [{"name": "c", "image": "i", "env": [{"name": "A", "value": "a"}]}]}),
+        json!({"containers": [{"name": "c", "resources": {}, "env": [{"name": "B", "value": "b"}]}]}),
+        json!({"containers": [{"name": "c", "image": "i", "resources": {},
+            "env": [{"name": "A", "value": "a"}, {"name": "B", "value": "b"}]}]})
+    )]
+    #[case::one_volume_at_two_paths(
+        json!({"volumeMounts": [{"name": "ours", "mountPath": "/o"}]}),
+        json!({"volumeMounts": [{"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}]}),
+        json!({"volumeMounts": [{"name": "ours", "mountPath": "/o"}, {"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}]})
+    )]
+    #[case::ports_without_names(
+        json!({"ports": [{"name": "health", "containerPort": 1}]}),
+        json!({"ports": [{"containerPort": 2}, {"containerPort": 3}]}),
+        json!({"ports": [{"name": "health", "containerPort": 1}, {"containerPort": 2}, {"containerPort": 3}]})
+    )]
+    #[case::other_list(json!({"args": ["a", "b"]}), json!({"args": ["c"]}), json!({"args": ["c"]}))]
+    #[case::a_list_that_is_no_pod_field(json!({"command": [1]}), json!({"command": []}), json!({"command": []}))]
+    #[case::value(json!({"securityContext": {"runAsUser": 1}}), json!({"securityContext": {"runAsUser": 2}}), json!({"securityContext": {"runAsUser": 2}}))]
+    fn merges(#[case] mut ours: Value, #[case] theirs: Value, #[case] expected: Value) {
+        merge(&mut ours, &theirs, "");
+        assert_eq!(ours, expected);
+        merge(&mut ours, &json!({}), "");
+        assert_eq!(ours, expected, "an empty template changes nothing");
+    }
+}
