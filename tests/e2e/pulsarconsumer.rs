@@ -196,12 +196,22 @@ fn admission_rejects_bad_input() {
         (json!({ "negativeAckRedeliveryDelay": "1.5s" }), "must be a positive duration such as 500ms"),
         (json!({ "negativeAckRedeliveryDelay": "0s" }), "must be a positive duration"),
         (ours(&json!({ "env": [{ "name": "PULSAR_TOPIC", "value": "x" }] })), "that begin with PULSAR_"),
-        (ours(&json!({ "image": "x" })), "set spec.image"),
+        (ours(&json!({ "env": [{ "name": "A" }, { "name": "A" }] })), "Duplicate value"),
+        (
+            ours(&json!({ "envFrom": [{ "prefix": "PULSAR_", "configMapRef": { "name": "x" } }] })),
+            "that begin with PULSAR_",
+        ),
+        (ours(&json!({ "image": "x" })), "whose image is spec.image"),
+        (ours(&json!({ "restartPolicy": "Never" })), "restartPolicy must be Always"),
+        (
+            json!({ "template": { "spec": { "containers": [{ "name": "pulsar-consumer" }] } } }),
+            "every container but pulsarconsumer",
+        ),
+        (json!({ "template": { "spec": { "serviceAccount": "x" } } }), "serviceAccount"),
         (
             ours(&json!({ "readinessProbe": { "exec": { "command": ["true"] } } })),
             "set healthPort to 0 first",
         ),
-        (ours(&json!({ "ports": [{ "name": "health", "containerPort": 1 }] })), "set healthPort to 0 first"),
         (
             json!({ "template": { "metadata": { "labels": { "pulsarcrd": "x" } } } }),
             "template must not set the labels",
@@ -526,11 +536,25 @@ fn reports_why_a_pod_does_not_become_ready() {
         let text = consumer["status"]["conditions"].to_string();
         let words = match name {
             "crash" => "exit code 1; last output: the broker refuses the token",
-            "image" => "cannot pull the image",
+            "image" => "cannot pull an image",
             _ => "run: kubectl describe pod",
         };
         assert!(text.contains(words), "{text}");
     }
+}
+
+#[test]
+fn reports_a_template_that_the_api_server_rejects() {
+    let env = TestEnv::new("pc-refused");
+    let _manager = env.manager("pulsarconsumer");
+    let container = json!({ "name": "pulsarconsumer", "resources": { "limits": { "memory": "64MB" } } });
+    env.apply(&consumer("one", &json!({ "template": { "spec": { "containers": [container] } } }))).unwrap();
+    let refused = env.wait_for("pulsarconsumer", "one", "the quantity is rejected", |one| {
+        condition(one, "Applied") == ("False".into(), "Refused".into())
+    });
+    assert!(refused["status"]["conditions"].to_string().contains("quantit"), "{refused:#}");
+    env.apply(&consumer("one", &json!({}))).unwrap();
+    env.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
 }
 
 /// Reloader replaces pods when a Secret changes: it adds a variable with the Secret's hash to the container.

@@ -78,21 +78,26 @@ use serde_with::skip_serializing_none;
     )
     .message("template must not set the labels pulsarcrd, quintet.dev/kind and pulsar.pulsarconsumer.krvarma.com/uid: they select the pods"),
     validation = Rule::new(
-        "!has(self.template) || !has(self.template.spec) || !has(self.template.spec.restartPolicy) || self.template.spec.restartPolicy == 'Always'"
+        format!(
+            "(!has(self.template) || !has(self.template.spec) || !has(self.template.spec.restartPolicy) \
+             || self.template.spec.restartPolicy == 'Always') && ({})",
+            of_our_container("!has(one.restartPolicy)", "true")
+        )
     )
     .message("template.spec.restartPolicy must be Always or left out, because consumers must not end"),
-    validation = Rule::new(of_our_container("!has(one.image)"))
-        .message("template must not set the image of the container pulsarconsumer: set spec.image"),
-    validation = Rule::new(of_our_container("!has(one.env) || one.env.all(variable, !variable.name.startsWith('PULSAR_'))"))
-        .message("template must not set variables of the container pulsarconsumer that begin with PULSAR_: set the fields of the spec"),
+    validation = Rule::new(of_our_container("!has(one.image)", "has(one.image)"))
+        .message("template must set the image of every container but pulsarconsumer, whose image is spec.image"),
+    validation = Rule::new(of_our_container(
+        "(!has(one.env) || one.env.all(variable, !variable.name.startsWith('PULSAR_'))) \
+         && (!has(one.envFrom) || one.envFrom.all(source, !has(source.prefix) || !source.prefix.startsWith('PULSAR_')))",
+        "true"
+    ))
+    .message("template must not set variables of the container pulsarconsumer that begin with PULSAR_: set the fields of the spec"),
     validation = Rule::new(format!(
         "has(self.healthPort) && self.healthPort == 0 || has(self.image) && !has(self.healthPort) || ({})",
-        of_our_container(
-            "!has(one.livenessProbe) && !has(one.readinessProbe) \
-             && (!has(one.ports) || one.ports.all(port, !has(port.name) || port.name != 'health'))"
-        )
+        of_our_container("!has(one.livenessProbe) && !has(one.readinessProbe)", "true")
     ))
-    .message("template must not set the probes and the port health of the container pulsarconsumer: set healthPort to 0 first")
+    .message("template must not set the probes of the container pulsarconsumer: set healthPort to 0 first")
 )]
 pub struct PulsarConsumerSpec {
     /// The address of the Pulsar service, such as pulsar://broker:6650 or pulsar+ssl://broker:6651. Separate
@@ -173,9 +178,9 @@ pub struct PulsarConsumerSpec {
     #[schemars(range(min = 0, max = 65_535))]
     pub health_port: Option<i32>,
 
-    /// More of the pods, merged over what the manager makes: maps by key; containers, initContainers, volumes,
-    /// ports and environment variables by name; volumeMounts by mountPath. Other lists are replaced. The
-    /// container of the consumer has the name pulsarconsumer.
+    /// More of the pods, merged over what the manager makes: maps by key; containers, initContainers, volumes
+    /// and environment variables by name; ports by containerPort; volumeMounts by mountPath. Other lists are
+    /// replaced. The container of the consumer has the name pulsarconsumer.
     #[serde(default)]
     #[schemars(schema_with = "partial_template")]
     pub template: Option<RawTemplate>,
@@ -216,25 +221,43 @@ const fn one() -> i32 {
     1
 }
 
-/// The schema of a pod template that need not have containers. The limits bound the cost of the rules.
+/// The schema of a pod template that need not have containers. Items with the same key are rejected here, and
+/// not later by the Deployment. The limits bound the cost of the rules.
 fn partial_template(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = pod_template(generator);
-    let spec = schema.pointer_mut("/properties/spec").and_then(Value::as_object_mut);
-    spec.and_then(|spec| spec.remove("required"));
-    let container = "/properties/spec/properties/containers";
-    for (list, most) in [("", 16), ("/items/properties/env", 200), ("/items/properties/ports", 50)] {
-        if let Some(list) = schema.pointer_mut(&format!("{container}{list}")) {
+    let mut set_list = |list: &str, key: &str, most: usize| {
+        if let Some(list) = schema.pointer_mut(&format!("/properties/spec/properties/{list}")) {
+            list["x-kubernetes-list-type"] = json!("map");
+            list["x-kubernetes-list-map-keys"] = json!([key]);
             list["maxItems"] = json!(most);
         }
+    };
+    set_list("volumes", "name", 100);
+    for containers in ["initContainers", "containers"] {
+        set_list(containers, "name", 16);
+        set_list(&format!("{containers}/items/properties/env"), "name", 200);
+        set_list(&format!("{containers}/items/properties/volumeMounts"), "mountPath", 100);
+    }
+    if let Some(spec) = schema.pointer_mut("/properties/spec").and_then(Value::as_object_mut) {
+        spec.remove("required");
+        // A deprecated copy of serviceAccountName, which could not be changed.
+        spec.get_mut("properties")
+            .and_then(Value::as_object_mut)
+            .map(|fields| fields.remove("serviceAccount"));
+    }
+    if let Some(sources) =
+        schema.pointer_mut("/properties/spec/properties/containers/items/properties/envFrom")
+    {
+        sources["maxItems"] = json!(50);
     }
     schema
 }
 
-/// A rule for the template's container of the consumer.
-fn of_our_container(holds: &str) -> String {
+/// A rule for the template's container of the consumer, and one for each other container.
+fn of_our_container(ours: &str, others: &str) -> String {
     format!(
         "!has(self.template) || !has(self.template.spec) || !has(self.template.spec.containers) \
-         || self.template.spec.containers.all(one, one.name != 'pulsarconsumer' || {holds})"
+         || self.template.spec.containers.all(one, one.name == 'pulsarconsumer' ? {ours} : {others})"
     )
 }
 

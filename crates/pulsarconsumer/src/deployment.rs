@@ -153,13 +153,18 @@ fn template(consumer: &PulsarConsumer, default: &Image) -> Value {
         "metadata": { "labels": {
             NAME_LABEL: label_value(consumer), KIND_LABEL: "PulsarConsumer", UID_LABEL: meta.uid,
         } },
-        "spec": { "securityContext": {
+        "spec": {},
+    });
+    let theirs = spec.template.as_ref();
+    // A context of the user replaces this one, because OpenShift chooses the user.
+    if theirs.is_none_or(|theirs| theirs.spec().get("securityContext").is_none()) {
+        template["spec"]["securityContext"] = json!({
             "runAsNonRoot": true,
             "runAsUser": USER,
             "runAsGroup": USER,
             "seccompProfile": { "type": "RuntimeDefault" },
-        } },
-    });
+        });
+    }
     template["spec"]["containers"] = Value::Array(vec![container(spec, default)]);
     let volumes: Vec<Value> = secret_files(spec)
         .map(|(name, _, file, secret)| {
@@ -170,11 +175,12 @@ fn template(consumer: &PulsarConsumer, default: &Image) -> Value {
     if !volumes.is_empty() {
         template["spec"]["volumes"] = volumes.into();
     }
-    if let Some(theirs) = &spec.template {
+    if let Some(theirs) = theirs {
         merge(&mut template, &theirs.0, "");
     }
     let pod = &mut template["spec"];
-    match pod.get("serviceAccountName").cloned() {
+    let account = pod.get("serviceAccountName").filter(|account| *account != "").cloned();
+    match account {
         // The API server copies it to the deprecated field, which would stay after a removal.
         Some(account) => pod["serviceAccount"] = account,
         // A consumer needs no API server. A named account may have a purpose, so its token is mounted.
@@ -182,6 +188,14 @@ fn template(consumer: &PulsarConsumer, default: &Image) -> Value {
             pod["automountServiceAccountToken"] = false.into();
         }
         None => {}
+    }
+    for list in ["initContainers", "containers"] {
+        let containers = pod.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for container in containers.filter(|one| one.get("imagePullPolicy").is_none()) {
+            // The API server's default for one image would stay for the next.
+            container["imagePullPolicy"] =
+                pull_policy(container["image"].as_str().unwrap_or_default()).into();
+        }
     }
     template
 }
@@ -209,7 +223,6 @@ fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
     let mut container = json!({
         "name": CONTAINER,
         "image": image,
-        "imagePullPolicy": pull_policy(image),
         "env": env(spec, port),
         // The pod's status gets the last output of a failed consumer, which has the reason.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -218,7 +231,7 @@ fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
     if let Some(port) = port {
         let probe = |path: &str, period: i32, failures: i32| {
             json!({
-                "httpGet": { "path": path, "port": "health", "scheme": "HTTP" },
+                "httpGet": { "path": path, "port": port, "scheme": "HTTP" },
                 "periodSeconds": period,
                 "failureThreshold": failures,
             })
@@ -236,8 +249,7 @@ fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
     container
 }
 
-/// The default pull policy of the API server for an image. It is explicit, because a default for one image
-/// would stay for the next.
+/// The default pull policy of the API server for an image.
 fn pull_policy(image: &str) -> &'static str {
     let name = image.rsplit('/').next().unwrap_or(image);
     match name.split_once(':') {

@@ -1,7 +1,8 @@
-//! Merges the user's pod template over the manager's, as `kubectl patch` with a strategic merge patch does.
+//! Merges the user's pod template over the manager's, as a strategic merge patch.
 //!
 //! Source: the patch strategies in the comments of Kubernetes' core/v1 types, for the lists that the manager's
-//! template has. Directives such as `$patch` do not exist here. The schema rejects what must not change.
+//! template has. There are no directives such as `$patch`, and the API server drops nulls, so a value of the
+//! manager can be replaced but not removed. The schema rejects what must not change.
 
 use serde_json::Value;
 
@@ -9,12 +10,13 @@ use serde_json::Value;
 const MERGED_LISTS: [(&str, &str); 6] = [
     ("containers", "name"),
     ("initContainers", "name"),
-    ("volumes", "name"),
+    (VOLUMES, "name"),
     ("env", "name"),
-    // Kubernetes merges ports by their number. Here the name decides, because the probes use it.
-    ("ports", "name"),
+    ("ports", "containerPort"),
     ("volumeMounts", "mountPath"),
 ];
+/// An item of this list has one of many sources, so an item of the same name is replaced.
+const VOLUMES: &str = "volumes";
 
 /// Merges `theirs` into `ours`, the value of `field`: maps by key, some lists by an identity, and all else is
 /// replaced.
@@ -32,6 +34,7 @@ pub fn merge(ours: &mut Value, theirs: &Value, field: &str) {
                 let name = item.get(identity).filter(|name| !name.is_null());
                 let is_same = |one: &&mut Value| name.is_some() && one.get(identity) == name;
                 match ours.iter_mut().take(known).find(is_same) {
+                    Some(one) if field == VOLUMES => *one = item.clone(),
                     Some(one) => merge(one, item, ""),
                     None => ours.push(item.clone()),
                 }
@@ -65,10 +68,15 @@ mod tests {
         json!({"volumeMounts": [{"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}]}),
         json!({"volumeMounts": [{"name": "ours", "mountPath": "/o"}, {"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}]})
     )]
-    #[case::ports_without_names(
+    #[case::ports_by_number(
         json!({"ports": [{"name": "health", "containerPort": 1}]}),
-        json!({"ports": [{"containerPort": 2}, {"containerPort": 3}]}),
-        json!({"ports": [{"name": "health", "containerPort": 1}, {"containerPort": 2}, {"containerPort": 3}]})
+        json!({"ports": [{"name": "metrics", "containerPort": 1}, {"containerPort": 2}]}),
+        json!({"ports": [{"name": "metrics", "containerPort": 1}, {"containerPort": 2}]})
+    )]
+    #[case::another_source_of_a_volume(
+        json!({"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}),
+        json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]}),
+        json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]})
     )]
     #[case::other_list(json!({"args": ["a", "b"]}), json!({"args": ["c"]}), json!({"args": ["c"]}))]
     #[case::a_list_that_is_no_pod_field(json!({"command": [1]}), json!({"command": []}), json!({"command": []}))]

@@ -10,7 +10,7 @@ use quintet_runtime::model::resource::DEPLOYMENTS;
 
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::backlog_status;
-use crate::deployment::{NAME_LABEL, deployment_name, is_current, is_rolled_out, label_value};
+use crate::deployment::{CONTAINER, NAME_LABEL, deployment_name, is_current, is_rolled_out, label_value};
 use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
 use crate::managed_object::{ApplyState, DRIFTED, NOT_OWNED};
 use crate::observe::World;
@@ -242,17 +242,19 @@ fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
     }
     let failed = |exit: &Exit| {
         let (code, last_words) = (exit.code, exit.message.lines().last().unwrap_or(&exit.reason));
-        (FAILED, format!("pod {name} exited with exit code {code}{LAST_WORDS}{last_words}"))
+        let whose =
+            if *exit.container == *CONTAINER { "" } else { &format!("container {} of ", exit.container) };
+        (FAILED, format!("{whose}pod {name} exited with exit code {code}{LAST_WORDS}{last_words}"))
     };
     if let Some(exit) = &pod.crashed {
         return Some(failed(exit));
     }
     match pod.waiting.as_deref() {
         Some(waiting) if waiting.contains("Image") => {
-            return Some(("ImagePullFailed", format!("cannot pull the image of pod {name}")));
+            return Some(("ImagePullFailed", format!("cannot pull an image of pod {name}")));
         }
         Some("CreateContainerConfigError" | "CreateContainerError" | "RunContainerError") => {
-            return Some(("ContainerNotCreated", format!("cannot create the container of pod {name}")));
+            return Some(("ContainerNotCreated", format!("cannot create a container of pod {name}")));
         }
         _ => {}
     }

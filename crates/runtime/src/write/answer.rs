@@ -52,6 +52,10 @@ pub(super) fn sort(verb: Verb, status: kube::core::Status) -> Sorted {
         403 if terminating => Sorted::Answer(Answer::NamespaceTerminating),
         400 | 403 | 404 | 413 | 422 => refused(RefusalReason::Other, message),
         500 if message.contains("failed to create typed") => refused(RefusalReason::Untyped, message),
+        // A value of a custom resource that no schema checked, such as a quantity.
+        500 if verb == Verb::Apply && message.contains("failed to convert new object") => {
+            refused(RefusalReason::Other, message)
+        }
         // kube parses any JSON as a Status, with code 0 if it has none, so this may be the answer of a proxy.
         0 | 500..=599 => Sorted::Ambiguous(message),
         _ => Sorted::Later(message),

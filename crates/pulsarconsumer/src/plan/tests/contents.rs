@@ -165,8 +165,8 @@ fn merges_the_template_over_the_pods() {
         (&json!({"disk": "ssd"}), &json!(60))
     );
     let security = &pod["securityContext"];
-    assert_eq!((&security["runAsUser"], &security["runAsNonRoot"]), (&json!(1000), &json!(true)));
-    assert_eq!(pod["initContainers"], theirs["spec"]["initContainers"]);
+    assert_eq!(*security, json!({"runAsUser": 1000}), "OpenShift chooses the user");
+    assert_eq!(pod["initContainers"][0]["imagePullPolicy"], "Always");
     let names = |list: &Value| -> Vec<String> {
         list.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
     };
@@ -174,6 +174,7 @@ fn merges_the_template_over_the_pods() {
     assert_eq!(names(&pod["volumes"]), ["pulsar-token", "v"]);
     let container = &pod["containers"][0];
     assert_eq!((&container["image"], &container["imagePullPolicy"]), (&json!("mine"), &json!("Never")));
+    assert_eq!(pod["containers"][1]["imagePullPolicy"], "Always");
     assert_eq!(container["resources"]["limits"]["cpu"], "1");
     assert_eq!(names(&container["volumeMounts"]), ["pulsar-token", "v"]);
     assert_eq!(variable(&consumer, "A"), Some(json!({"name": "A", "value": "b"})));
@@ -184,6 +185,7 @@ fn merges_the_template_over_the_pods() {
 
 #[rstest]
 #[case::none(json!({}), json!(false), Value::Null)]
+#[case::empty(json!({"serviceAccountName": ""}), json!(false), Value::Null)]
 #[case::asked_for(json!({"automountServiceAccountToken": true}), json!(true), Value::Null)]
 #[case::named(json!({"serviceAccountName": "x"}), Value::Null, json!("x"))]
 #[case::named_without(json!({"serviceAccountName": "x", "automountServiceAccountToken": false}), json!(false), json!("x"))]
