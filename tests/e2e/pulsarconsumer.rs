@@ -207,7 +207,8 @@ fn admission_rejects_bad_input() {
             json!({ "template": { "spec": { "containers": [{ "name": "pulsar-consumer" }] } } }),
             "every container but pulsarconsumer",
         ),
-        (json!({ "template": { "spec": { "serviceAccount": "x" } } }), "serviceAccount"),
+        (json!({ "template": { "spec": { "serviceAccount": "x" } } }), "set serviceAccountName"),
+        (ours(&json!({ "ports": [{ "name": "health", "containerPort": 1 }] })), "set healthPort to 0 first"),
         (
             ours(&json!({ "readinessProbe": { "exec": { "command": ["true"] } } })),
             "set healthPort to 0 first",

@@ -81,10 +81,12 @@ use serde_with::skip_serializing_none;
         format!(
             "(!has(self.template) || !has(self.template.spec) || !has(self.template.spec.restartPolicy) \
              || self.template.spec.restartPolicy == 'Always') && ({})",
-            of_our_container("!has(one.restartPolicy)", "true")
+            of_our_container("!has(one.restartPolicy) || one.restartPolicy == 'Always'", "true")
         )
     )
-    .message("template.spec.restartPolicy must be Always or left out, because consumers must not end"),
+    .message("restartPolicy must be Always or left out in template.spec and in the container pulsarconsumer, because consumers must not end"),
+    validation = Rule::new("!has(self.template) || !has(self.template.spec) || !has(self.template.spec.serviceAccount)")
+        .message("template must not set the deprecated serviceAccount: set serviceAccountName"),
     validation = Rule::new(of_our_container("!has(one.image)", "has(one.image)"))
         .message("template must set the image of every container but pulsarconsumer, whose image is spec.image"),
     validation = Rule::new(of_our_container(
@@ -95,9 +97,13 @@ use serde_with::skip_serializing_none;
     .message("template must not set variables of the container pulsarconsumer that begin with PULSAR_: set the fields of the spec"),
     validation = Rule::new(format!(
         "has(self.healthPort) && self.healthPort == 0 || has(self.image) && !has(self.healthPort) || ({})",
-        of_our_container("!has(one.livenessProbe) && !has(one.readinessProbe)", "true")
+        of_our_container(
+            "!has(one.livenessProbe) && !has(one.readinessProbe) \
+             && (!has(one.ports) || one.ports.all(port, !has(port.name) || port.name != 'health'))",
+            "true"
+        )
     ))
-    .message("template must not set the probes of the container pulsarconsumer: set healthPort to 0 first")
+    .message("template must not set the probes and the port health of the container pulsarconsumer: set healthPort to 0 first")
 )]
 pub struct PulsarConsumerSpec {
     /// The address of the Pulsar service, such as pulsar://broker:6650 or pulsar+ssl://broker:6651. Separate
@@ -178,9 +184,10 @@ pub struct PulsarConsumerSpec {
     #[schemars(range(min = 0, max = 65_535))]
     pub health_port: Option<i32>,
 
-    /// More of the pods, merged over what the manager makes: maps by key; containers, initContainers, volumes
-    /// and environment variables by name; ports by containerPort; volumeMounts by mountPath. Other lists are
-    /// replaced. The container of the consumer has the name pulsarconsumer.
+    /// More of the pods, merged over what the manager makes: maps by key; containers, initContainers and
+    /// environment variables by name; ports by containerPort; volumeMounts by mountPath. All else is replaced,
+    /// also a volume of the same name and the pod's securityContext. The container of the consumer has the
+    /// name pulsarconsumer.
     #[serde(default)]
     #[schemars(schema_with = "partial_template")]
     pub template: Option<RawTemplate>,
@@ -221,7 +228,7 @@ const fn one() -> i32 {
     1
 }
 
-/// The schema of a pod template that need not have containers. Items with the same key are rejected here, and
+/// The schema of a pod template that need not have containers. Most items with equal keys are rejected here,
 /// not later by the Deployment. The limits bound the cost of the rules.
 fn partial_template(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = pod_template(generator);
@@ -238,18 +245,14 @@ fn partial_template(generator: &mut SchemaGenerator) -> Schema {
         set_list(&format!("{containers}/items/properties/env"), "name", 200);
         set_list(&format!("{containers}/items/properties/volumeMounts"), "mountPath", 100);
     }
-    if let Some(spec) = schema.pointer_mut("/properties/spec").and_then(Value::as_object_mut) {
-        spec.remove("required");
-        // A deprecated copy of serviceAccountName, which could not be changed.
-        spec.get_mut("properties")
-            .and_then(Value::as_object_mut)
-            .map(|fields| fields.remove("serviceAccount"));
+    for list in ["envFrom", "ports"] {
+        let list = format!("/properties/spec/properties/containers/items/properties/{list}");
+        if let Some(list) = schema.pointer_mut(&list) {
+            list["maxItems"] = json!(50);
+        }
     }
-    if let Some(sources) =
-        schema.pointer_mut("/properties/spec/properties/containers/items/properties/envFrom")
-    {
-        sources["maxItems"] = json!(50);
-    }
+    let spec = schema.pointer_mut("/properties/spec").and_then(Value::as_object_mut);
+    spec.map(|spec| spec.remove("required"));
     schema
 }
 

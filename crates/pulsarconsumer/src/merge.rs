@@ -2,9 +2,9 @@
 //!
 //! Source: the patch strategies in the comments of Kubernetes' core/v1 types, for the lists that the manager's
 //! template has. There are no directives such as `$patch`, and the API server drops nulls, so a value of the
-//! manager can be replaced but not removed. The schema rejects what must not change.
+//! manager can be replaced but not removed. A pod's securityContext replaces the manager's. The schema rejects what must not change.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The lists whose items are merged, and the member that identifies an item. Other lists are replaced.
 const MERGED_LISTS: [(&str, &str); 6] = [
@@ -12,11 +12,13 @@ const MERGED_LISTS: [(&str, &str); 6] = [
     ("initContainers", "name"),
     (VOLUMES, "name"),
     ("env", "name"),
-    ("ports", "containerPort"),
+    (PORTS, "containerPort"),
     ("volumeMounts", "mountPath"),
 ];
 /// An item of this list has one of many sources, so an item of the same name is replaced.
 const VOLUMES: &str = "volumes";
+/// The protocol, TCP by default, identifies an item of this list too.
+const PORTS: &str = "ports";
 
 /// Merges `theirs` into `ours`, the value of `field`: maps by key, some lists by an identity, and all else is
 /// replaced.
@@ -32,7 +34,11 @@ pub fn merge(ours: &mut Value, theirs: &Value, field: &str) {
             let known = ours.len();
             for item in theirs {
                 let name = item.get(identity).filter(|name| !name.is_null());
-                let is_same = |one: &&mut Value| name.is_some() && one.get(identity) == name;
+                let protocol = |one: &Value| one.get("protocol").map_or(json!("TCP"), Value::clone);
+                let is_same = |one: &&mut Value| {
+                    let has_name = name.is_some() && one.get(identity) == name;
+                    has_name && (field != PORTS || protocol(one) == protocol(item))
+                };
                 match ours.iter_mut().take(known).find(is_same) {
                     Some(one) if field == VOLUMES => *one = item.clone(),
                     Some(one) => merge(one, item, ""),
@@ -48,7 +54,6 @@ pub fn merge(ours: &mut Value, theirs: &Value, field: &str) {
 mod tests {
     use super::*;
     use rstest::rstest;
-    use serde_json::json;
 
     #[rstest]
     #[case::map(json!({"a": {"x": 1, "y": 2}}), json!({"a": {"y": 3, "z": 4}}), json!({"a": {"x": 1, "y": 3, "z": 4}}))]
@@ -70,8 +75,8 @@ mod tests {
     )]
     #[case::ports_by_number(
         json!({"ports": [{"name": "health", "containerPort": 1}]}),
-        json!({"ports": [{"name": "metrics", "containerPort": 1}, {"containerPort": 2}]}),
-        json!({"ports": [{"name": "metrics", "containerPort": 1}, {"containerPort": 2}]})
+        json!({"ports": [{"name": "metrics", "containerPort": 1}, {"containerPort": 1, "protocol": "UDP"}]}),
+        json!({"ports": [{"name": "metrics", "containerPort": 1}, {"containerPort": 1, "protocol": "UDP"}]})
     )]
     #[case::another_source_of_a_volume(
         json!({"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}),

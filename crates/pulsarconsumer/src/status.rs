@@ -107,8 +107,8 @@ const UNFINISHED: &str = "RolloutUnfinished";
 const MANAGED_ELSEWHERE: &str = "ReplicasManagedElsewhere";
 /// The reason of a consumer that has ended.
 const FAILED: &str = "ConsumerFailed";
-/// The text before the last output of a consumer.
-const LAST_WORDS: &str = "; last output: ";
+/// The text before the last output of a container.
+const LAST_WORDS: &str = "; last output";
 
 /// The type of a condition that this process has not observed yet, so that the last one stays.
 type Unlooked = &'static str;
@@ -242,9 +242,8 @@ fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
     }
     let failed = |exit: &Exit| {
         let (code, last_words) = (exit.code, exit.message.lines().last().unwrap_or(&exit.reason));
-        let whose =
-            if *exit.container == *CONTAINER { "" } else { &format!("container {} of ", exit.container) };
-        (FAILED, format!("{whose}pod {name} exited with exit code {code}{LAST_WORDS}{last_words}"))
+        let of = if *exit.container == *CONTAINER { "" } else { &format!(" of {}", exit.container) };
+        (FAILED, format!("pod {name} exited with exit code {code}{LAST_WORDS}{of}: {last_words}"))
     };
     if let Some(exit) = &pod.crashed {
         return Some(failed(exit));

@@ -95,6 +95,12 @@ fn waiting(reason: &str) -> Value {
     json!({"phase": "Pending", "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": reason}}}]})
 }
 
+fn crashed(container: &str) -> Value {
+    json!({"phase": "Running", "containerStatuses": [{"name": container,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 2, "reason": "Error", "message": "log line\nno token"}}}]})
+}
+
 #[rstest]
 #[case::unschedulable(json!({"phase": "Pending", "conditions": [
     {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]}),
@@ -102,10 +108,8 @@ fn waiting(reason: &str) -> Value {
 #[case::no_image(waiting("ErrImagePull"), "ImagePullFailed", "pod-1")]
 #[case::still_no_image(waiting("ImagePullBackOff"), "ImagePullFailed", "pod-1")]
 #[case::no_container(waiting("CreateContainerConfigError"), "ContainerNotCreated", "pod-1")]
-#[case::crashed(json!({"phase": "Running", "containerStatuses": [{"name": "c",
-    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-    "lastState": {"terminated": {"exitCode": 2, "reason": "Error", "message": "log line\nthe broker refuses the token"}}}]}),
-    "ConsumerFailed", "exit code 2; last output: the broker refuses the token")]
+#[case::crashed(crashed("pulsarconsumer"), "ConsumerFailed", "exit code 2; last output: no token")]
+#[case::crashed_sidecar(crashed("proxy"), "ConsumerFailed", "exit code 2; last output of proxy: no token")]
 #[case::starting(waiting("ContainerCreating"), "ConsumersNotReady", "run: kubectl describe pod pod-1")]
 #[case::not_ready(json!({"phase": "Running"}), "ConsumersNotReady", "run: kubectl describe pod pod-1")]
 fn reports_why_a_consumer_is_not_ready(#[case] status: Value, #[case] reason: &str, #[case] words: &str) {
