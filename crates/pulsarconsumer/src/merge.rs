@@ -4,7 +4,7 @@
 //! template has. There are no directives such as `$patch`, and the API server drops nulls, so a value of the
 //! manager can be replaced but not removed. A pod's securityContext replaces the manager's. The schema rejects what must not change.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The lists whose items are merged, and the member that identifies an item. Other lists are replaced.
 const MERGED_LISTS: [(&str, &str); 6] = [
@@ -26,8 +26,13 @@ pub fn merge(ours: &mut Value, theirs: &Value, field: &str) {
     let identity = MERGED_LISTS.iter().find(|(list, _)| *list == field);
     match (ours, theirs, identity) {
         (Value::Object(ours), Value::Object(theirs), _) => {
-            for (key, value) in theirs {
-                merge(ours.entry(key).or_insert(Value::Null), value, key);
+            // As for every Kubernetes controller, only these metadata of a pod template count.
+            let counts = |key: &str| field != "metadata" || matches!(key, "labels" | "annotations");
+            for (key, value) in theirs.iter().filter(|(key, _)| counts(key)) {
+                // An empty value sets nothing, and would stay after its removal.
+                if ours.contains_key(key) || !is_empty(value) {
+                    merge(ours.entry(key).or_insert(Value::Null), value, key);
+                }
             }
         }
         (Value::Array(ours), Value::Array(theirs), Some((_, identity))) => {
@@ -50,6 +55,10 @@ pub fn merge(ours: &mut Value, theirs: &Value, field: &str) {
     }
 }
 
+fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,8 +73,8 @@ mod tests {
     )]
     #[case::same_item(
         json!({"containers": [{"name": "c", "image": "i", "env": [{"name": "A", "value": "a"}]}]}),
-        json!({"containers": [{"name": "c", "resources": {}, "env": [{"name": "B", "value": "b"}]}]}),
-        json!({"containers": [{"name": "c", "image": "i", "resources": {},
+        json!({"containers": [{"name": "c", "stdin": true, "env": [{"name": "B", "value": "b"}]}]}),
+        json!({"containers": [{"name": "c", "image": "i", "stdin": true,
             "env": [{"name": "A", "value": "a"}, {"name": "B", "value": "b"}]}]})
     )]
     #[case::one_volume_at_two_paths(
@@ -82,6 +91,17 @@ mod tests {
         json!({"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}),
         json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]}),
         json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]})
+    )]
+    #[case::empty_values(json!({}), json!({"tolerations": [], "affinity": {}}), json!({}))]
+    #[case::an_empty_directory(
+        json!({"volumes": []}),
+        json!({"volumes": [{"name": "v", "emptyDir": {}}]}),
+        json!({"volumes": [{"name": "v", "emptyDir": {}}]})
+    )]
+    #[case::metadata(
+        json!({"metadata": {"labels": {"a": "b"}}}),
+        json!({"metadata": {"labels": {"c": "d"}, "name": "x", "ownerReferences": []}}),
+        json!({"metadata": {"labels": {"a": "b", "c": "d"}}})
     )]
     #[case::other_list(json!({"args": ["a", "b"]}), json!({"args": ["c"]}), json!({"args": ["c"]}))]
     #[case::a_list_that_is_no_pod_field(json!({"command": [1]}), json!({"command": []}), json!({"command": []}))]
