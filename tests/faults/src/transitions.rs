@@ -296,12 +296,12 @@ fn made(subject: &Subject, schema: &Value, path: &str, dice: &mut Dice) -> Optio
         "string" => Some(json!(dice.one(&["a", "b-1"]))),
         "array" => {
             let count = dice.below(3);
-            // Every item and every name only once, because some lists are sets and others are maps by name.
+            // Every item and every name only once, because some lists are sets and others are maps.
             let mut items: Vec<Value> = Vec::new();
+            let key = schema["x-kubernetes-list-map-keys"][0].as_str().unwrap_or("name");
             for _ in 0..count {
                 let item = made(subject, &schema["items"], &format!("{path}[]"), dice)?;
-                let is_there =
-                    |one: &Value| *one == item || one["name"].is_string() && one["name"] == item["name"];
+                let is_there = |one: &Value| *one == item || one[key].is_string() && one[key] == item[key];
                 if !items.iter().any(is_there) {
                     items.push(item);
                 }
