@@ -12,7 +12,7 @@ use crate::merge::merge;
 use crate::topic::Topic;
 
 /// The suffix of the Deployment's name, as in the tutorial.
-pub const DEPLOYMENT_SUFFIX: &str = "-deployment";
+const DEPLOYMENT_SUFFIX: &str = "-deployment";
 /// Label: the object's name and `-pulsarcrd`, as in the tutorial. Only this label selects the pods, because
 /// the labels of the object may change, and a Deployment's selector may not.
 pub const NAME_LABEL: &str = "pulsarcrd";

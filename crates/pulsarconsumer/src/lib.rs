@@ -11,7 +11,7 @@ pub mod controller;
 pub mod deployment;
 mod keda;
 mod managed_object;
-pub mod merge;
+mod merge;
 pub mod metrics;
 pub mod observe;
 pub mod plan;

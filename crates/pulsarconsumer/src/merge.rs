@@ -2,7 +2,7 @@
 //!
 //! Source: the patch strategies in the comments of Kubernetes' core/v1 types, for the lists that the manager's
 //! template has. There are no directives such as `$patch`, and the API server drops nulls, so a value of the
-//! manager can be replaced but not removed. A pod's securityContext replaces the manager's. The schema rejects what must not change.
+//! manager can be replaced but not removed. The schema rejects what must not change.
 
 use serde_json::{Map, Value, json};
 

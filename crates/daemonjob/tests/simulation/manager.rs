@@ -279,10 +279,10 @@ impl Manager {
         self.clocks.step(job, &world, (self.local(server.now), steady));
         world.clocks = self.clocks.clone();
         let hash = job.spec.template.hash();
-        let anew = world.indexed(&hash);
+        let rebuilt = world.indexed(&hash);
         world.index = std::mem::take(&mut self.index);
         self.index = world.indexed(&hash);
-        assert_eq!(self.index, anew, "an entry of an earlier index is wrong");
+        assert_eq!(self.index, rebuilt, "the updated index differs from a rebuilt one");
         world.index = self.index.clone();
         world
     }

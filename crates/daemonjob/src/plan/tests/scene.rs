@@ -174,7 +174,7 @@ impl Scene {
         let hash = self.job.spec.template.hash();
         let index = self.world.indexed(&hash);
         self.world.index = Arc::default();
-        assert_eq!(index, self.world.indexed(&hash), "an entry of an earlier index is wrong");
+        assert_eq!(index, self.world.indexed(&hash), "the updated index differs from a rebuilt one");
         self.world.index = index;
     }
 
