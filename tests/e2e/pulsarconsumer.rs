@@ -177,6 +177,11 @@ fn admission_rejects_bad_input() {
         (json!({ "subscriptionType": "Several" }), "spec.subscriptionType"),
         (json!({ "tls": { "caSecret": { "name": "x" } } }), "tls needs an encrypted serverAddress"),
         (
+            json!({ "auth": { "tlsSecret": { "name": "x" } } }),
+            "auth.tlsSecret needs an encrypted serverAddress",
+        ),
+        (json!({ "auth": {} }), "auth needs tokenSecret or tlsSecret"),
+        (
             json!({ "adminURL": "http://b", "adminTLS": { "caSecret": { "name": "x" } } }),
             "adminTLS needs an encrypted adminURL",
         ),

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 
 use quintet_e2e::{TestEnv, condition};
 use quintet_localcluster::consumers::Kubelet;
-use quintet_localcluster::pulsar::{Broker, Options};
+use quintet_localcluster::pulsar::{Broker, Lifetime, Options};
 use quintet_localcluster::run;
 use quintet_localcluster::variables;
 use serde_json::{Value, json};
@@ -29,8 +29,8 @@ fn program(name: &str) -> PathBuf {
 struct TestBroker(Option<Broker>);
 
 impl TestBroker {
-    fn up(env: &TestEnv, what: &str, auth: bool) -> Self {
-        let options = Options { auth, ..Options::new(format!("{}-{what}", env.cluster().name())) };
+    fn up(env: &TestEnv, what: &str, auth: bool, tls: Option<Lifetime>) -> Self {
+        let options = Options { auth, tls, ..Options::new(format!("{}-{what}", env.cluster().name())) };
         Self(Some(Broker::up(&options).expect("the broker starts").0))
     }
 }
@@ -83,12 +83,10 @@ impl Drop for Kubelets {
 }
 
 /// Sends this number of messages, each as a separate entry.
-fn produce(server: &str, topic: &str, message: &str, count: u32, token: Option<&std::path::Path>) {
+fn produce(server: &str, topic: &str, message: &str, count: u32, files: &[(&str, PathBuf)]) {
     let mut producer = Command::new(program("pulsar-producer"));
     producer.env("PULSAR_SERVER", server).env("PULSAR_TOPIC", topic);
-    if let Some(token) = token {
-        producer.env("PULSAR_TOKEN_FILE", token);
-    }
+    producer.envs(files.iter().map(|(name, file)| (name, file)));
     producer.args(["--message", message, "--count", &count.to_string(), "--no-batching"]);
     run::stdout(&mut producer).expect("the messages are sent");
 }
@@ -120,7 +118,7 @@ fn describes(env: &TestEnv, name: &str, words: &str) -> bool {
 fn consumes_and_reports_the_state_of_consumers() {
     let env = TestEnv::alone("pb-plain");
     env.node("one");
-    let broker = TestBroker::up(&env, "plain", false);
+    let broker = TestBroker::up(&env, "plain", false, None);
     let _kubelets = Kubelets::start(&env);
     let manager = env.manager("pulsarconsumer");
     let server = broker.service_url();
@@ -139,13 +137,13 @@ fn consumes_and_reports_the_state_of_consumers() {
     env.wait_for("pulsarconsumer", "live", "the consumer is connected", |one| {
         is_available(one) && one["status"]["consumers"] == 1
     });
-    produce(&server, "live", "hello", 50, None);
+    produce(&server, "live", "hello", 50, &[]);
     env.wait("all messages are printed", || printed(&env, "live", "Message Received: hello") == 50);
 
     // Without consumers, the backlog is the number of sent messages.
     env.kubectl(&["scale", "pcon", "live", "--replicas=0"]).unwrap();
     env.wait_for("pulsarconsumer", "live", "no consumer is left", |one| one["status"]["consumers"] == 0);
-    produce(&server, "live", "later", 20, None);
+    produce(&server, "live", "later", 20, &[]);
     let metric =
         format!("quintet_pulsarconsumer_backlog{{name=\"live\",namespace=\"{}\"}} 20", env.namespace());
     env.wait("the backlog is measured", || manager.metrics().is_ok_and(|metrics| metrics.contains(&metric)));
@@ -199,7 +197,7 @@ fn consumes_and_reports_the_state_of_consumers() {
     env.wait_for("pulsarconsumer", "live", "the consumer is available again", |one| {
         is_available(one) && condition(one, "BacklogObserved").0 == "True"
     });
-    produce(&server, "live", "again", 5, None);
+    produce(&server, "live", "again", 5, &[]);
     env.wait("the consumer prints again", || printed(&env, "live", "Message Received: again") >= 5);
 
     // Deleting the object removes its metrics.
@@ -207,12 +205,19 @@ fn consumes_and_reports_the_state_of_consumers() {
     env.wait("the object's metrics are gone", || !manager.metrics().unwrap().contains("name=\"live\""));
 }
 
+/// Lets the manager read the Secrets of the namespace.
+fn may_read_secrets(env: &TestEnv) {
+    env.kubectl(&["create", "role", "secrets", "--verb=get", "--resource=secrets"]).unwrap();
+    let account = "--serviceaccount=quintet-system:quintet";
+    env.kubectl(&["create", "rolebinding", "secrets", "--role=secrets", account]).unwrap();
+}
+
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
 fn mounts_tokens_and_reports_rejected_ones() {
     let env = TestEnv::alone("pb-tokens");
     env.node("one");
-    let broker = TestBroker::up(&env, "tokens", true);
+    let broker = TestBroker::up(&env, "tokens", true, None);
     let _kubelets = Kubelets::start(&env);
     let manager = env.manager("pulsarconsumer");
     let good = fs::read_to_string(broker.token_file()).unwrap().trim().to_owned();
@@ -230,7 +235,7 @@ fn mounts_tokens_and_reports_rejected_ones() {
         env.apply(&consumer).unwrap();
     }
     env.wait_for("pulsarconsumer", "good", "the consumer is available", is_available);
-    produce(&broker.service_url(), "t", "hello", 3, Some(&broker.token_file()));
+    produce(&broker.service_url(), "t", "hello", 3, &[("PULSAR_TOKEN_FILE", broker.token_file())]);
     env.wait("all messages are printed", || printed(&env, "good", "Message Received: hello") == 3);
     comes_to(&env, "bad", "Available", "ConsumersNotReady");
     comes_to(&env, "absent", "Available", "ConsumersNotReady");
@@ -240,9 +245,7 @@ fn mounts_tokens_and_reports_rejected_ones() {
 
     // The manager may not read Secrets until the Role allows it.
     comes_to(&env, "good", "BacklogObserved", "SecretForbidden");
-    env.kubectl(&["create", "role", "secrets", "--verb=get", "--resource=secrets"]).unwrap();
-    let account = "--serviceaccount=quintet-system:quintet";
-    env.kubectl(&["create", "rolebinding", "secrets", "--role=secrets", account]).unwrap();
+    may_read_secrets(&env);
     comes_to(&env, "good", "BacklogObserved", "Observed");
     comes_to(&env, "bad", "BacklogObserved", "AdminRefused");
     comes_to(&env, "absent", "BacklogObserved", "SecretNotFound");
@@ -255,4 +258,52 @@ fn mounts_tokens_and_reports_rejected_ones() {
     let events = env.kubectl(&["get", "events,pods,deployments,pcon", "-o", "json"]).unwrap();
     let texts = [manager.logged(), manager.metrics().unwrap(), events].concat();
     assert!(!texts.contains(&good) && !texts.contains(&bad), "no text contains a token");
+}
+
+/// The broker takes the role from the certificate, in its own protocol and in the admin API.
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn authenticates_with_client_certificates() {
+    let env = TestEnv::alone("pb-certificates");
+    env.node("one");
+    let broker = TestBroker::up(&env, "certificates", true, Some(Lifetime::Year));
+    let _kubelets = Kubelets::start(&env);
+    let manager = env.manager("pulsarconsumer");
+    may_read_secrets(&env);
+    let [certificate, key] = broker.client_files();
+    let text = |file: &PathBuf| fs::read_to_string(file).unwrap();
+    let secrets = json!({ "apiVersion": "v1", "kind": "List", "items": [
+        { "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "identity" }, "type": "kubernetes.io/tls",
+            "stringData": { "tls.crt": text(&certificate), "tls.key": text(&key) } },
+        { "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "ca" },
+            "stringData": { "ca.crt": text(&broker.ca_file()) } },
+        { "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "unusable" },
+            "stringData": { "tls.crt": text(&certificate), "tls.key": "no key" } },
+    ] });
+    env.apply(&secrets).unwrap();
+    let of = |name: &str, auth: &Value| {
+        let fields = json!({ "serverAddress": broker.service_url(), "adminURL": broker.admin_url_tls(),
+            "backlogPollSeconds": 10, "tls": { "caSecret": { "name": "ca" } }, "auth": auth });
+        env.apply(&consumer(name, &fields)).unwrap();
+    };
+    of("good", &json!({ "tlsSecret": { "name": "identity" } }));
+    of("unusable", &json!({ "tlsSecret": { "name": "unusable" } }));
+    env.wait_for("pulsarconsumer", "good", "the consumer is available", is_available);
+    let files = [
+        ("PULSAR_TLS_CA_FILE", broker.ca_file()),
+        ("PULSAR_TLS_CERT_FILE", certificate),
+        ("PULSAR_TLS_KEY_FILE", key.clone()),
+    ];
+    produce(&broker.service_url(), "t", "hello", 3, &files);
+    env.wait("all messages are printed", || printed(&env, "good", "Message Received: hello") == 3);
+    comes_to(&env, "good", "BacklogObserved", "Observed");
+    comes_to(&env, "unusable", "BacklogObserved", "AdminFailed");
+    env.wait("the probe's status code is in an Event of the pod", || {
+        describes(&env, "unusable", "statuscode: 525")
+    });
+    let events = env.kubectl(&["get", "events,pods,deployments,pcon", "-o", "json"]).unwrap();
+    let texts = [manager.logged(), manager.metrics().unwrap(), events].concat();
+    let key = text(&key);
+    let secret = key.lines().nth(1).unwrap();
+    assert!(!texts.contains(secret), "no text contains the key");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// The pauses between connections of a consumer.
 pub const CONNECT: Range<Duration> = Duration::from_millis(100)..Duration::from_secs(30);
-/// The pauses while the broker rejects the token, or a file is unusable. A pod sees a renewed Secret after
+/// The pauses while the broker rejects the credentials, or a file is unusable. A pod sees a renewed Secret after
 /// about a minute.
 pub const RENEWAL: Range<Duration> = Duration::from_secs(2)..Duration::from_mins(1);
 /// The pauses of the producer, whose user waits.

@@ -9,13 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use pulsar::message::Metadata;
+use pulsar::message::proto::KeyValue;
 use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
-use pulsar::producer::Message;
-use pulsar::{
-    Authentication, ConnectionRetryOptions, OperationRetryOptions, Producer, ProducerOptions, Pulsar,
-    TokioExecutor,
-};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
@@ -23,7 +20,9 @@ use crate::batch;
 use crate::frame::Entry;
 use crate::ledger::EntryId;
 use crate::notes::note;
-use crate::session::{Session, Subscription, connect_any};
+use crate::problem::Problem;
+use crate::publisher::Publisher;
+use crate::session::{Session, Subscription};
 use crate::settings::DeadLetterPolicy;
 use crate::topic::TopicName;
 
@@ -82,16 +81,24 @@ impl DeadLetters {
         let gone = Arc::new(AtomicU64::new(0));
         let below = Arc::clone(&gone);
         tokio::spawn(async move {
-            let mut producer = None;
-            while let Some(letter) = next(&mut to_send, &below).await {
-                let sent =
-                    match timeout(LIMIT, Box::pin(send(&mut producer, &reader, &of.topic, &letter))).await {
-                        Ok(sent) => sent,
-                        Err(_) => Err("no confirmation in time".to_owned()),
-                    };
+            let mut publisher = None;
+            loop {
+                let letter = tokio::select! {
+                    letter = next(&mut to_send, &below) => letter,
+                    _ = idle(&mut publisher) => {
+                        publisher = None;
+                        continue;
+                    }
+                };
+                let Some(letter) = letter else { return };
+                let sent = timeout(LIMIT, Box::pin(send(&mut publisher, &reader, &of.topic, &letter))).await;
+                let sent = match sent {
+                    Ok(sent) => sent.map_err(|problem| problem.sentence),
+                    Err(_) => Err("no confirmation in time".to_owned()),
+                };
                 if let Err(why) = &sent {
                     note(&format!("Dead letter: cannot send to {}: {why}", reader.topic));
-                    producer = None;
+                    publisher = None;
                 }
                 if answer.send((letter.from, sent)).is_err() {
                     return;
@@ -133,108 +140,102 @@ async fn next(letters: &mut UnboundedReceiver<Letter>, gone: &AtomicU64) -> Opti
 }
 
 async fn send(
-    producer: &mut Option<Producer<TokioExecutor>>,
+    publisher: &mut Option<Publisher>,
     reader: &Subscription,
     origin: &TopicName,
     letter: &Letter,
-) -> Result<u64, String> {
-    let producer = match producer {
-        Some(producer) => producer,
+) -> Result<u64, Problem> {
+    let publisher = match publisher {
+        Some(publisher) => publisher,
         none => none.insert(Box::pin(connect(reader)).await?),
     };
-    let mut receipts = Vec::new();
-    for message in messages(letter, origin) {
-        receipts
-            .push(Box::pin(producer.send_non_blocking(message)).await.map_err(|error| error.to_string())?);
+    let entries = entries(letter, origin);
+    let count = u64::try_from(entries.len()).unwrap_or(u64::MAX);
+    for entry in entries {
+        publisher.send(entry).await?;
     }
-    let mut sent = 0;
-    for receipt in receipts {
-        receipt.await.map_err(|error| error.to_string())?;
-        sent += 1;
+    let mut confirmed = 0;
+    while confirmed < count {
+        publisher.confirmed().await?;
+        confirmed += 1;
     }
-    Ok(sent)
+    Ok(count)
 }
 
-/// The messages to send for an entry.
-fn messages(letter: &Letter, topic: &TopicName) -> Vec<Message> {
+/// Creates the subscription of the dead letters, and the producers of their topic.
+async fn connect(reader: &Subscription) -> Result<Publisher, Problem> {
+    Session::create(reader).await?;
+    Publisher::open(&reader.server, &reader.files, &reader.topic).await
+}
+
+/// Waits until a connection fails; without a connection permanently. Cancel safe.
+async fn idle(publisher: &mut Option<Publisher>) -> Problem {
+    match publisher {
+        Some(publisher) => publisher.idle().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The entries to send for an entry: one for each of its messages that is not acknowledged.
+fn entries(letter: &Letter, topic: &TopicName) -> Vec<Entry> {
     let entry = &letter.entry;
-    let mut messages = Vec::new();
+    let mut entries = Vec::new();
     let kept = |index| batch::is_kept(&letter.ack_set, index);
-    let read = batch::each(entry, kept, |one| messages.push(message(one, &entry.metadata)));
+    let read = batch::each(entry, kept, |one| entries.push(message(one, &entry.metadata)));
     if read.is_err() {
-        // An unreadable entry is sent unchanged.
-        messages = vec![message(batch::Message { payload: &entry.payload, single: None }, &entry.metadata)];
+        // An unreadable entry is sent unchanged, so that another client may read it.
+        let metadata = Metadata {
+            replicated_from: None,
+            deliver_at_time: None,
+            txnid_least_bits: None,
+            txnid_most_bits: None,
+            ..entry.metadata.clone()
+        };
+        entries = vec![Entry { metadata, payload: entry.payload.clone() }];
     }
     let EntryId { ledger, entry } = letter.from.entry;
-    for Message { properties, .. } in &mut messages {
-        properties.entry(REAL_TOPIC.to_owned()).or_insert_with(|| topic.to_string());
-        properties.entry(ORIGIN.to_owned()).or_insert_with(|| format!("{ledger}:{entry}:-1"));
+    for Entry { metadata, .. } in &mut entries {
+        for (key, value) in [(REAL_TOPIC, topic.to_string()), (ORIGIN, format!("{ledger}:{entry}:-1"))] {
+            if metadata.properties.iter().all(|pair| pair.key != key) {
+                metadata.properties.push(KeyValue { key: key.to_owned(), value });
+            }
+        }
     }
-    messages
+    entries
 }
 
 /// A message with its key, properties and time. In a batch, each message has its own.
-fn message(one: batch::Message<'_>, entry: &Metadata) -> Message {
-    let (properties, partition_key, b64_encoded, ordering_key, event_time) = if let Some(own) = one.single {
-        let b64_encoded = own.partition_key_b64_encoded;
-        (&own.properties, &own.partition_key, b64_encoded, &own.ordering_key, own.event_time)
-    } else {
-        let b64_encoded = entry.partition_key_b64_encoded;
-        (&entry.properties, &entry.partition_key, b64_encoded, &entry.ordering_key, entry.event_time)
+fn message(one: batch::Message<'_>, entry: &Metadata) -> Entry {
+    let metadata = match one.single {
+        Some(own) => Metadata {
+            properties: own.properties.clone(),
+            partition_key: own.partition_key.clone(),
+            partition_key_b64_encoded: own.partition_key_b64_encoded,
+            ordering_key: own.ordering_key.clone(),
+            event_time: own.event_time,
+            null_value: own.null_value,
+            null_partition_key: own.null_partition_key,
+            ..Metadata::default()
+        },
+        None => Metadata {
+            properties: entry.properties.clone(),
+            partition_key: entry.partition_key.clone(),
+            partition_key_b64_encoded: entry.partition_key_b64_encoded,
+            ordering_key: entry.ordering_key.clone(),
+            event_time: entry.event_time,
+            null_value: entry.null_value,
+            null_partition_key: entry.null_partition_key,
+            ..Metadata::default()
+        },
     };
-    Message {
-        payload: one.payload.to_vec(),
-        properties: properties.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect(),
-        partition_key: partition_key.clone(),
-        partition_key_b64_encoded: b64_encoded,
-        ordering_key: ordering_key.clone(),
-        event_time,
-        ..Message::default()
-    }
-}
-
-/// Creates the subscription of the dead letters, and connects a producer to their topic.
-async fn connect(reader: &Subscription) -> Result<Producer<TokioExecutor>, String> {
-    Session::create(reader).await.map_err(|problem| problem.sentence)?;
-    let client = client(reader).await?;
-    // A batch may have more messages than the producer's queue, so sending must block.
-    let options = ProducerOptions { block_queue_if_full: true, ..ProducerOptions::default() };
-    let builder = client.producer().with_topic(reader.topic.to_string()).with_options(options);
-    let built = Box::pin(builder.build()).await;
-    built.map_err(|error| error.to_string())
-}
-
-/// The crate's client for a broker that has answered. It does not retry.
-async fn client(of: &Subscription) -> Result<Pulsar<TokioExecutor>, String> {
-    let host = connect_any(&of.server, &of.files).await.map_err(|problem| problem.sentence)?.host().clone();
-    open(&of.server.of(&host), &of.files).await
-}
-
-/// The crate's client for one address.
-pub async fn open(url: &str, files: &crate::security::Files) -> Result<Pulsar<TokioExecutor>, String> {
-    let mut builder = Pulsar::builder(url, TokioExecutor)
-        .with_connection_retry_options(ConnectionRetryOptions {
-            max_retries: 0,
-            ..ConnectionRetryOptions::default()
-        })
-        .with_operation_retry_options(OperationRetryOptions {
-            max_retries: Some(0),
-            ..OperationRetryOptions::default()
-        });
-    if let Some(token) = files.token().map_err(|problem| problem.sentence)? {
-        builder = builder.with_auth(Authentication { name: "token".to_owned(), data: token.into_bytes() });
-    }
-    if let Some(ca) = files.ca().map_err(|problem| problem.sentence)? {
-        builder = builder.with_certificate_chain(ca);
-    }
-    builder.build().await.map_err(|error| error.to_string())
+    Entry { metadata, payload: Bytes::copy_from_slice(one.payload) }
 }
 
 #[cfg(test)]
 mod tests {
-    use bytes::{BufMut, Bytes, BytesMut};
+    use bytes::{BufMut, BytesMut};
     use prost::Message as _;
-    use pulsar::message::proto::{KeyValue, SingleMessageMetadata};
+    use pulsar::message::proto::SingleMessageMetadata;
 
     use super::*;
 
@@ -268,6 +269,10 @@ mod tests {
         KeyValue { key: "whose".to_owned(), value: value.to_owned() }
     }
 
+    fn properties(metadata: &Metadata) -> Vec<(&str, &str)> {
+        metadata.properties.iter().map(|pair| (&*pair.key, &*pair.value)).collect()
+    }
+
     #[test]
     fn each_message_of_a_batch_keeps_its_metadata() {
         let mut payload = BytesMut::new();
@@ -286,14 +291,14 @@ mod tests {
         }
         let metadata = Metadata { num_messages_in_batch: Some(2), ..Metadata::default() };
         let topic: TopicName = "t".parse().unwrap();
-        let sent = messages(&letter(Entry { metadata, payload: payload.freeze() }), &topic);
+        let sent = entries(&letter(Entry { metadata, payload: payload.freeze() }), &topic);
         for (message, name) in sent.iter().zip(["a", "b"]) {
-            assert_eq!((&*message.payload, message.event_time), (name.as_bytes(), Some(5)));
-            assert_eq!(message.partition_key.as_deref(), Some(&*format!("key of {name}")));
-            assert_eq!(message.partition_key_b64_encoded, Some(name == "b"));
-            assert_eq!(message.properties["whose"], name);
-            assert_eq!(message.properties[REAL_TOPIC], "persistent://public/default/t");
-            assert_eq!(message.properties[ORIGIN], "7:9:-1");
+            let Entry { metadata, payload } = message;
+            assert_eq!((&**payload, metadata.event_time), (name.as_bytes(), Some(5)));
+            assert_eq!(metadata.partition_key.as_deref(), Some(&*format!("key of {name}")));
+            assert_eq!(metadata.partition_key_b64_encoded, Some(name == "b"));
+            let origin = [(REAL_TOPIC, "persistent://public/default/t"), (ORIGIN, "7:9:-1")];
+            assert_eq!(properties(metadata), [&[("whose", name)], &origin[..]].concat());
         }
         assert_eq!(sent.len(), 2);
     }
@@ -308,9 +313,11 @@ mod tests {
                 properties: vec![pair("all")],
                 ..Metadata::default()
             };
-            let sent = messages(&letter(Entry { metadata, payload: Bytes::from_static(b"?") }), &topic);
+            let sent = entries(&letter(Entry { metadata, payload: Bytes::from_static(b"?") }), &topic);
             assert_eq!((sent.len(), &*sent[0].payload), (1, &b"?"[..]));
-            assert_eq!((sent[0].partition_key.as_deref(), &*sent[0].properties["whose"]), (Some("k"), "all"));
+            assert_eq!(sent[0].metadata.partition_key.as_deref(), Some("k"));
+            assert_eq!(properties(&sent[0].metadata)[0], ("whose", "all"));
+            assert_eq!(sent[0].metadata.num_messages_in_batch, count, "an unreadable batch stays a batch");
         }
     }
 }

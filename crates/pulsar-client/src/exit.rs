@@ -11,9 +11,9 @@ pub enum Exit {
     Other,
     /// A flag or variable is malformed.
     Setting,
-    /// The broker rejects or requires a token.
-    TokenRefused,
-    /// The file of the token or the CA cannot be read.
+    /// The broker rejects or requires credentials.
+    Unauthorized,
+    /// A file with credentials or the CA is unusable.
     File,
     /// Standard output was closed.
     StdoutClosed,
@@ -22,14 +22,14 @@ pub enum Exit {
 impl Exit {
     /// All reasons.
     pub const ALL: [Self; 5] =
-        [Self::Other, Self::Setting, Self::TokenRefused, Self::File, Self::StdoutClosed];
+        [Self::Other, Self::Setting, Self::Unauthorized, Self::File, Self::StdoutClosed];
 
     /// The exit code.
     pub const fn code(self) -> u8 {
         match self {
             Self::Other => 1,
             Self::Setting => 2,
-            Self::TokenRefused => 3,
+            Self::Unauthorized => 3,
             Self::File => 4,
             Self::StdoutClosed => 5,
         }

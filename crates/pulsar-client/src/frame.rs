@@ -143,17 +143,36 @@ fn take_length(bytes: &mut Bytes) -> Option<usize> {
     (length <= bytes.len()).then_some(length)
 }
 
-impl Encoder<Box<BaseCommand>> for Codec {
+impl Encoder<(Box<BaseCommand>, Option<Entry>)> for Codec {
     type Error = Error;
 
-    fn encode(&mut self, command: Box<BaseCommand>, target: &mut BytesMut) -> Result<(), Error> {
-        let length = command.encoded_len();
-        let framed = u32::try_from(length + 4)
-            .map_err(|_| Error::Protocol("a command too long to send".to_owned()))?;
-        target.reserve(length + 8);
-        target.put_u32(framed);
-        target.put_u32(framed - 4);
-        command.encode(target).map_err(|error| Error::Protocol(error.to_string()))
+    fn encode(
+        &mut self,
+        (command, entry): (Box<BaseCommand>, Option<Entry>),
+        target: &mut BytesMut,
+    ) -> Result<(), Error> {
+        let length = |length: usize| {
+            u32::try_from(length).map_err(|_| Error::Protocol("a frame too long to send".to_owned()))
+        };
+        let failed = |error: prost::EncodeError| Error::Protocol(error.to_string());
+        let command_length = command.encoded_len();
+        let metadata = entry.as_ref().map_or(0, |entry| entry.metadata.encoded_len());
+        // An entry has a marker, a checksum, and the length of its metadata.
+        let entry_length = entry.as_ref().map_or(0, |entry| 10 + metadata + entry.payload.len());
+        target.reserve(8 + command_length + entry_length);
+        target.put_u32(length(4 + command_length + entry_length)?);
+        target.put_u32(length(command_length)?);
+        command.encode(target).map_err(failed)?;
+        let Some(Entry { metadata: fields, payload }) = entry else { return Ok(()) };
+        target.put_u16(CHECKSUM);
+        let at = target.len();
+        target.put_u32(0);
+        target.put_u32(length(metadata)?);
+        fields.encode(target).map_err(failed)?;
+        target.put_slice(&payload);
+        let checksum = crc32c::crc32c(&target[at + 4..]);
+        target[at..at + 4].copy_from_slice(&checksum.to_be_bytes());
+        Ok(())
     }
 }
 
@@ -254,9 +273,22 @@ mod tests {
         let ping =
             BaseCommand { r#type: Type::Ping as i32, ping: Some(CommandPing {}), ..BaseCommand::default() };
         let mut bytes = BytesMut::new();
-        Codec.encode(Box::new(ping.clone()), &mut bytes).unwrap();
+        Codec.encode((Box::new(ping.clone()), None), &mut bytes).unwrap();
         let read = Codec.decode(&mut bytes).unwrap().unwrap();
         assert!(matches!(read, Frame::Command(command) if *command == ping));
+    }
+
+    #[test]
+    fn encodes_and_decodes_entries() {
+        let mut bytes = BytesMut::new();
+        for _ in 0..2 {
+            Codec.encode((Box::new(message()), Some(hello())), &mut bytes).unwrap();
+        }
+        for _ in 0..2 {
+            let entry = next(&mut bytes).entry.unwrap();
+            assert_eq!((entry.metadata.producer_name.as_str(), &*entry.payload), ("p", &b"hello"[..]));
+        }
+        assert!(bytes.is_empty());
     }
 
     proptest! {

@@ -22,7 +22,7 @@ use tokio_util::codec::Framed;
 
 use crate::address::Host;
 use crate::exit::Exit;
-use crate::frame::{self, Codec, Frame};
+use crate::frame::{self, Codec, Entry, Frame};
 use crate::problem::{Code, Problem};
 use crate::security::Files;
 
@@ -111,12 +111,9 @@ impl Link {
         stream: TcpStream,
     ) -> Result<Self, Problem> {
         let transport: Box<dyn Transport> = if tls {
-            let failed = |why: &dyn fmt::Display| {
-                Problem::passing(Code::TlsFailed, format!("TLS with {host} failed: {why}"))
-            };
-            let name = ServerName::try_from(host.name.clone()).map_err(|error| failed(&error))?;
+            let name = ServerName::try_from(host.name.clone()).map_err(|error| tls_failed(host, &error))?;
             let stream = files.tls()?.connect(name, stream).await;
-            Box::new(stream.map_err(|error| failed(&error))?)
+            Box::new(stream.map_err(|error| tls_failed(host, &error))?)
         } else {
             Box::new(stream)
         };
@@ -135,10 +132,10 @@ impl Link {
 
     async fn shake_hands(&mut self, behind: Option<String>) -> Result<(), Problem> {
         let token = self.files.token()?;
-        let has_token = token.is_some();
+        let method = self.files.method();
         let connect = CommandConnect {
             client_version: client_version(),
-            auth_method_name: has_token.then(|| "token".to_owned()),
+            auth_method_name: method.map(str::to_owned),
             auth_data: token.map(String::into_bytes),
             protocol_version: Some(PROTOCOL),
             proxy_to_broker_url: behind,
@@ -153,11 +150,11 @@ impl Link {
             let Frame::Command(answer) = self.next().await? else { continue };
             if let Some(error) = &answer.error {
                 let kind = ServerError::try_from(error.error).unwrap_or(ServerError::UnknownError);
-                if kind == ServerError::AuthenticationError && !has_token {
+                if kind == ServerError::AuthenticationError && method.is_none() {
                     return Err(Problem::last(
-                        Exit::TokenRefused,
-                        Code::TokenRefused,
-                        format!("{} requires a token, and none is set", self.host),
+                        Exit::Unauthorized,
+                        Code::Unauthorized,
+                        format!("{} requires a token or a client certificate, and neither is set", self.host),
                     ));
                 }
                 return Err(Problem::answered(kind, &error.message));
@@ -176,7 +173,16 @@ impl Link {
 
     /// Sends a command.
     pub async fn send(&mut self, command: Box<BaseCommand>) -> Result<(), Problem> {
-        match timeout(ANSWER_LIMIT, self.framed.send(command)).await {
+        self.send_with(command, None).await
+    }
+
+    /// Sends a command with an entry.
+    pub async fn send_with(
+        &mut self,
+        command: Box<BaseCommand>,
+        entry: Option<Entry>,
+    ) -> Result<(), Problem> {
+        match timeout(ANSWER_LIMIT, self.framed.send((command, entry))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(self.broken(&error)),
             Err(_) => Err(self.silent()),
@@ -255,7 +261,7 @@ impl Link {
             let response = CommandAuthResponse {
                 client_version: Some(client_version()),
                 response: Some(AuthData {
-                    auth_method_name: Some("token".to_owned()),
+                    auth_method_name: self.files.method().map(str::to_owned),
                     auth_data: Some(token.into_bytes()),
                 }),
                 protocol_version: Some(PROTOCOL),
@@ -290,6 +296,10 @@ impl Link {
             frame::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 format!("{host} closed the connection")
             }
+            // A broker checks the client's certificate after the client has completed the handshake.
+            frame::Error::Io(error) if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
+                return tls_failed(host, error);
+            }
             frame::Error::Io(error) => format!("the connection to {host} failed: {error}"),
             frame::Error::Protocol(why) => format!("{host} does not speak Pulsar's protocol: {why}"),
         };
@@ -299,6 +309,10 @@ impl Link {
     fn silent(&self) -> Problem {
         Problem::passing(Code::Unreachable, format!("{} does not answer", self.host))
     }
+}
+
+fn tls_failed(host: &Host, why: &dyn fmt::Display) -> Problem {
+    Problem::passing(Code::TlsFailed, format!("TLS with {host} failed: {why}"))
 }
 
 /// A command of a type, filled by `fill`.
@@ -317,6 +331,7 @@ fn answers(command: &BaseCommand) -> Option<u64> {
         .or_else(|| command.error.as_ref().map(|answer| answer.request_id))
         .or_else(|| command.lookup_topic_response.as_ref().map(|answer| answer.request_id))
         .or_else(|| command.partition_metadata_response.as_ref().map(|answer| answer.request_id))
+        .or_else(|| command.producer_success.as_ref().map(|answer| answer.request_id))
 }
 
 fn client_version() -> String {

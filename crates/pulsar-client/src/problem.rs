@@ -11,9 +11,9 @@ use crate::exit::{Exit, Failure};
 pub enum Code {
     /// Subscribed.
     Subscribed,
-    /// The broker rejects or requires a token.
-    TokenRefused,
-    /// The token's role may not consume from the topic.
+    /// The broker rejects or requires credentials.
+    Unauthorized,
+    /// The role of the credentials may not consume from the topic.
     NotPermitted,
     /// The topic or namespace does not exist, and the broker does not create it.
     NotFound,
@@ -31,7 +31,7 @@ impl Code {
     /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Subscribed,
-        Self::TokenRefused,
+        Self::Unauthorized,
         Self::NotPermitted,
         Self::NotFound,
         Self::Busy,
@@ -44,7 +44,7 @@ impl Code {
     pub const fn status(self) -> u16 {
         match self {
             Self::Subscribed => 200,
-            Self::TokenRefused => 401,
+            Self::Unauthorized => 401,
             Self::NotPermitted => 403,
             Self::NotFound => 404,
             Self::Busy => 409,
@@ -87,11 +87,13 @@ impl Problem {
     pub fn answered(error: ServerError, message: &str) -> Self {
         let says = |what: &str| format!("{what}; the broker's message is {message:?}");
         match error {
-            ServerError::AuthenticationError => {
-                Self::last(Exit::TokenRefused, Code::TokenRefused, says("the broker rejected the token"))
-            }
+            ServerError::AuthenticationError => Self::last(
+                Exit::Unauthorized,
+                Code::Unauthorized,
+                says("the broker rejected the credentials"),
+            ),
             ServerError::AuthorizationError => {
-                Self::passing(Code::NotPermitted, says("the token's role has no permission for the topic"))
+                Self::passing(Code::NotPermitted, says("the role has no permission for the topic"))
             }
             ServerError::TopicNotFound | ServerError::SubscriptionNotFound => {
                 Self::passing(Code::NotFound, says("the topic does not exist"))

@@ -1,27 +1,27 @@
 //! The producer: sends messages and waits until the broker has confirmed each.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use futures::FutureExt;
-use pulsar::producer::SendFuture;
-use pulsar::{Producer, ProducerOptions, TokioExecutor};
+use bytes::{BufMut, BytesMut};
+use prost::Message as _;
+use pulsar::message::Metadata;
+use pulsar::message::proto::SingleMessageMetadata;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::backoff;
-use crate::dead_letters::open;
 use crate::exit::{Exit, Failure};
+use crate::frame::Entry;
 use crate::notes::note;
-use crate::problem::{Code, Problem};
-use crate::session::connect_any;
+use crate::problem::Problem;
+use crate::publisher::Publisher;
 use crate::settings::ProducerArgs;
 
 /// The limit of messages that wait for confirmation. A higher limit uses more memory without more speed.
-const UNCONFIRMED: usize = 10_000;
+const UNCONFIRMED: u64 = 10_000;
 
 /// The limit of messages in a batch.
-const BATCH: u32 = 1_000;
+const BATCH: i32 = 1_000;
 
 /// The approximate limit of bytes in a batch, as in Pulsar's clients.
 const BATCH_BYTES: usize = 128 << 10;
@@ -36,32 +36,17 @@ const PROGRESS: Duration = Duration::from_secs(5);
 pub async fn run(args: ProducerArgs) -> Result<(), Failure> {
     let setting = |line| Failure { exit: Exit::Setting, line };
     let server = args.location.server().map_err(setting)?;
-    let topic = args.location.topic().map_err(setting)?.to_string();
-    let files = args.location.files();
+    let topic = args.location.topic().map_err(setting)?;
+    let files = args.location.files().map_err(setting)?;
     let mut interrupted =
         signal(SignalKind::interrupt()).map_err(|error| Failure::other(error.to_string()))?;
     let mut terminated =
         signal(SignalKind::terminate()).map_err(|error| Failure::other(error.to_string()))?;
-    let batched = args.count > 1 && !args.no_batching;
-    let connect = async || {
-        let host = connect_any(&server, &files).await?.host().clone();
-        // The broker has just answered, so a failure may be temporary.
-        let passing = |why: String| Problem::passing(Code::Unreachable, why);
-        let client = open(&server.of(&host), &files).await.map_err(passing)?;
-        let options = ProducerOptions {
-            batch_size: batched.then_some(BATCH),
-            batch_byte_size: batched.then_some(BATCH_BYTES),
-            batch_timeout: batched.then_some(BATCH_DELAY),
-            block_queue_if_full: true,
-            ..ProducerOptions::default()
-        };
-        let producer = Box::pin(client.producer().with_topic(&topic).with_options(options).build()).await;
-        producer.map_err(|error| passing(format!("the broker does not accept messages for {topic}: {error}")))
-    };
-    let mut run = Run { confirmed: 0, pending: VecDeque::new() };
+    let connect = || Publisher::open(&server, &files, &topic);
+    let mut run = Run { confirmed: 0, sent: 0 };
     let sent = async {
-        let mut producer = Box::pin(within(args.timeout, connect)).await?;
-        Box::pin(run.send_all(&mut producer, &args)).await
+        let mut publisher = Box::pin(within(args.timeout, connect)).await?;
+        Box::pin(run.send_all(&mut publisher, &args)).await
     };
     let ended = tokio::select! {
         ended = sent => ended,
@@ -114,67 +99,115 @@ async fn within<T>(limit: Duration, attempt: impl AsyncFn() -> Result<T, Problem
 }
 
 struct Run {
+    /// Messages that were sent.
+    sent: u64,
+    /// Messages that the broker has confirmed.
     confirmed: u64,
-    pending: VecDeque<SendFuture>,
 }
 
 impl Run {
-    async fn send_all(
-        &mut self,
-        producer: &mut Producer<TokioExecutor>,
-        args: &ProducerArgs,
-    ) -> Result<(), Failure> {
+    async fn send_all(&mut self, publisher: &mut Publisher, args: &ProducerArgs) -> Result<(), Failure> {
         let begun = Instant::now();
         let mut spoke = begun;
+        let is_batched = args.count > 1 && !args.no_batching;
+        let mut batch = Batch::default();
         for number in 1..=args.count {
             if let Some(rate) = args.rate {
-                sleep_until(begun + due(number - 1, rate)).await;
-            }
-            self.confirm_what_is_there()?;
-            if self.pending.len() >= UNCONFIRMED {
-                self.confirm(args.timeout).await?;
+                let at = begun + due(number - 1, rate);
+                if at > Instant::now() + BATCH_DELAY {
+                    self.flush(publisher, &mut batch, args).await?;
+                }
+                sleep_until(at).await;
             }
             let text = if args.count == 1 {
                 args.message().to_owned()
             } else {
                 format!("{} {number}", args.message())
             };
-            let sent = timeout(args.timeout, Box::pin(producer.send_non_blocking(text))).await;
-            let receipt = sent.map_err(|_| Failure::other("the broker accepts no more messages"))?;
-            self.pending.push_back(receipt.map_err(|error| Failure::other(error.to_string()))?);
+            batch.add(&text, is_batched);
+            let is_old = batch.begun.is_some_and(|begun| begun.elapsed() >= BATCH_DELAY);
+            if !is_batched || is_old || batch.count >= BATCH || batch.payload.len() >= BATCH_BYTES {
+                self.flush(publisher, &mut batch, args).await?;
+            }
             if spoke.elapsed() >= PROGRESS {
                 spoke = Instant::now();
                 note(&format!("{number} of {} messages sent, {} confirmed", args.count, self.confirmed));
             }
         }
-        while !self.pending.is_empty() {
-            self.confirm(args.timeout).await?;
+        self.flush(publisher, &mut batch, args).await?;
+        while self.confirmed < self.sent {
+            self.confirm(publisher, args.timeout).await?;
         }
         Ok(())
     }
 
-    /// Counts the confirmations that have arrived, in order.
-    fn confirm_what_is_there(&mut self) -> Result<(), Failure> {
-        while let Some(confirmed) = self.pending.front_mut().and_then(FutureExt::now_or_never) {
-            self.pending.pop_front();
-            self.count(confirmed)?;
+    /// Sends the batch, and counts the confirmations that have arrived.
+    async fn flush(
+        &mut self,
+        publisher: &mut Publisher,
+        batch: &mut Batch,
+        args: &ProducerArgs,
+    ) -> Result<(), Failure> {
+        let count = u64::from(batch.count.unsigned_abs());
+        if count == 0 {
+            return Ok(());
         }
-        Ok(())
+        while let Some(messages) = publisher.confirmed_now().await.map_err(not_accepted)? {
+            self.confirmed += u64::from(messages);
+        }
+        while self.sent - self.confirmed >= UNCONFIRMED {
+            self.confirm(publisher, args.timeout).await?;
+        }
+        self.sent += count;
+        publisher.send(std::mem::take(batch).entry()).await.map_err(not_accepted)
     }
 
-    fn count<T>(&mut self, confirmed: Result<T, pulsar::Error>) -> Result<(), Failure> {
-        confirmed.map_err(|error| Failure::other(format!("the broker did not accept a message: {error}")))?;
-        self.confirmed += 1;
+    /// Waits for the next confirmation.
+    async fn confirm(&mut self, publisher: &mut Publisher, limit: Duration) -> Result<(), Failure> {
+        let confirmed = timeout(limit, publisher.confirmed())
+            .await
+            .map_err(|_| Failure::other(format!("the broker did not confirm a message within {limit:?}")))?;
+        self.confirmed += u64::from(confirmed.map_err(not_accepted)?);
         Ok(())
     }
+}
 
-    /// Waits for the oldest pending confirmation.
-    async fn confirm(&mut self, limit: Duration) -> Result<(), Failure> {
-        let Some(receipt) = self.pending.pop_front() else { return Ok(()) };
-        match timeout(limit, receipt).await {
-            Ok(confirmed) => self.count(confirmed),
-            Err(_) => Err(Failure::other(format!("the broker did not confirm a message within {limit:?}"))),
+#[expect(clippy::needless_pass_by_value, reason = "as map_err passes it")]
+fn not_accepted(problem: Problem) -> Failure {
+    problem
+        .failure()
+        .unwrap_or_else(|| Failure::other(format!("the broker did not accept a message: {problem}")))
+}
+
+/// Messages that are sent together, or one that is sent alone.
+#[derive(Default)]
+struct Batch {
+    payload: BytesMut,
+    count: i32,
+    is_batched: bool,
+    /// When its first message was added.
+    begun: Option<Instant>,
+}
+
+impl Batch {
+    fn add(&mut self, text: &str, is_batched: bool) {
+        if is_batched {
+            let payload_size = i32::try_from(text.len()).unwrap_or(i32::MAX);
+            let metadata = SingleMessageMetadata { payload_size, ..SingleMessageMetadata::default() };
+            self.payload.put_u32(u32::try_from(metadata.encoded_len()).unwrap_or(u32::MAX));
+            // A buffer in memory has room.
+            let _ = metadata.encode(&mut self.payload);
         }
+        self.payload.put_slice(text.as_bytes());
+        self.is_batched = is_batched;
+        self.count += 1;
+        self.begun.get_or_insert_with(Instant::now);
+    }
+
+    fn entry(self) -> Entry {
+        let num_messages_in_batch = self.is_batched.then_some(self.count);
+        let metadata = Metadata { num_messages_in_batch, ..Metadata::default() };
+        Entry { metadata, payload: self.payload.freeze() }
     }
 }
 
@@ -194,6 +227,8 @@ fn println(line: &str) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use crate::problem::Code;
+
     use super::*;
 
     #[test]
@@ -220,10 +255,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn does_not_retry_permanent_failures() {
         let failure = within(Duration::from_secs(5), async || {
-            Err::<(), _>(Problem::last(Exit::TokenRefused, Code::TokenRefused, "no"))
+            Err::<(), _>(Problem::last(Exit::Unauthorized, Code::Unauthorized, "no"))
         })
         .await
         .unwrap_err();
-        assert_eq!(failure, Failure { exit: Exit::TokenRefused, line: "no".to_owned() });
+        assert_eq!(failure, Failure { exit: Exit::Unauthorized, line: "no".to_owned() });
     }
 }

@@ -7,27 +7,22 @@ use std::time::Duration;
 
 use pulsar::message::proto::base_command::Type;
 use pulsar::message::proto::command_ack::AckType;
-use pulsar::message::proto::command_lookup_topic_response::LookupType;
 use pulsar::message::proto::command_partitioned_topic_metadata_response::LookupType as Found;
 use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
 use pulsar::message::proto::{
-    BaseCommand, CommandAck, CommandCloseConsumer, CommandFlow, CommandLookupTopic,
-    CommandLookupTopicResponse, CommandPartitionedTopicMetadata, CommandRedeliverUnacknowledgedMessages,
+    BaseCommand, CommandAck, CommandCloseConsumer, CommandFlow, CommandRedeliverUnacknowledgedMessages,
     CommandSubscribe, MessageIdData, ServerError,
 };
 use tokio::time::timeout;
 
-use crate::address::{Host, ServiceAddress};
-use crate::backoff;
+use crate::address::ServiceAddress;
+use crate::brokers::Brokers;
 use crate::frame::{Delivery, Frame};
 use crate::ledger::{Acks, EntryId};
-use crate::link::{Link, command};
+use crate::link::command;
 use crate::problem::{Code, Problem};
 use crate::security::Files;
 use crate::topic::TopicName;
-
-/// The limit of redirects between brokers.
-const REDIRECTS: usize = 20;
 
 /// The time limit of a close.
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);
@@ -76,12 +71,10 @@ struct Consumer {
 /// A running subscription.
 #[derive(Debug)]
 pub struct Session {
-    links: Vec<(Host, Option<String>, Link)>,
+    brokers: Brokers,
     consumers: Vec<Consumer>,
     partitions: u32,
     queue: u32,
-    /// The next link to poll first, so that none starves.
-    turn: usize,
 }
 
 impl Session {
@@ -95,21 +88,16 @@ impl Session {
     }
 
     async fn subscribed(subscription: &Subscription) -> Result<Self, Problem> {
-        let mut base = connect_any(&subscription.server, &subscription.files).await?;
-        let partitions = partitions(&mut base, &subscription.topic).await?;
-        let mut session = Self {
-            links: vec![(base.host().clone(), None, base)],
-            consumers: Vec::new(),
-            partitions,
-            queue: subscription.queue,
-            turn: 0,
-        };
+        let mut brokers = Brokers::connect(&subscription.server, &subscription.files).await?;
+        let partitions = brokers.partitions(&subscription.topic).await?;
+        let queue = subscription.queue;
+        let mut session = Self { brokers, consumers: Vec::new(), partitions, queue };
         for topic in subscription.topic.partitions(partitions) {
             session.subscribe(subscription, topic).await?;
         }
-        // Drop connections that served only lookups.
+        // Close a connection that served only lookups.
         if session.consumers.iter().all(|consumer| consumer.link > 0) {
-            session.links.remove(0);
+            session.brokers.close_first();
             session.consumers.iter_mut().for_each(|consumer| consumer.link -= 1);
         }
         Ok(session)
@@ -127,7 +115,7 @@ impl Session {
     }
 
     async fn subscribe(&mut self, subscription: &Subscription, topic: String) -> Result<(), Problem> {
-        let link = self.find(subscription, &topic).await?;
+        let link = self.brokers.find(&topic).await?;
         let consumer_id = number(self.consumers.len());
         let kind = subscription.kind as i32;
         let subscribe = |request_id| CommandSubscribe {
@@ -142,54 +130,12 @@ impl Session {
             force_topic_creation: Some(true),
             ..CommandSubscribe::default()
         };
-        self.links[link]
-            .2
+        self.brokers
+            .link(link)
             .request(|request| command(Type::Subscribe, |c| c.subscribe = Some(subscribe(request))))
             .await?;
         self.consumers.push(Consumer { link, used: 0 });
         Ok(())
-    }
-
-    /// Looks up the broker of a topic, and connects to it.
-    async fn find(&mut self, subscription: &Subscription, topic: &str) -> Result<usize, Problem> {
-        let (mut link, mut authoritative) = (0, false);
-        for _ in 0..REDIRECTS {
-            let lookup = |request_id| CommandLookupTopic {
-                topic: topic.to_owned(),
-                request_id,
-                authoritative: Some(authoritative),
-                ..CommandLookupTopic::default()
-            };
-            let answer = self.links[link]
-                .2
-                .request(|request| command(Type::Lookup, |c| c.lookup_topic = Some(lookup(request))))
-                .await?;
-            let answer = answer.lookup_topic_response.unwrap_or_default();
-            if answer.response() == LookupType::Failed {
-                return Err(Problem::answered(answer.error(), answer.message()));
-            }
-            let (host, behind) = target(&subscription.server, self.links[0].2.host(), &answer)?;
-            authoritative = answer.authoritative();
-            link = self.link_to(subscription, host, behind).await?;
-            if answer.response() == LookupType::Connect {
-                return Ok(link);
-            }
-        }
-        Err(Problem::passing(Code::Unreachable, format!("the lookup of {topic} has too many redirects")))
-    }
-
-    async fn link_to(
-        &mut self,
-        subscription: &Subscription,
-        host: Host,
-        behind: Option<String>,
-    ) -> Result<usize, Problem> {
-        if let Some(link) = self.links.iter().position(|(to, via, _)| (to, via) == (&host, &behind)) {
-            return Ok(link);
-        }
-        let link = Link::connect(subscription.server.tls, &host, behind.clone(), &subscription.files).await?;
-        self.links.push((host, behind, link));
-        Ok(self.links.len() - 1)
     }
 
     /// The number of consumers: one for each partition.
@@ -200,7 +146,7 @@ impl Session {
     /// The next event. Cancel safe.
     pub async fn next(&mut self) -> Result<Event, Problem> {
         loop {
-            let (link, frame) = poll_fn(|context| self.poll_frame(context)).await?;
+            let (link, frame) = poll_fn(|context| self.brokers.poll_frame(context)).await?;
             if let Some(event) = self.event(link, frame).await? {
                 return Ok(event);
             }
@@ -210,7 +156,7 @@ impl Session {
     /// The next event, if one has arrived.
     pub async fn next_now(&mut self) -> Result<Option<Event>, Problem> {
         loop {
-            let now = poll_fn(|context| match self.poll_frame(context) {
+            let now = poll_fn(|context| match self.brokers.poll_frame(context) {
                 Poll::Ready(frame) => Poll::Ready(frame.map(Some)),
                 Poll::Pending => Poll::Ready(Ok(None)),
             });
@@ -225,20 +171,9 @@ impl Session {
     async fn event(&mut self, link: usize, frame: Frame) -> Result<Option<Event>, Problem> {
         match frame {
             Frame::Messages(delivery) => Ok(Some(Event::Messages(delivery))),
-            Frame::Command(command) if self.links[link].2.attend(&command).await? => Ok(None),
+            Frame::Command(command) if self.brokers.link(link).attend(&command).await? => Ok(None),
             Frame::Command(command) => event(&command, self.partitions),
         }
-    }
-
-    fn poll_frame(&mut self, context: &mut std::task::Context<'_>) -> Poll<Result<(usize, Frame), Problem>> {
-        for step in 0..self.links.len() {
-            let link = (self.turn + step) % self.links.len();
-            if let Poll::Ready(frame) = self.links[link].2.poll_frame(context) {
-                self.turn = (link + 1) % self.links.len();
-                return Poll::Ready(frame.map(|frame| (link, frame)));
-            }
-        }
-        Poll::Pending
     }
 
     /// Records that messages of a consumer were handled. After half of the queue it requests more.
@@ -282,22 +217,19 @@ impl Session {
 
     async fn send(&mut self, consumer: usize, command: Box<BaseCommand>) -> Result<(), Problem> {
         let link = self.consumers[consumer].link;
-        self.links[link].2.send(command).await
+        self.brokers.link(link).send(command).await
     }
 
     /// Pings silent brokers, and fails if one stays silent.
     pub async fn keep_alive(&mut self) -> Result<(), Problem> {
-        for (_, _, link) in &mut self.links {
-            link.keep_alive().await?;
-        }
-        Ok(())
+        self.brokers.keep_alive().await
     }
 
     /// Requests the number of partitions; [`Event::Grown`] follows if there are more. A topic without
     /// partitions never gets some.
     pub async fn ask_for_growth(&mut self, topic: &TopicName) -> Result<(), Problem> {
         if self.partitions > 0 {
-            self.links[0].2.ask(|request| ask_for_partitions(topic, request)).await?;
+            self.brokers.ask_for_partitions(topic).await?;
         }
         Ok(())
     }
@@ -307,7 +239,7 @@ impl Session {
         let closing = async {
             for (number, consumer) in (0_u64..).zip(&self.consumers) {
                 let close = |request_id| CommandCloseConsumer { consumer_id: number, request_id };
-                let link = &mut self.links[consumer.link].2;
+                let link = self.brokers.link(consumer.link);
                 link.request(|request| {
                     command(Type::CloseConsumer, |c| c.close_consumer = Some(close(request)))
                 })
@@ -317,61 +249,6 @@ impl Session {
         };
         // A broker that does not answer notices the closed connection.
         let _ = timeout(CLOSE_LIMIT, closing).await;
-    }
-}
-
-/// Connects to any host of a service, in random order.
-pub async fn connect_any(server: &ServiceAddress, files: &Files) -> Result<Link, Problem> {
-    let count = server.hosts.len();
-    let first = usize::try_from(backoff::random() % u64::try_from(count).unwrap_or(1)).unwrap_or_default();
-    let mut problem = None;
-    for step in 0..count {
-        match Link::connect(server.tls, &server.hosts[(first + step) % count], None, files).await {
-            Ok(link) => return Ok(link),
-            Err(other) if other.end.is_some() => return Err(other),
-            Err(other) => problem = Some(other),
-        }
-    }
-    Err(problem.unwrap_or_else(|| Problem::passing(Code::Unreachable, "the server has no host")))
-}
-
-fn ask_for_partitions(topic: &TopicName, request_id: u64) -> Box<BaseCommand> {
-    let ask = CommandPartitionedTopicMetadata {
-        topic: topic.to_string(),
-        request_id,
-        ..CommandPartitionedTopicMetadata::default()
-    };
-    command(Type::PartitionedMetadata, |c| c.partition_metadata = Some(ask))
-}
-
-async fn partitions(link: &mut Link, topic: &TopicName) -> Result<u32, Problem> {
-    let answer = link.request(|request| ask_for_partitions(topic, request)).await?;
-    let answer = answer.partition_metadata_response.unwrap_or_default();
-    match (answer.response(), answer.error) {
-        (Found::Success, None) => Ok(answer.partitions()),
-        // The answer for a topic that does not exist yet.
-        (_, Some(error)) if error == ServerError::TopicNotFound as i32 => Ok(0),
-        _ => Err(Problem::answered(answer.error(), answer.message())),
-    }
-}
-
-/// The target of a lookup's answer: a host, and the broker behind it if the host is a proxy.
-fn target(
-    server: &ServiceAddress,
-    base: &Host,
-    answer: &CommandLookupTopicResponse,
-) -> Result<(Host, Option<String>), Problem> {
-    let url = if server.tls { answer.broker_service_url_tls() } else { answer.broker_service_url() };
-    let broker = url.parse::<ServiceAddress>().ok().and_then(|address| address.hosts.into_iter().next());
-    let broker = broker.ok_or_else(|| {
-        let tls = if server.tls { " with TLS" } else { "" };
-        Problem::passing(Code::Unreachable, format!("the topic's broker has no address{tls}"))
-    })?;
-    if answer.proxy_through_service_url() {
-        let behind = broker.to_string();
-        Ok((base.clone(), Some(behind)))
-    } else {
-        Ok((broker, None))
     }
 }
 
@@ -411,30 +288,6 @@ mod tests {
     use pulsar::message::proto::CommandPartitionedTopicMetadataResponse;
 
     use super::*;
-
-    fn answer(url: &str, tls: &str, proxy: bool) -> CommandLookupTopicResponse {
-        CommandLookupTopicResponse {
-            broker_service_url: Some(url.to_owned()),
-            broker_service_url_tls: Some(tls.to_owned()),
-            proxy_through_service_url: Some(proxy),
-            ..CommandLookupTopicResponse::default()
-        }
-    }
-
-    #[test]
-    fn follows_the_lookup_to_the_topics_broker() {
-        let base = Host { name: "proxy".to_owned(), port: 1 };
-        let find = |server: &str, answer: &CommandLookupTopicResponse| {
-            let server: ServiceAddress = server.parse().unwrap();
-            target(&server, &base, answer).map(|(host, behind)| (host.to_string(), behind))
-        };
-        let plain = answer("pulsar://b:2", "pulsar+ssl://b:3", false);
-        assert_eq!(find("pulsar://a", &plain), Ok(("b:2".to_owned(), None)));
-        assert_eq!(find("pulsar+ssl://a", &plain), Ok(("b:3".to_owned(), None)));
-        let proxied = answer("pulsar://b:2", "", true);
-        assert_eq!(find("pulsar://a", &proxied), Ok(("proxy:1".to_owned(), Some("b:2".to_owned()))));
-        assert!(find("pulsar+ssl://a", &proxied).unwrap_err().sentence.contains("with TLS"));
-    }
 
     #[test]
     fn only_more_partitions_cause_an_event() {

@@ -31,6 +31,13 @@ pub struct Where {
     /// [default: the public CAs]
     #[arg(long, env = "PULSAR_TLS_CA_FILE", value_name = "FILE", hide_env_values = true)]
     tls_ca_file: Option<OsString>,
+    /// A file with the client's certificate and its chain, in PEM, for a broker that authenticates clients by
+    /// TLS. The program reads the file for each connection
+    #[arg(long, env = "PULSAR_TLS_CERT_FILE", value_name = "FILE", hide_env_values = true)]
+    tls_cert_file: Option<OsString>,
+    /// A file with the key of the client's certificate, in PEM
+    #[arg(long, env = "PULSAR_TLS_KEY_FILE", value_name = "FILE", hide_env_values = true)]
+    tls_key_file: Option<OsString>,
 }
 
 impl Where {
@@ -52,11 +59,20 @@ impl Where {
         given(self.topic.as_deref()).unwrap_or("my-topic")
     }
 
-    /// The files of the token and the CA.
-    pub fn files(&self) -> Files {
+    /// The files.
+    pub fn files(&self) -> Result<Files, String> {
         let given =
             |file: &Option<OsString>| file.as_ref().filter(|file| !file.is_empty()).map(PathBuf::from);
-        Files { token: given(&self.token_file), ca: given(&self.tls_ca_file) }
+        let identity = match (given(&self.tls_cert_file), given(&self.tls_key_file)) {
+            (Some(certificate), Some(key)) => Some([certificate, key]),
+            (None, None) => None,
+            _ => {
+                return Err(
+                    "a certificate file needs a key file, and a key file a certificate file".to_owned()
+                );
+            }
+        };
+        Ok(Files { token: given(&self.token_file), ca: given(&self.tls_ca_file), identity })
     }
 }
 
@@ -65,10 +81,10 @@ impl Where {
 /// The program prints every message as a line "Message Received: PAYLOAD" on stdout, and then acknowledges
 /// the message. The program escapes control characters, so that each message is one line. Other output goes
 /// to stderr. The program runs until SIGTERM or SIGINT, and then exits with code 0. If the broker is
-/// unreachable, rejects the token, or a file is unreadable, the program retries.
+/// unreachable, rejects the credentials, or a file is unreadable, the program retries.
 ///
-/// The exit code is 2 for a malformed setting, 3 if the broker requires a token and none is set, 5 for a
-/// closed stdout, and 1 for any other error.
+/// The exit code is 2 for a malformed setting, 3 if the broker requires credentials and none are set, 5
+/// for a closed stdout, and 1 for any other error.
 #[derive(Clone, Debug, Default, clap::Parser)]
 #[command(name = "pulsar-consumer", version)]
 pub struct ConsumerArgs {
@@ -157,7 +173,7 @@ impl ConsumerArgs {
                 given(self.receiver_queue_size.as_deref()).unwrap_or("1000"),
             )?
             .max(1),
-            files: self.location.files(),
+            files: self.location.files()?,
         };
         let http = given(self.http_bind_address.as_deref()).unwrap_or("[::]:8080").to_owned();
         Ok(ConsumerSettings {
@@ -197,7 +213,7 @@ impl ConsumerArgs {
 /// messages, the program prints "Published message" or the number of messages, and exits with code 0.
 ///
 /// The exit code is 1 if the broker did not confirm all messages in time, and the error has the number of
-/// confirmed messages. The exit code is 2 for a malformed setting, 3 for a rejected token, 4 for an
+/// confirmed messages. The exit code is 2 for a malformed setting, 3 for rejected credentials, 4 for an
 /// unreadable file, and 1 for any other error.
 #[derive(Clone, Debug, Default, clap::Parser)]
 #[command(name = "pulsar-producer", version)]
@@ -327,6 +343,8 @@ mod tests {
     #[rstest]
     #[case(&["--server=localhost"], "not an address")]
     #[case(&["--topic=a/b"], "not a topic name")]
+    #[case(&["--tls-cert-file=c"], "needs a key file")]
+    #[case(&["--tls-key-file=k"], "needs a key file")]
     #[case(&["--subscription-type=shared"], "not a subscription type")]
     #[case(&["--initial-position=First"], "not an initial position")]
     #[case(&["--receiver-queue-size=many"], "use a number")]

@@ -2,9 +2,10 @@
 //!
 //! Each call has limits of time and size, and every failure has a reason that a user can act on. Brokers
 //! redirect to the broker that serves the topic. The client follows a redirect only with the same path and
-//! query, and never from `https` to `http`. It sends the token only within the host name of the spec.
+//! query, and never from `https` to `http`. It sends the token only within the host name of the spec. The private
+//! key of a client certificate is never sent.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use kube::client::ConfigExt as _;
 use quintet_runtime::model::resource::escape;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
@@ -54,8 +56,17 @@ pub struct BacklogQuery {
 pub struct Access {
     /// The token.
     pub token: Option<Sensitive>,
+    /// The files for an `https` address.
+    pub tls: TlsFiles,
+}
+
+/// The certificates for an `https` address.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TlsFiles {
     /// The CA certificates to trust, in PEM; None for the public CAs.
     pub authorities: Option<Vec<u8>>,
+    /// The client certificate and its key, in PEM.
+    pub identity: Option<[Sensitive; 2]>,
 }
 
 type Answer = http::Response<hyper::body::Incoming>;
@@ -65,8 +76,8 @@ type Connection = BoxCloneSyncService<Request<Empty<Bytes>>, Answer, Failure>;
 pub struct Admin {
     /// The client for `http` addresses.
     plain: Connection,
-    /// The clients for `https` addresses, by their trusted CA.
-    encrypted: Mutex<HashMap<Option<Vec<u8>>, Connection>>,
+    /// The clients for `https` addresses.
+    encrypted: Mutex<BTreeMap<TlsFiles, Connection>>,
     readers: Semaphore,
 }
 
@@ -97,6 +108,8 @@ enum Failure {
     Connection(#[from] hyper_util::client::legacy::Error),
     #[error("the CA in adminTLS.caSecret, or else tls.caSecret, cannot be used: {0}")]
     Authorities(String),
+    #[error("auth.tlsSecret has no certificate in tls.crt with its key in tls.key")]
+    Identity,
     #[error("{0}")]
     Answer(String),
 }
@@ -179,9 +192,17 @@ impl Admin {
             StatusCode::NOT_FOUND => Ok(None),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(Unknown::new(
                 "AdminRefused",
-                match access.token {
-                    Some(_) => format!("{} rejects the token of auth.tokenSecret ({status}).", asked.url),
-                    None => format!("{} requires a token ({status}): set auth.tokenSecret.", asked.url),
+                match (&access.token, &access.tls.identity) {
+                    (Some(_), _) => {
+                        format!("{} rejects the token of auth.tokenSecret ({status}).", asked.url)
+                    }
+                    (None, Some(_)) => {
+                        format!("{} rejects the certificate of auth.tlsSecret ({status}).", asked.url)
+                    }
+                    (None, None) => format!(
+                        "{} requires authentication ({status}): set auth.tokenSecret, or auth.tlsSecret with an https adminURL.",
+                        asked.url
+                    ),
                 },
             )),
             other => Err(Unknown::new("AdminFailed", format!("{} answered {other}.", asked.url))),
@@ -198,7 +219,7 @@ impl Admin {
             }
             let request = request.body(Empty::new()).map_err(|error| Failure::Answer(error.to_string()))?;
             let connection = if uri.scheme_str() == Some("https") {
-                self.encrypted(access.authorities.as_deref())?
+                self.encrypted(&access.tls)?
             } else {
                 self.plain.clone()
             };
@@ -220,15 +241,14 @@ impl Admin {
         Err(Failure::Answer(format!("it redirected more than {REDIRECTS} times")))
     }
 
-    fn encrypted(&self, authorities: Option<&[u8]>) -> Result<Connection, Failure> {
-        let trusted = authorities.map(<[u8]>::to_vec);
+    fn encrypted(&self, files: &TlsFiles) -> Result<Connection, Failure> {
         let connections = || self.encrypted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(connection) = connections().get(&trusted) {
+        if let Some(connection) = connections().get(files) {
             return Ok(connection.clone());
         }
         let broken = |error: &dyn std::fmt::Display| Failure::Authorities(error.to_string());
         let mut config = Config::new(Uri::from_static("https://localhost"));
-        let certificates: Result<Vec<_>, _> = match authorities {
+        let certificates: Result<Vec<_>, _> = match &files.authorities {
             Some(pem) => CertificateDer::pem_slice_iter(pem).collect(),
             // The image has no CAs.
             None => Ok(webpki_root_certs::TLS_SERVER_ROOT_CERTS.to_vec()),
@@ -239,8 +259,18 @@ impl Admin {
             return Err(broken(&"it has no certificate"));
         }
         config.root_cert = Some(certificates.iter().map(|one| one.to_vec()).collect());
-        let https = config.rustls_https_connector_with_connector(connector());
-        let https = https.map_err(|error| broken(&error))?;
+        if let Some([certificate, key]) = &files.identity {
+            let user =
+                json!({ "client-certificate-data": certificate.bytes(), "client-key-data": key.bytes() });
+            config.auth_info = serde_json::from_value(user).map_err(|_| Failure::Identity)?;
+        }
+        let https = config.rustls_https_connector_with_connector(connector()).map_err(|error| match files
+            .identity
+        {
+            // The error would quote the Secret.
+            Some(_) => Failure::Identity,
+            None => broken(&error),
+        })?;
         let client: Client<_, Empty<Bytes>> =
             Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).build(https);
         let connection = BoxCloneSyncService::new(client.map_err(Failure::from));
@@ -249,7 +279,7 @@ impl Admin {
         if connections.len() > 64 {
             connections.clear();
         }
-        connections.insert(trusted, connection.clone());
+        connections.insert(files.clone(), connection.clone());
         Ok(connection)
     }
 }
@@ -344,7 +374,7 @@ mod tests {
     }
 
     fn with_token() -> Access {
-        Access { token: Some(Sensitive::from("secret")), authorities: None }
+        Access { token: Some(Sensitive::from("secret")), ..Access::default() }
     }
 
     #[rstest]
@@ -408,10 +438,17 @@ mod tests {
     #[tokio::test]
     async fn trusts_the_given_ca_or_the_public_ones() {
         let admin = Admin::default();
-        assert!(admin.encrypted(None).is_ok(), "the image has no CAs");
-        let error = |pem| admin.encrypted(Some(pem)).err().unwrap().to_string();
+        assert!(admin.encrypted(&TlsFiles::default()).is_ok(), "the image has no CAs");
+        let error = |pem: &[u8]| {
+            let files = TlsFiles { authorities: Some(pem.to_vec()), ..TlsFiles::default() };
+            admin.encrypted(&files).err().unwrap().to_string()
+        };
         assert!(error(b"no certificate").ends_with("cannot be used: it has no certificate"));
         // A message must not quote a key that is on one line.
         assert!(error(br"-----BEGIN KEY-----\nsecret").ends_with("cannot be used: it is not valid PEM"));
+        let key = Sensitive::from(r"-----BEGIN KEY-----\nsecret");
+        let files = TlsFiles { identity: Some([key.clone(), key]), ..TlsFiles::default() };
+        let error = admin.encrypted(&files).err().unwrap().to_string();
+        assert_eq!(error, "auth.tlsSecret has no certificate in tls.crt with its key in tls.key");
     }
 }

@@ -57,6 +57,8 @@ use serde_with::skip_serializing_none;
     .message("an Exclusive subscription has one consumer: remove autoscaling, or choose another subscriptionType"),
     validation = Rule::new("!has(self.tls) || self.serverAddress.startsWith('pulsar+ssl://')")
         .message("tls needs an encrypted serverAddress, as in pulsar+ssl://broker:6651"),
+    validation = Rule::new("!has(self.auth) || !has(self.auth.tlsSecret) || self.serverAddress.startsWith('pulsar+ssl://')")
+        .message("auth.tlsSecret needs an encrypted serverAddress, as in pulsar+ssl://broker:6651"),
     validation = Rule::new("!has(self.adminTLS) || has(self.adminURL) && self.adminURL.startsWith('https://')")
         .message("adminTLS needs an encrypted adminURL, as in https://broker:8443"),
     validation = Rule::new("!has(self.autoscaling) || has(self.adminURL)")
@@ -216,11 +218,26 @@ pub struct PulsarConsumerSpec {
 }
 
 impl PulsarConsumerSpec {
+    /// The Secret with the token.
+    pub fn token_secret(&self) -> Option<&SecretKey> {
+        self.auth.as_ref()?.token_secret.as_ref()
+    }
+
+    /// The Secret with the client certificate and its key.
+    pub fn tls_secret(&self) -> Option<&SecretName> {
+        self.auth.as_ref()?.tls_secret.as_ref()
+    }
+
+    /// Whether requests to adminURL are encrypted, and so can have a client certificate.
+    pub fn has_encrypted_admin(&self) -> bool {
+        self.admin_url.as_ref().is_some_and(|url| url.starts_with("https://"))
+    }
+
     /// The field and the Secret with the CA certificates for an `https://` adminURL; None for the public CAs.
     pub fn admin_ca(&self) -> Option<(&'static str, &SecretKey)> {
-        self.admin_url.as_ref().filter(|url| url.starts_with("https://"))?;
         let fields = [("adminTLS.caSecret", &self.admin_tls), ("tls.caSecret", &self.tls)];
-        fields.into_iter().find_map(|(field, tls)| Some((field, &tls.as_ref()?.ca_secret)))
+        let found = fields.into_iter().find_map(|(field, tls)| Some((field, &tls.as_ref()?.ca_secret)));
+        found.filter(|_| self.has_encrypted_admin())
     }
 }
 
@@ -323,13 +340,21 @@ pub enum InitialPosition {
     Latest,
 }
 
-/// The authentication of consumers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// The authentication of consumers: a token, a client certificate, or both.
+#[skip_serializing_none]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.tokenSecret) || has(self.tlsSecret)")
+        .message("auth needs tokenSecret or tlsSecret")
+)]
 pub struct Auth {
     /// The Secret with the token. The pods mount the token as a file; it is never in an environment variable.
     /// Default key: token.
-    pub token_secret: SecretKey,
+    pub token_secret: Option<SecretKey>,
+    /// The Secret with the client certificate (tls.crt) and its key (tls.key), such as one of cert-manager. The
+    /// pods mount both as files. The manager and KEDA use them for an https adminURL.
+    pub tls_secret: Option<SecretName>,
 }
 
 /// How to verify a certificate.
@@ -340,6 +365,21 @@ pub struct Tls {
     pub ca_secret: SecretKey,
 }
 
+/// The rule that a field is the name of a Secret.
+const IS_SECRET: &str = r"self.matches(r'^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')";
+
+/// A Secret of the same namespace.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretName {
+    /// The Secret's name.
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(
+        validation = Rule::new(IS_SECRET)
+            .message("a Secret's name has lower-case letters, digits, dots and dashes")
+    )]
+    pub name: String,
+}
+
 /// A value in a Secret of the same namespace.
 #[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -347,7 +387,7 @@ pub struct SecretKey {
     /// The Secret's name.
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(
-        validation = Rule::new(r"self.matches(r'^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')")
+        validation = Rule::new(IS_SECRET)
             .message("a Secret's name has lower-case letters, digits, dots and dashes")
     )]
     pub name: String,

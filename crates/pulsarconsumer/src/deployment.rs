@@ -22,6 +22,10 @@ pub const UID_LABEL: &str = "pulsar.pulsarconsumer.krvarma.com/uid";
 pub const CONTAINER: &str = "pulsarconsumer";
 /// The volume of the token, and its mount path.
 pub const TOKEN: (&str, &str) = ("pulsar-token", "/var/run/secrets/pulsar/token");
+/// The volume of the client certificate and its key, and its mount path.
+const IDENTITY: (&str, &str) = ("pulsar-tls", "/var/run/secrets/pulsar/tls");
+/// The keys of a Secret with a certificate and its key, as for the type kubernetes.io/tls.
+pub const TLS_KEYS: [&str; 2] = ["tls.crt", "tls.key"];
 /// The volume of the CA certificates, and its mount path.
 pub const AUTHORITIES: (&str, &str) = ("pulsar-ca", "/var/run/secrets/pulsar/ca");
 /// The variable of the subscription type.
@@ -166,10 +170,11 @@ fn template(consumer: &PulsarConsumer, default: &Image) -> Value {
         });
     }
     template["spec"]["containers"] = Value::Array(vec![container(spec, default)]);
-    let volumes: Vec<Value> = secret_files(spec)
-        .map(|(name, _, file, secret)| {
-            let items = json!([{ "key": key_of(secret, name), "path": file }]);
-            json!({ "name": name, "secret": { "secretName": secret.name, "items": items } })
+    let volumes: Vec<Value> = secret_volumes(spec)
+        .map(|SecretVolume { place, secret, files }| {
+            let item = |(key, file): (&str, &str)| json!({ "key": key, "path": file });
+            let items: Vec<Value> = files.into_iter().map(item).collect();
+            json!({ "name": place.0, "secret": { "secretName": secret, "items": items } })
         })
         .collect();
     if !volumes.is_empty() {
@@ -200,13 +205,31 @@ fn template(consumer: &PulsarConsumer, default: &Image) -> Value {
     template
 }
 
-/// The Secrets that the container mounts: the volume, its mount path, the file, and the key.
-fn secret_files(
-    spec: &PulsarConsumerSpec,
-) -> impl Iterator<Item = (&'static str, &'static str, &'static str, &SecretKey)> {
-    let token = spec.auth.iter().map(|auth| (TOKEN.0, TOKEN.1, "token", &auth.token_secret));
-    let tls = spec.tls.iter().map(|tls| (AUTHORITIES.0, AUTHORITIES.1, "ca.crt", &tls.ca_secret));
-    token.chain(tls)
+/// A Secret that the container mounts.
+struct SecretVolume<'a> {
+    /// The volume, and its mount path.
+    place: (&'static str, &'static str),
+    secret: &'a str,
+    /// Keys in the Secret, and their files.
+    files: Vec<(&'a str, &'static str)>,
+}
+
+fn secret_volumes(spec: &PulsarConsumerSpec) -> impl Iterator<Item = SecretVolume<'_>> {
+    fn one<'a>(
+        place: (&'static str, &'static str),
+        secret: &'a SecretKey,
+        file: &'static str,
+    ) -> SecretVolume<'a> {
+        SecretVolume { place, secret: &secret.name, files: vec![(key_of(secret, place.0), file)] }
+    }
+    let token = spec.token_secret().map(|secret| one(TOKEN, secret, "token"));
+    let identity = spec.tls_secret().map(|secret| SecretVolume {
+        place: IDENTITY,
+        secret: &secret.name,
+        files: TLS_KEYS.map(|key| (key, key)).to_vec(),
+    });
+    let authorities = spec.tls.as_ref().map(|tls| one(AUTHORITIES, &tls.ca_secret, "ca.crt"));
+    [token, identity, authorities].into_iter().flatten()
 }
 
 fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
@@ -240,8 +263,8 @@ fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
         container["livenessProbe"] = probe("/healthz", 20, 3);
         container["readinessProbe"] = probe("/readyz", 5, 2);
     }
-    let mounts: Vec<Value> = secret_files(spec)
-        .map(|(name, path, ..)| json!({ "name": name, "mountPath": path, "readOnly": true }))
+    let mounts: Vec<Value> = secret_volumes(spec)
+        .map(|one| json!({ "name": one.place.0, "mountPath": one.place.1, "readOnly": true }))
         .collect();
     if !mounts.is_empty() {
         container["volumeMounts"] = mounts.into();
@@ -272,8 +295,13 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
     env.extend(
         spec.initial_position.map(|begin| json!({ "name": "PULSAR_INITIAL_POSITION", "value": begin })),
     );
-    if spec.auth.is_some() {
+    if spec.token_secret().is_some() {
         env.push(text("PULSAR_TOKEN_FILE", &format!("{}/token", TOKEN.1)));
+    }
+    if spec.tls_secret().is_some() {
+        for (variable, key) in ["PULSAR_TLS_CERT_FILE", "PULSAR_TLS_KEY_FILE"].into_iter().zip(TLS_KEYS) {
+            env.push(text(variable, &format!("{}/{key}", IDENTITY.1)));
+        }
     }
     if spec.tls.is_some() {
         env.push(text("PULSAR_TLS_CA_FILE", &format!("{}/ca.crt", AUTHORITIES.1)));

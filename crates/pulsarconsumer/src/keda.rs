@@ -10,8 +10,8 @@ use quintet_runtime::model::resource::Resource;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::api::{Autoscaling, PulsarConsumer, SecretKey};
-use crate::deployment::{AUTHORITIES, NAME_LABEL, TOKEN, key_of, label_value};
+use crate::api::{Autoscaling, PulsarConsumer};
+use crate::deployment::{AUTHORITIES, NAME_LABEL, TLS_KEYS, TOKEN, key_of, label_value};
 use crate::managed_object::{APPLIED_ANNOTATION, ManagedObject};
 use crate::topic::Topic;
 
@@ -145,7 +145,9 @@ pub fn scaled_object(consumer: &PulsarConsumer, autoscaling: &Autoscaling, parti
     });
     let mut trigger = json!({ "type": "pulsar" });
     if spec.auth.is_some() {
-        metadata["authModes"] = "bearer".into();
+        let token = spec.token_secret().map(|_| "bearer");
+        let modes: Vec<&str> = token.into_iter().chain(spec.tls_secret().map(|_| "tls")).collect();
+        metadata["authModes"] = modes.join(",").into();
         trigger["authenticationRef"] = json!({ "name": trigger_authentication_name(consumer) });
     }
     trigger["metadata"] = metadata;
@@ -172,9 +174,21 @@ pub fn scaled_object(consumer: &PulsarConsumer, autoscaling: &Autoscaling, parti
 /// The TriggerAuthentication; None without `auth`.
 pub fn trigger_authentication(consumer: &PulsarConsumer) -> Option<Value> {
     let spec = &consumer.spec;
-    let parameter = |name: &str, secret: &SecretKey, volume: &str| json!({ "parameter": name, "name": secret.name, "key": key_of(secret, volume) });
-    let mut parameters = vec![parameter("bearerToken", &spec.auth.as_ref()?.token_secret, TOKEN.0)];
-    parameters.extend(spec.admin_ca().map(|(_, secret)| parameter("ca", secret, AUTHORITIES.0)));
+    spec.auth.as_ref()?;
+    let parameter =
+        |name: &str, secret: &str, key: &str| json!({ "parameter": name, "name": secret, "key": key });
+    let mut parameters = Vec::new();
+    if let Some(secret) = spec.token_secret() {
+        parameters.push(parameter("bearerToken", &secret.name, key_of(secret, TOKEN.0)));
+    }
+    if let Some(secret) = spec.tls_secret() {
+        parameters.extend(
+            ["cert", "key"].into_iter().zip(TLS_KEYS).map(|(name, key)| parameter(name, &secret.name, key)),
+        );
+    }
+    if let Some((_, secret)) = spec.admin_ca() {
+        parameters.push(parameter("ca", &secret.name, key_of(secret, AUTHORITIES.0)));
+    }
     let wanted = json!({ "secretTargetRef": parameters });
     Some(object(consumer, &TRIGGER_AUTHENTICATIONS, &trigger_authentication_name(consumer), &wanted))
 }

@@ -1,4 +1,4 @@
-//! Reads the Secrets of a PulsarConsumer with the token and the CA, if the manager may read Secrets.
+//! Reads the Secrets of a PulsarConsumer with the credentials and the CA, if the manager may read Secrets.
 //!
 //! A value leaves this process only in a request to the `adminURL` of the same object.
 
@@ -13,17 +13,17 @@ use quintet_runtime::write::executor::Executor;
 use serde::Deserialize;
 
 use crate::admin::Access;
-use crate::api::{PulsarConsumerSpec, SecretKey};
+use crate::api::PulsarConsumerSpec;
 use crate::backlog::Unknown;
-use crate::deployment::{AUTHORITIES, TOKEN, key_of};
+use crate::deployment::{AUTHORITIES, TLS_KEYS, TOKEN, key_of};
 
 /// Secrets.
 const SECRETS: Resource =
     Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true, custom: false };
 
 /// A value that no log or message may contain.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Sensitive(Vec<u8>);
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sensitive(ByteString);
 
 impl fmt::Debug for Sensitive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,14 +34,19 @@ impl fmt::Debug for Sensitive {
 #[cfg(test)]
 impl From<&str> for Sensitive {
     fn from(value: &str) -> Self {
-        Self(value.as_bytes().to_vec())
+        Self(ByteString(value.as_bytes().to_vec()))
     }
 }
 
 impl Sensitive {
+    /// The value, for Base64.
+    pub fn bytes(&self) -> &ByteString {
+        &self.0
+    }
+
     /// The Authorization header with a token.
     pub fn bearer(&self) -> Result<HeaderValue, String> {
-        let text = String::from_utf8_lossy(&self.0);
+        let text = String::from_utf8_lossy(&self.0.0);
         let mut header = HeaderValue::from_str(&format!("Bearer {}", text.trim()))
             .map_err(|_| "the token in auth.tokenSecret has invalid characters".to_owned())?;
         header.set_sensitive(true);
@@ -55,32 +60,39 @@ struct Secret {
     data: BTreeMap<String, ByteString>,
 }
 
-/// Reads the token, and the CA for an `https://` address. Returns a reason if a value does
-/// not exist or the manager may not read it.
+/// Reads the token, and for an `https://` address the client certificate and the CA. Returns a reason if a value
+/// does not exist or the manager may not read it.
 pub async fn access(
     executor: &Executor,
     namespace: &str,
     spec: &PulsarConsumerSpec,
 ) -> Result<Access, Unknown> {
     let mut access = Access::default();
-    if let Some(auth) = &spec.auth {
-        let field = "auth.tokenSecret";
-        access.token = Some(read(executor, namespace, &auth.token_secret, TOKEN.0, field).await?);
+    if let Some(secret) = spec.token_secret() {
+        let keys = [key_of(secret, TOKEN.0)];
+        let [token] = read(executor, namespace, &secret.name, keys, "auth.tokenSecret").await?;
+        access.token = Some(token);
+    }
+    if let Some(secret) = spec.tls_secret().filter(|_| spec.has_encrypted_admin()) {
+        let identity = read(executor, namespace, &secret.name, TLS_KEYS, "auth.tlsSecret").await?;
+        access.tls.identity = Some(identity);
     }
     if let Some((field, secret)) = spec.admin_ca() {
-        access.authorities = Some(read(executor, namespace, secret, AUTHORITIES.0, field).await?.0);
+        let keys = [key_of(secret, AUTHORITIES.0)];
+        let [authorities] = read(executor, namespace, &secret.name, keys, field).await?;
+        access.tls.authorities = Some(authorities.0.0);
     }
     Ok(access)
 }
 
-async fn read(
+/// Reads values of one version of a Secret.
+async fn read<const N: usize>(
     executor: &Executor,
     namespace: &str,
-    secret: &SecretKey,
-    volume: &str,
+    name: &str,
+    keys: [&str; N],
     field: &'static str,
-) -> Result<Sensitive, Unknown> {
-    let (name, key) = (&secret.name, key_of(secret, volume));
+) -> Result<[Sensitive; N], Unknown> {
     let found = executor.reads.read::<Secret>(&SECRETS, namespace, name).await;
     let found = found.map_err(|error| match error {
         kube::Error::Api(status) if status.code == 403 => {
@@ -94,8 +106,10 @@ async fn read(
     })?;
     let missing = |what: String| Unknown::new("SecretNotFound", what);
     let found = found.ok_or_else(|| missing(format!("Secret {name} ({field}) does not exist.")))?;
-    let value = found.data.into_iter().find(|(one, _)| one == key).map(|(_, value)| Sensitive(value.0));
-    value.ok_or_else(|| missing(format!("Secret {name} ({field}) has no key {key}.")))
+    if let Some(key) = keys.iter().find(|key| !found.data.contains_key(**key)) {
+        return Err(missing(format!("Secret {name} ({field}) has no key {key}.")));
+    }
+    Ok(keys.map(|key| Sensitive(found.data.get(key).cloned().unwrap_or_default())))
 }
 
 #[cfg(test)]
@@ -104,11 +118,11 @@ mod tests {
 
     #[test]
     fn hides_the_value_in_debug_output() {
-        let value = Sensitive(b"hunter2\n".to_vec());
+        let value = Sensitive::from("hunter2\n");
         assert_eq!(format!("{value:?}"), "(a secret)");
         let header = value.bearer().unwrap();
         assert_eq!(header, "Bearer hunter2");
         assert!(!format!("{header:?}").contains("hunter2"));
-        assert!(Sensitive(b"a\0b".to_vec()).bearer().is_err());
+        assert!(Sensitive::from("a\0b").bearer().is_err());
     }
 }

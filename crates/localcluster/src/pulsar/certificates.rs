@@ -1,5 +1,5 @@
-//! The certificates of a broker: a CA, whose key is kept for renewals, and the broker's, which may be
-//! expired. Keys are EC P-256 in PKCS#8, which Java reads.
+//! The certificates of a broker: a CA, whose key is kept for renewals, the broker's, which may be
+//! expired, and a client's. Keys are EC P-256 in PKCS#8, which Java reads.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -40,19 +40,30 @@ pub fn authority(dir: &Path) -> Result<()> {
 
 /// Creates `broker.crt` and `broker.key` below `dir`, for 127.0.0.1 and localhost, signed by the CA in `dir`.
 pub fn broker(dir: &Path, lifetime: Lifetime) -> Result<()> {
+    let mut params = params("localhost", lifetime);
+    params.subject_alt_names =
+        vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)), SanType::DnsName("localhost".try_into()?)];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    sign(dir, "broker", params)
+}
+
+/// Creates `client.crt` and `client.key` below `dir`, for a role, signed by the CA in `dir`.
+pub fn client(dir: &Path, role: &str) -> Result<()> {
+    let mut params = params(role, Lifetime::Year);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    sign(dir, "client", params)
+}
+
+fn sign(dir: &Path, name: &str, mut params: CertificateParams) -> Result<()> {
     let key = dir.join("ca.key");
     let key = fs::read_to_string(&key).with_context(|| format!("cannot read {}", key.display()))?;
     // An issuer needs only the name and the key of the CA, not its dates.
     let issuer = Issuer::new(authority_params(), KeyPair::from_pem(&key)?);
-    let mut params = params("localhost", lifetime);
-    params.subject_alt_names =
-        vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)), SanType::DnsName("localhost".try_into()?)];
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
-    state::write(&dir.join("broker.key"), key.serialize_pem().as_bytes())?;
-    state::write(&dir.join("broker.crt"), certificate.pem().as_bytes())
+    state::write(&dir.join(format!("{name}.key")), key.serialize_pem().as_bytes())?;
+    state::write(&dir.join(format!("{name}.crt")), certificate.pem().as_bytes())
 }
 
 fn authority_params() -> CertificateParams {

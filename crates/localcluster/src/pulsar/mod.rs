@@ -77,13 +77,16 @@ struct Ports {
     /// For clients with TLS.
     service_tls: u16,
     web: u16,
+    /// For the admin API with TLS.
+    #[serde(default)]
+    web_tls: u16,
     /// The port of the store.
     bookie: u16,
 }
 
 impl Ports {
-    fn all(self) -> [u16; 4] {
-        [self.service, self.service_tls, self.web, self.bookie]
+    fn all(self) -> [u16; 5] {
+        [self.service, self.service_tls, self.web, self.web_tls, self.bookie]
     }
 }
 
@@ -129,6 +132,7 @@ impl Broker {
             let lifetime = options.tls.unwrap_or(Lifetime::Year);
             certificates::authority(&broker.files.tls())?;
             certificates::broker(&broker.files.tls(), lifetime)?;
+            certificates::client(&broker.files.tls(), ROLE)?;
         }
         if settings.auth {
             broker.make_tokens()?;
@@ -171,6 +175,11 @@ impl Broker {
         format!("http://{}:{}", self.settings.address(), self.settings.ports.web)
     }
 
+    /// The URL of the admin API with TLS, if the broker has it.
+    pub fn admin_url_tls(&self) -> String {
+        format!("https://{}:{}", self.settings.address(), self.settings.ports.web_tls)
+    }
+
     /// Whether clients need a token.
     pub fn has_auth(&self) -> bool {
         self.settings.auth
@@ -194,6 +203,12 @@ impl Broker {
     /// The CA of the broker's certificate, if it has one.
     pub fn ca_file(&self) -> PathBuf {
         self.files.tls().join("ca.crt")
+    }
+
+    /// The certificate and the key of [`ROLE`], if the broker has TLS. With authentication, the broker accepts
+    /// them in place of a token.
+    pub fn client_files(&self) -> [PathBuf; 2] {
+        ["client.crt", "client.key"].map(|file| self.files.tls().join(file))
     }
 
     /// The broker's folder, which is removed with the broker. Tests may add files.
@@ -406,8 +421,8 @@ fn settings(files: &Files, options: &Options) -> Result<Settings> {
             for name in Broker::names()? {
                 taken.extend(kept(&self::files(&name)?)?.into_iter().flat_map(|other| other.ports.all()));
             }
-            let [service, service_tls, web, bookie] = ports::choose(&clusters, &taken)?;
-            Ports { service, service_tls, web, bookie }
+            let [service, service_tls, web, web_tls, bookie] = ports::choose(&clusters, &taken)?;
+            Ports { service, service_tls, web, web_tls, bookie }
         }
     };
     let settings = Settings {

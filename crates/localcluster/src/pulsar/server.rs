@@ -216,6 +216,7 @@ fn tls(ports: Ports, certificates: &Path) -> Changes {
     let file = |name: &str| certificates.join(name).to_string_lossy().into_owned();
     vec![
         ("brokerServicePortTls", ports.service_tls.to_string()),
+        ("webServicePortTls", ports.web_tls.to_string()),
         ("tlsCertificateFilePath", file("broker.crt")),
         ("tlsKeyFilePath", file("broker.key")),
         ("tlsTrustCertsFilePath", file("ca.crt")),
@@ -229,7 +230,11 @@ fn authentication(secret: &Path, admin_token: &str) -> Changes {
         ("authenticationEnabled", "true".to_owned()),
         (
             "authenticationProviders",
-            "org.apache.pulsar.broker.authentication.AuthenticationProviderToken".to_owned(),
+            ["Token", "Tls"]
+                .map(|method| {
+                    format!("org.apache.pulsar.broker.authentication.AuthenticationProvider{method}")
+                })
+                .join(","),
         ),
         ("tokenSecretKey", format!("file://{}", secret.display())),
         ("authorizationEnabled", "true".to_owned()),
@@ -271,7 +276,13 @@ pub fn record_classes(java: &Distribution) -> Result<()> {
 
 fn record(java: &Distribution, files: &Files, step: &mut Step) -> Result<()> {
     files.create()?;
-    let ports = Ports { service: ports::one()?, service_tls: 0, web: ports::one()?, bookie: ports::one()? };
+    let ports = Ports {
+        service: ports::one()?,
+        service_tls: 0,
+        web: ports::one()?,
+        web_tls: 0,
+        bookie: ports::one()?,
+    };
     let settings =
         Settings { auth: false, tls: false, heap_mib: super::SMALL_HEAP_MIB, in_cluster: false, ports };
     let recording = files.dir.join("classes.jsa");
@@ -319,7 +330,7 @@ fn record(java: &Distribution, files: &Files, step: &mut Step) -> Result<()> {
 mod tests {
     use super::*;
 
-    const PORTS: Ports = Ports { service: 1, service_tls: 2, web: 3, bookie: 4 };
+    const PORTS: Ports = Ports { service: 1, service_tls: 2, web: 3, web_tls: 4, bookie: 5 };
 
     #[test]
     fn replaces_and_adds_settings() {

@@ -34,6 +34,11 @@ pub fn with_tokens() -> Broker {
     broker("tokens", true, None)
 }
 
+/// A broker with TLS that requires tokens or client certificates, for one test.
+pub fn with_certificates() -> Broker {
+    broker("certificates", true, Some(Lifetime::Year))
+}
+
 /// A broker with TLS, for one test.
 pub fn with_tls(name: &str, lifetime: Lifetime) -> Broker {
     broker(name, false, Some(lifetime))

@@ -1,5 +1,5 @@
 //! Clients with unusual behavior: a producer of unreadable messages and of batches of any size, and a
-//! consumer that rejects messages.
+//! consumer that rejects messages or returns them unread.
 
 use futures::{SinkExt as _, StreamExt as _};
 use prost::Message as _;
@@ -90,6 +90,12 @@ impl Refuser {
             Box::pin(consumer.with_subscription_type(SubType::Shared).build()).await.unwrap()
         });
         Self { runtime, consumer: consumer.into() }
+    }
+
+    /// The next entry, unread.
+    pub fn receive(&self) -> (Metadata, Vec<u8>) {
+        let message = self.runtime.block_on(self.consumer.borrow_mut().next()).unwrap().unwrap();
+        (message.payload.metadata, message.payload.data)
     }
 
     /// Rejects an entry this number of times, and then keeps it.

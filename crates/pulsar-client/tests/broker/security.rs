@@ -1,10 +1,10 @@
-//! Tokens and TLS.
+//! Tokens, client certificates and TLS.
 
 use std::time::{Duration, SystemTime};
 
 use quintet_localcluster::pulsar::{Broker, Lifetime, ROLE};
 
-use crate::program::{Consumer, own_file, produce_with, replace, with_tls, with_tokens};
+use crate::program::{Consumer, own_file, produce_with, replace, with_certificates, with_tls, with_tokens};
 
 fn path(file: &std::path::Path) -> String {
     file.to_string_lossy().into_owned()
@@ -41,7 +41,7 @@ fn a_rejected_token_ends_the_producer_and_not_the_consumer() {
     for token in &tokens {
         let variables = [("PULSAR_TOKEN_FILE", token.as_str())];
         let consumer = Consumer::start(&broker.service_url(), "refused", &variables);
-        assert!(consumer.until_ready(401).contains("the broker rejected the token"));
+        assert!(consumer.until_ready(401).contains("the broker rejected the credentials"));
         let output = produce_with(&broker.service_url(), "refused", &variables, &[]);
         assert_eq!(output.status.code(), Some(3));
         assert!(output.stdout.is_empty());
@@ -105,7 +105,7 @@ fn reads_a_new_token_when_the_old_one_expires() {
     second.until_ready(200);
     replace(&renewed, &broker.token(ROLE, None).unwrap());
     // The broker requests another token from both, and accepts one.
-    assert!(second.until_ready(401).contains("the broker rejected the token"));
+    assert!(second.until_ready(401).contains("the broker rejected the credentials"));
     replace(&forgotten, &broker.token(ROLE, None).unwrap());
     second.until_ready(200);
     second.stop().well();
@@ -137,6 +137,36 @@ fn tls_needs_the_brokers_ca() {
         assert!(consumer.until_ready(525).contains("invalid peer certificate"), "{variables:?}");
         consumer.stop().well();
     }
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn authenticates_with_a_client_certificate_and_reads_a_new_one() {
+    let broker = with_certificates();
+    let server = broker.service_url();
+    let mine = broker.client_files().map(|file| std::fs::read_to_string(file).unwrap());
+    let of_another_ca = with_tls("tls", Lifetime::Year).client_files();
+    let [certificate, key] = of_another_ca.map(|file| std::fs::read_to_string(file).unwrap());
+    let [certificate, key] =
+        [own_file(&broker, "client.crt", &certificate), own_file(&broker, "client.key", &key)];
+    let [ca, certificate_path, key_path] = [&broker.ca_file(), &certificate, &key].map(|file| path(file));
+    let variables = [
+        ("PULSAR_TLS_CA_FILE", ca.as_str()),
+        ("PULSAR_TLS_CERT_FILE", &certificate_path),
+        ("PULSAR_TLS_KEY_FILE", &key_path),
+    ];
+    let consumer = Consumer::start(&server, "certificates", &variables);
+    assert!(consumer.until_ready(525).contains("received fatal alert"));
+    replace(&certificate, &mine[0]);
+    consumer.until_said("do not fit");
+    replace(&key, &mine[1]);
+    consumer.until_ready(200);
+    let output = produce_with(&server, "certificates", &variables, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(consumer.until_messages(1), ["Sample Message"]);
+    consumer.stop().well();
+    let ended = Consumer::start(&server, "certificates", &variables[..1]).ended();
+    assert!(ended.badly(3).contains("requires a token or a client certificate"), "{:?}", ended.stderr);
 }
 
 #[test]

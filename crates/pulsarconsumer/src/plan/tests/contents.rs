@@ -94,6 +94,8 @@ fn variable(consumer: &PulsarConsumer, name: &str) -> Option<Value> {
 #[case(json!({"subscriptionType": "Key_Shared"}), "PULSAR_SUBSCRIPTION_TYPE", "Key_Shared")]
 #[case(json!({"initialPosition": "Earliest"}), "PULSAR_INITIAL_POSITION", "Earliest")]
 #[case(json!({"auth": {"tokenSecret": {"name": "s"}}}), "PULSAR_TOKEN_FILE", "/var/run/secrets/pulsar/token/token")]
+#[case(json!({"auth": {"tlsSecret": {"name": "s"}}}), "PULSAR_TLS_CERT_FILE", "/var/run/secrets/pulsar/tls/tls.crt")]
+#[case(json!({"auth": {"tlsSecret": {"name": "s"}}}), "PULSAR_TLS_KEY_FILE", "/var/run/secrets/pulsar/tls/tls.key")]
 #[case(json!({"tls": {"caSecret": {"name": "s"}}}), "PULSAR_TLS_CA_FILE", "/var/run/secrets/pulsar/ca/ca.crt")]
 #[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3}}), "PULSAR_MAX_REDELIVER_COUNT", "3")]
 #[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3}}), "PULSAR_DEAD_LETTER_TOPIC",
@@ -118,16 +120,20 @@ fn escapes_references_to_variables() {
 fn mounts_secrets_and_sets_no_variable_from_them() {
     let secured = with(&json!({
         "serverAddress": "pulsar+ssl://broker:6651",
-        "auth": {"tokenSecret": {"name": "credentials", "key": "jwt"}},
+        "auth": {"tokenSecret": {"name": "credentials", "key": "jwt"}, "tlsSecret": {"name": "identity"}},
         "tls": {"caSecret": {"name": "authorities"}},
     }));
     let pod = &wanted(&secured)["spec"]["template"]["spec"];
     let secret = |volume: &str, name: &str, key: &str, path: &str| json!({"name": volume, "secret": {"secretName": name, "items": [{"key": key, "path": path}]}});
     assert_eq!(pod["volumes"][0], secret("pulsar-token", "credentials", "jwt", "token"));
-    assert_eq!(pod["volumes"][1], secret("pulsar-ca", "authorities", "ca.crt", "ca.crt"));
-    assert_eq!(pod["volumes"].as_array().unwrap().len(), 2);
+    let items = json!([{"key": "tls.crt", "path": "tls.crt"}, {"key": "tls.key", "path": "tls.key"}]);
+    let identity = json!({"name": "pulsar-tls", "secret": {"secretName": "identity", "items": items}});
+    assert_eq!(pod["volumes"][1], identity);
+    assert_eq!(pod["volumes"][2], secret("pulsar-ca", "authorities", "ca.crt", "ca.crt"));
+    assert_eq!(pod["volumes"].as_array().unwrap().len(), 3);
     let mounts = json!([
         {"name": "pulsar-token", "mountPath": "/var/run/secrets/pulsar/token", "readOnly": true},
+        {"name": "pulsar-tls", "mountPath": "/var/run/secrets/pulsar/tls", "readOnly": true},
         {"name": "pulsar-ca", "mountPath": "/var/run/secrets/pulsar/ca", "readOnly": true},
     ]);
     assert_eq!(pod["containers"][0]["volumeMounts"], mounts);

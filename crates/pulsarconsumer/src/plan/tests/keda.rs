@@ -211,3 +211,21 @@ fn verifies_the_admin_api_with_its_own_ca_first(#[case] fields: Value, #[case] e
     let found = found.filter(|one| one["parameter"] == "ca").find_map(|one| one["name"].as_str());
     assert_eq!(found, expected);
 }
+
+#[rstest]
+#[case(json!({"tokenSecret": {"name": "t"}}), "bearer", &["bearerToken"])]
+#[case(json!({"tlsSecret": {"name": "c"}}), "tls", &["cert", "key"])]
+#[case(json!({"tokenSecret": {"name": "t"}, "tlsSecret": {"name": "c"}}), "bearer,tls", &["bearerToken", "cert", "key"])]
+fn keda_authenticates_as_the_consumers_do(
+    #[case] auth: Value,
+    #[case] modes: &str,
+    #[case] parameters: &[&str],
+) {
+    let consumer =
+        with(&json!({"adminURL": "https://broker:8443", "auth": auth, "autoscaling": {"maxReplicas": 1}}));
+    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false);
+    assert_eq!(scaled["spec"]["triggers"][0]["metadata"]["authModes"], modes);
+    let authentication = trigger_authentication(&consumer).unwrap();
+    let found = authentication["spec"]["secretTargetRef"].as_array().unwrap().iter();
+    assert_eq!(found.map(|one| one["parameter"].as_str().unwrap()).collect::<Vec<_>>(), parameters);
+}

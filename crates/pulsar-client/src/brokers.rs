@@ -1,0 +1,199 @@
+//! The connections to the brokers that serve a topic: lookups, redirects, and frames from all of them.
+
+use std::task::{Context, Poll};
+
+use pulsar::message::proto::base_command::Type;
+use pulsar::message::proto::command_lookup_topic_response::LookupType;
+use pulsar::message::proto::command_partitioned_topic_metadata_response::LookupType as Found;
+use pulsar::message::proto::{
+    BaseCommand, CommandLookupTopic, CommandLookupTopicResponse, CommandPartitionedTopicMetadata, ServerError,
+};
+
+use crate::address::{Host, ServiceAddress};
+use crate::backoff;
+use crate::frame::Frame;
+use crate::link::{Link, command};
+use crate::problem::{Code, Problem};
+use crate::security::Files;
+use crate::topic::TopicName;
+
+/// The limit of redirects between brokers.
+const REDIRECTS: usize = 20;
+
+/// Connections, by number. The first one served the first lookup.
+#[derive(Debug)]
+pub struct Brokers {
+    server: ServiceAddress,
+    files: Files,
+    links: Vec<(Host, Option<String>, Link)>,
+    /// The next connection to poll first, so that none starves.
+    turn: usize,
+}
+
+impl Brokers {
+    /// Connects to any host of a service.
+    pub async fn connect(server: &ServiceAddress, files: &Files) -> Result<Self, Problem> {
+        let base = connect_any(server, files).await?;
+        let links = vec![(base.host().clone(), None, base)];
+        Ok(Self { server: server.clone(), files: files.clone(), links, turn: 0 })
+    }
+
+    /// A connection.
+    pub fn link(&mut self, number: usize) -> &mut Link {
+        &mut self.links[number].2
+    }
+
+    /// Closes the first connection. The numbers of the others decrease by 1.
+    pub fn close_first(&mut self) {
+        self.links.remove(0);
+        self.turn = 0;
+    }
+
+    /// The number of partitions of a topic; 0 without partitions.
+    pub async fn partitions(&mut self, topic: &TopicName) -> Result<u32, Problem> {
+        let answer = self.link(0).request(|request| partitions_of(topic, request)).await?;
+        let answer = answer.partition_metadata_response.unwrap_or_default();
+        match (answer.response(), answer.error) {
+            (Found::Success, None) => Ok(answer.partitions()),
+            // The answer for a topic that does not exist yet.
+            (_, Some(error)) if error == ServerError::TopicNotFound as i32 => Ok(0),
+            _ => Err(Problem::answered(answer.error(), answer.message())),
+        }
+    }
+
+    /// Requests the number of partitions; the answer arrives as a frame.
+    pub async fn ask_for_partitions(&mut self, topic: &TopicName) -> Result<(), Problem> {
+        self.link(0).ask(|request| partitions_of(topic, request)).await?;
+        Ok(())
+    }
+
+    /// Looks up the broker of a topic, and connects to it.
+    pub async fn find(&mut self, topic: &str) -> Result<usize, Problem> {
+        let (mut link, mut authoritative) = (0, false);
+        for _ in 0..REDIRECTS {
+            let lookup = |request_id| CommandLookupTopic {
+                topic: topic.to_owned(),
+                request_id,
+                authoritative: Some(authoritative),
+                ..CommandLookupTopic::default()
+            };
+            let answer = self
+                .link(link)
+                .request(|request| command(Type::Lookup, |c| c.lookup_topic = Some(lookup(request))))
+                .await?;
+            let answer = answer.lookup_topic_response.unwrap_or_default();
+            if answer.response() == LookupType::Failed {
+                return Err(Problem::answered(answer.error(), answer.message()));
+            }
+            let (host, behind) = target(&self.server, self.links[0].2.host(), &answer)?;
+            authoritative = answer.authoritative();
+            link = self.link_to(host, behind).await?;
+            if answer.response() == LookupType::Connect {
+                return Ok(link);
+            }
+        }
+        Err(Problem::passing(Code::Unreachable, format!("the lookup of {topic} has too many redirects")))
+    }
+
+    async fn link_to(&mut self, host: Host, behind: Option<String>) -> Result<usize, Problem> {
+        if let Some(link) = self.links.iter().position(|(to, via, _)| (to, via) == (&host, &behind)) {
+            return Ok(link);
+        }
+        let link = Link::connect(self.server.tls, &host, behind.clone(), &self.files).await?;
+        self.links.push((host, behind, link));
+        Ok(self.links.len() - 1)
+    }
+
+    /// The next frame of any connection, with its number.
+    pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Result<(usize, Frame), Problem>> {
+        for step in 0..self.links.len() {
+            let link = (self.turn + step) % self.links.len();
+            if let Poll::Ready(frame) = self.links[link].2.poll_frame(context) {
+                self.turn = (link + 1) % self.links.len();
+                return Poll::Ready(frame.map(|frame| (link, frame)));
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Pings silent brokers, and fails if one stays silent.
+    pub async fn keep_alive(&mut self) -> Result<(), Problem> {
+        for (_, _, link) in &mut self.links {
+            link.keep_alive().await?;
+        }
+        Ok(())
+    }
+}
+
+fn partitions_of(topic: &TopicName, request_id: u64) -> Box<BaseCommand> {
+    let ask = CommandPartitionedTopicMetadata {
+        topic: topic.to_string(),
+        request_id,
+        ..CommandPartitionedTopicMetadata::default()
+    };
+    command(Type::PartitionedMetadata, |c| c.partition_metadata = Some(ask))
+}
+
+/// Connects to any host of a service, in random order.
+async fn connect_any(server: &ServiceAddress, files: &Files) -> Result<Link, Problem> {
+    let count = server.hosts.len();
+    let first = usize::try_from(backoff::random() % u64::try_from(count).unwrap_or(1)).unwrap_or_default();
+    let mut problem = None;
+    for step in 0..count {
+        match Link::connect(server.tls, &server.hosts[(first + step) % count], None, files).await {
+            Ok(link) => return Ok(link),
+            Err(other) if other.end.is_some() => return Err(other),
+            Err(other) => problem = Some(other),
+        }
+    }
+    Err(problem.unwrap_or_else(|| Problem::passing(Code::Unreachable, "the server has no host")))
+}
+
+/// The target of a lookup's answer: a host, and the broker behind it if the host is a proxy.
+fn target(
+    server: &ServiceAddress,
+    base: &Host,
+    answer: &CommandLookupTopicResponse,
+) -> Result<(Host, Option<String>), Problem> {
+    let url = if server.tls { answer.broker_service_url_tls() } else { answer.broker_service_url() };
+    let broker = url.parse::<ServiceAddress>().ok().and_then(|address| address.hosts.into_iter().next());
+    let broker = broker.ok_or_else(|| {
+        let tls = if server.tls { " with TLS" } else { "" };
+        Problem::passing(Code::Unreachable, format!("the topic's broker has no address{tls}"))
+    })?;
+    if answer.proxy_through_service_url() {
+        let behind = broker.to_string();
+        Ok((base.clone(), Some(behind)))
+    } else {
+        Ok((broker, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(url: &str, tls: &str, proxy: bool) -> CommandLookupTopicResponse {
+        CommandLookupTopicResponse {
+            broker_service_url: Some(url.to_owned()),
+            broker_service_url_tls: Some(tls.to_owned()),
+            proxy_through_service_url: Some(proxy),
+            ..CommandLookupTopicResponse::default()
+        }
+    }
+
+    #[test]
+    fn follows_the_lookup_to_the_topics_broker() {
+        let base = Host { name: "proxy".to_owned(), port: 1 };
+        let find = |server: &str, answer: &CommandLookupTopicResponse| {
+            let server: ServiceAddress = server.parse().unwrap();
+            target(&server, &base, answer).map(|(host, behind)| (host.to_string(), behind))
+        };
+        let plain = answer("pulsar://b:2", "pulsar+ssl://b:3", false);
+        assert_eq!(find("pulsar://a", &plain), Ok(("b:2".to_owned(), None)));
+        assert_eq!(find("pulsar+ssl://a", &plain), Ok(("b:3".to_owned(), None)));
+        let proxied = answer("pulsar://b:2", "", true);
+        assert_eq!(find("pulsar://a", &proxied), Ok(("proxy:1".to_owned(), Some("b:2".to_owned()))));
+        assert!(find("pulsar+ssl://a", &proxied).unwrap_err().sentence.contains("with TLS"));
+    }
+}

@@ -1,0 +1,173 @@
+//! Sends entries to a topic: one producer for each partition, without waiting for each confirmation.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::time::{Duration, SystemTime};
+
+use pulsar::message::proto::base_command::Type;
+use pulsar::message::proto::{BaseCommand, CommandProducer, CommandSend, ServerError};
+use tokio::time::sleep;
+
+use crate::address::ServiceAddress;
+use crate::brokers::Brokers;
+use crate::frame::{Entry, Frame};
+use crate::link::command;
+use crate::problem::{Code, Problem};
+use crate::security::Files;
+use crate::topic::TopicName;
+
+/// How often an idle publisher looks whether a broker is silent.
+const ATTEND: Duration = Duration::from_secs(5);
+
+/// The producers of a topic.
+#[derive(Debug)]
+pub struct Publisher {
+    brokers: Brokers,
+    /// By partition.
+    producers: Vec<Producer>,
+    /// The partition of the next entry without a key.
+    turn: usize,
+}
+
+#[derive(Debug)]
+struct Producer {
+    link: usize,
+    name: String,
+    /// The number of the next message.
+    sequence: u64,
+    /// The unconfirmed entries in their order: the number of the first message, and the number of messages.
+    sent: VecDeque<(u64, u32)>,
+}
+
+impl Publisher {
+    /// Finds the brokers of a topic, and creates a producer for each partition.
+    pub async fn open(server: &ServiceAddress, files: &Files, topic: &TopicName) -> Result<Self, Problem> {
+        let mut brokers = Brokers::connect(server, files).await?;
+        let partitions = brokers.partitions(topic).await?;
+        let mut producers: Vec<Producer> = Vec::new();
+        for topic in topic.partitions(partitions) {
+            let link = brokers.find(&topic).await?;
+            let producer_id = number(producers.len());
+            let create = |request_id| CommandProducer {
+                topic,
+                producer_id,
+                request_id,
+                user_provided_producer_name: Some(false),
+                ..CommandProducer::default()
+            };
+            let answer = brokers
+                .link(link)
+                .request(|request| command(Type::Producer, |c| c.producer = Some(create(request))))
+                .await?;
+            let name = answer.producer_success.unwrap_or_default().producer_name;
+            producers.push(Producer { link, name, sequence: 0, sent: VecDeque::new() });
+        }
+        Ok(Self { brokers, producers, turn: 0 })
+    }
+
+    /// Sends an entry. Sets the producer, the sequence and the time in its metadata.
+    pub async fn send(&mut self, mut entry: Entry) -> Result<(), Problem> {
+        let at = self.partition(entry.metadata.partition_key.as_deref());
+        let producer = &mut self.producers[at];
+        let count = entry.metadata.num_messages_in_batch;
+        let messages = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        entry.metadata.producer_name.clone_from(&producer.name);
+        entry.metadata.sequence_id = producer.sequence;
+        entry.metadata.publish_time = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let send = CommandSend {
+            producer_id: number(at),
+            sequence_id: producer.sequence,
+            num_messages: count,
+            ..CommandSend::default()
+        };
+        producer.sent.push_back((producer.sequence, messages));
+        producer.sequence += u64::from(messages);
+        let link = producer.link;
+        self.brokers.link(link).send_with(command(Type::Send, |c| c.send = Some(send)), Some(entry)).await
+    }
+
+    /// Waits for the next confirmation, and returns the number of messages. Cancel safe.
+    pub async fn confirmed(&mut self) -> Result<u32, Problem> {
+        loop {
+            let (link, frame) = poll_fn(|context| self.brokers.poll_frame(context)).await?;
+            let Frame::Command(command) = frame else { continue };
+            if self.brokers.link(link).attend(&command).await? {
+                continue;
+            }
+            if let Some(messages) = self.receipt(&command)? {
+                return Ok(messages);
+            }
+        }
+    }
+
+    /// The number of messages of a confirmation that has arrived; None if none has.
+    pub async fn confirmed_now(&mut self) -> Result<Option<u32>, Problem> {
+        tokio::select! {
+            biased;
+            messages = self.confirmed() => messages.map(Some),
+            () = std::future::ready(()) => Ok(None),
+        }
+    }
+
+    /// Keeps the connections alive until one fails.
+    pub async fn idle(&mut self) -> Problem {
+        loop {
+            let attended = tokio::select! {
+                confirmed = self.confirmed() => confirmed.map(drop),
+                () = sleep(ATTEND) => self.brokers.keep_alive().await,
+            };
+            if let Err(problem) = attended {
+                return problem;
+            }
+        }
+    }
+
+    fn receipt(&mut self, command: &BaseCommand) -> Result<Option<u32>, Problem> {
+        if let Some(error) = &command.send_error {
+            let kind = ServerError::try_from(error.error).unwrap_or(ServerError::UnknownError);
+            return Err(Problem::answered(kind, &error.message));
+        }
+        if command.close_producer.is_some() {
+            let sentence = "the broker closed the producer, because the topic moves";
+            return Err(Problem::passing(Code::Unreachable, sentence));
+        }
+        let Some(receipt) = &command.send_receipt else { return Ok(None) };
+        let producer = usize::try_from(receipt.producer_id).ok();
+        let Some(producer) = producer.and_then(|at| self.producers.get_mut(at)) else { return Ok(None) };
+        // A broker confirms the entries of a producer in their order.
+        let is_next = producer.sent.front().is_some_and(|(sequence, _)| *sequence == receipt.sequence_id);
+        Ok(producer.sent.pop_front_if(|_| is_next).map(|(_, messages)| messages))
+    }
+
+    /// The partition of an entry: by its key, as in Pulsar's clients, or else in turn.
+    fn partition(&mut self, key: Option<&str>) -> usize {
+        let count = self.producers.len();
+        self.turn = (self.turn + 1) % count;
+        key.map_or(self.turn, |key| usize::try_from(java_hash(key)).unwrap_or_default() % count)
+    }
+}
+
+/// The default hash of Pulsar's clients for keys: that of a Java string, without its sign.
+fn java_hash(key: &str) -> u32 {
+    let hash = key.encode_utf16().fold(0_u32, |hash, unit| hash.wrapping_mul(31).wrapping_add(unit.into()));
+    hash & 0x7fff_ffff
+}
+
+fn number(index: usize) -> u64 {
+    u64::try_from(index).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_keys_as_java_does() {
+        // "".hashCode(), "a", "hello" and "polygenelubricants", whose hash is the smallest integer.
+        let known = [("", 0), ("a", 97), ("hello", 99_162_322), ("polygenelubricants", 0), ("ä", 228)];
+        for (key, hash) in known {
+            assert_eq!(java_hash(key), hash, "{key}");
+        }
+    }
+}
