@@ -297,7 +297,7 @@ impl Link {
                 format!("{host} closed the connection")
             }
             // A broker checks the client's certificate after the client has completed the handshake.
-            frame::Error::Io(error) if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
+            frame::Error::Io(error) if is_tls(error) => {
                 return tls_failed(host, error);
             }
             frame::Error::Io(error) => format!("the connection to {host} failed: {error}"),
@@ -309,6 +309,10 @@ impl Link {
     fn silent(&self) -> Problem {
         Problem::passing(Code::Unreachable, format!("{} does not answer", self.host))
     }
+}
+
+fn is_tls(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
 }
 
 fn tls_failed(host: &Host, why: &dyn fmt::Display) -> Problem {

@@ -344,6 +344,13 @@ impl Broker {
             }
             processes::stop(&[&process]);
         }
+        let disk = rustix::fs::statvfs(self.dir())?;
+        if disk.f_bavail < disk.f_blocks / 100 {
+            bail!(
+                "the disk of {} is 99 % full, and then Pulsar stores no message: free some space",
+                self.dir().display()
+            );
+        }
         let step = Step::start("starting Apache Pulsar");
         let log = Log::now(self.log());
         let (process, _) = processes::start(
