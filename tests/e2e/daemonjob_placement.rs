@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quintet_daemonjob::eligibility::{Eligibility, Placement, Why, pinned};
+use quintet_daemonjob::eligibility::{Eligibility, Placement, pinned};
 use quintet_e2e::{TestEnv, condition};
 use quintet_localcluster::run;
 use serde_json::{Map, Value, json};
@@ -162,9 +162,9 @@ fn agrees_with_the_scheduler_on_every_node() {
     };
     let counts = [
         all(|eligibility| *eligibility == Eligibility::Run),
-        all(|eligibility| *eligibility == Eligibility::Refuse(Why::NotSelected)),
-        all(|eligibility| matches!(eligibility, Eligibility::Continue(Why::Taint(_)))),
-        all(|eligibility| matches!(eligibility, Eligibility::Refuse(Why::Taint(_)))),
+        all(|eligibility| *eligibility == Eligibility::NotSelected),
+        all(|eligibility| matches!(eligibility, Eligibility::Continue(_))),
+        all(|eligibility| matches!(eligibility, Eligibility::Refuse(_))),
     ];
     assert!(counts.iter().all(|count| *count >= 10), "each eligibility occurs: {counts:?}");
 
@@ -189,7 +189,7 @@ fn agrees_with_the_scheduler_on_every_node() {
                 let words = if refused { pod["status"]["conditions"].to_string() } else { String::new() };
                 let is_right = match eligibility {
                     Eligibility::Run => bound == Some(node.as_str()),
-                    Eligibility::Refuse(Why::NotSelected) => refused,
+                    Eligibility::NotSelected => refused,
                     Eligibility::Continue(_) | Eligibility::Refuse(_) => refused && words.contains("taint"),
                 };
                 if !is_right {

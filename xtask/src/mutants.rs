@@ -181,7 +181,7 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/daemonjob/src/assess.rs",
         edits: &[(
             "        if let Some(failure) = &assessment.failure {\n            failures.add(",
-            "        if let (Some(failure), Eligibility::Run) = (&assessment.failure, assessment.eligibility) {\n            failures.add(",
+            "        if let (Some(failure), Eligibility::Run) = (&assessment.failure, &history.eligibility) {\n            failures.add(",
         )],
         catchers: &[Catcher::Plans("daemonjob-brake", "/"), Catcher::Search],
     },
@@ -208,8 +208,8 @@ const MUTANTS: &[Mutant] = &[
         name: "taint turns Failed into Complete",
         file: "crates/daemonjob/src/node_state.rs",
         edits: &[(
-            "Some(Failure::Recorded(_)) => !is_done && blocking.is_none(),",
-            "Some(Failure::Recorded(_)) => !is_done && blocking.is_none() && *assessment.eligibility == Eligibility::Run,",
+            "_ => !is_done && blocking.is_none(),",
+            "_ => !is_done && blocking.is_none() && history.eligibility == Eligibility::Run,",
         )],
         catchers: &[Catcher::Plans("daemonjob-failed-node-tainted", "/"), Catcher::Search],
     },

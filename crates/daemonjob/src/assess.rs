@@ -14,7 +14,7 @@ use crate::failure_policy::{Failures, failures};
 use crate::fleet::{Fleet, unhealthy_from_start};
 use crate::history::{History, histories};
 use crate::labels::pinned_to;
-use crate::node_state::{Assessor, Cause, Failure, NodeAssessment, Reason, SelectedNode, State, occupants};
+use crate::node_state::{Assessor, Cause, NodeAssessment, Reason, SelectedNode, State, occupants};
 use crate::observe::World;
 use crate::outcome::Rules;
 use crate::parallelism::take_turns;
@@ -33,35 +33,37 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     let started = before.and_then(|before| before.start_time.as_ref()).map(|start| start.0);
     let rollout = rollout_before(job, &key);
     let histories = histories(job, world, &rules, &key, now);
-    let mut fleet = Fleet::of(histories.selection(), rules.placement(), started);
+    let fleet = Fleet::of(histories.selected(), &rules.placement, started);
     let base = rollout.map_or(0, |rollout| usize::try_from(rollout.base).unwrap_or_default());
     // Nodes that join raise the base, except while the failure policy stops the rollout.
-    let is_braked = rollout.is_some_and(|rollout| rollout.braked_since.is_some());
-    let base = if is_braked { base } else { base.max(fleet.selected) };
+    let braked_since = rollout.and_then(|rollout| rollout.braked_since.as_ref()).map(|since| since.0);
+    let base = if braked_since.is_some() { base } else { base.max(fleet.selected) };
     let mut survey = Survey {
         histories,
         // While the DaemonJob is suspended, no node is late.
         start: started.filter(|_| job.spec.suspend != Some(true)).unwrap_or(Timestamp::MAX),
         changes: rollout.is_none(),
+        braked_since,
         base,
-        unhealthy_from_start: unhealthy_from_start(job, false, fleet),
+        fleet,
+        unhealthy_from_start: unhealthy_from_start(job, fleet),
         is_template_invalid: world.invalid_template.is_some(),
         led_since: world.clocks.began.map_or(Timestamp::MIN, whole_seconds),
         key,
         ..Survey::default()
     };
     survey.ending = ended_before(job, &survey.key);
-    look_at_nodes(&mut survey, job, world, &rules, fleet, now);
+    look_at_nodes(&mut survey, job, world, &rules, now);
     survey.begins = run::begins(job, &survey);
     if survey.begins {
         survey.key.run += 1;
         survey.start = run::start(world, now);
-        fleet = Fleet::of(survey.histories.selection(), rules.placement(), None);
-        survey.unhealthy_from_start = unhealthy_from_start(job, true, fleet);
-        look_at_nodes(&mut survey, job, world, &rules, fleet, now);
+        survey.fleet = Fleet::of(survey.histories.selected(), &rules.placement, None);
+        survey.unhealthy_from_start = survey.fleet.unhealthy;
+        look_at_nodes(&mut survey, job, world, &rules, now);
     }
     survey.ending = run::ending(job, &survey, now);
-    survey.hold = hold(job, world, &mut survey, fleet, now);
+    survey.hold = hold(job, world, &mut survey, now);
     take_turns(&mut survey, job, world, now);
     if survey.ending.is_none() && survey.works() {
         let deadline = deadline(job, &survey, now);
@@ -71,18 +73,12 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
 }
 
 /// Why no pods are created, or None.
-fn hold(
-    job: &DaemonJob,
-    world: &World,
-    survey: &mut Survey<'_>,
-    fleet: Fleet,
-    now: Timestamp,
-) -> Option<Reason> {
+fn hold(job: &DaemonJob, world: &World, survey: &mut Survey<'_>, now: Timestamp) -> Option<Reason> {
     if job.spec.suspend == Some(true) {
         return Some(Reason::new(Cause::Suspended, "spec.suspend is set"));
     }
     if let Some(ending) = survey.ending {
-        return Some(Reason::new(ending.into(), "the run has ended"));
+        return Some(Reason::new(Cause::of_ending(ending), "the run has ended"));
     }
     if let Some(since) = world.clocks.untold {
         let until = since.checked_add(UNTOLD).unwrap_or(now);
@@ -103,11 +99,11 @@ fn hold(
         survey.requeue_at(Some(*until));
         return Some(Reason::new(Cause::TemplateInvalid, conditions::shorten(message.clone(), 256)));
     }
-    if fleet.is_unhealthy(survey.unhealthy_from_start) && survey.unfinished() > 0 {
+    if survey.is_fleet_unhealthy() && survey.unfinished() > 0 {
         let message = format!(
             "{} of {} selected nodes are unhealthy, {} of them since before the run began. The manager creates pods again \
              when half of the other nodes are healthy. Repair or delete nodes",
-            fleet.unhealthy, fleet.members, survey.unhealthy_from_start
+            survey.fleet.unhealthy, survey.fleet.members, survey.unhealthy_from_start
         );
         return Some(Reason::new(Cause::FleetUnhealthy, message));
     }
@@ -116,17 +112,8 @@ fn hold(
 }
 
 /// Sets the state of every selected node without regard to other nodes, and counts the failed nodes.
-fn look_at_nodes(
-    survey: &mut Survey<'_>,
-    job: &DaemonJob,
-    world: &World,
-    rules: &Rules<'_>,
-    fleet: Fleet,
-    now: Timestamp,
-) {
-    survey.again = None;
-    survey.written_off.clear();
-    let mut failures = failures(job, world, &survey.histories, &survey.key, survey.base, now);
+fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules: &Rules<'_>, now: Timestamp) {
+    let mut failures = failures(job, world, survey, now);
     // While suspended, nodes are assessed as in the next run, which does not wait for earlier outcomes.
     let is_suspended = job.spec.suspend == Some(true);
     let key = Key { run: survey.key.run + u64::from(is_suspended), ..survey.key.clone() };
@@ -135,83 +122,62 @@ fn look_at_nodes(
         world,
         rules,
         key: &key,
-        is_fleet_unhealthy: fleet.is_unhealthy(survey.unhealthy_from_start),
+        is_fleet_unhealthy: survey.is_fleet_unhealthy(),
         start: survey.start,
         now,
     };
     let occupants = occupants(&survey.histories);
-    let braked_since = rollout_before(job, &survey.key)
-        .and_then(|rollout| rollout.braked_since.as_ref())
-        .map(|since| since.0);
-    let mut has_working_pod = false;
-    let mut nodes = Vec::with_capacity(survey.histories.nodes.len());
-    let mut again = None;
-    let mut written_off = vec![false; occupants.len()];
+    survey.has_working_pod = false;
+    survey.nodes = Vec::with_capacity(occupants.len());
+    survey.again = None;
+    survey.written_off = vec![false; occupants.len()];
+    survey.suspects_elsewhere.clear();
     let mut is_selected = vec![false; occupants.len()];
-    let mut suspects_elsewhere: Vec<&str> = Vec::new();
     for (at, history) in survey.histories.nodes.iter().enumerate() {
         let Some(node) = history.node else { continue };
         let blocking = occupants[at];
         let mut assessment = assessor.assessment(node, history);
         // While its pod runs, a node has not failed, except if the node was not Ready for too long.
-        let is_lost =
-            assessment.failure.as_ref().is_some_and(|failure| failure.reason().cause == Cause::NodeLost);
         let is_tried = blocking.is_some_and(|assessed| {
             assessed.is_counted() && !assessed.recorded && assessed.rollout == survey.key.rollout
         });
-        if is_tried
-            && !is_lost
-            && !assessment.is_written_off
-            && !matches!(assessment.failure, Some(Failure::Recorded(_)))
-        {
-            assessment.failure = None;
+        if is_tried && !assessment.is_written_off {
+            assessment.failure = assessment.failure.filter(|failure| failure.cause != Cause::FailedAndGone);
         }
-        written_off[at] = assessment.is_written_off;
+        survey.written_off[at] = assessment.is_written_off;
         if let Some(failure) = &assessment.failure {
-            failures.add(failure, *assessment.eligibility != Eligibility::Run);
+            failures.add(failure.cause, history.eligibility != Eligibility::Run);
         } else {
             let is_lost = |since| history.is_record_lost_since(since, survey.key.rollout);
-            failures.unrecorded += usize::from(braked_since.is_some_and(is_lost));
+            failures.unrecorded += usize::from(survey.braked_since.is_some_and(is_lost));
         }
         let is_well = !assessment.is_unhealthy && assessment.suspect.is_none();
-        has_working_pod |= blocking.is_some() && is_well;
-        again = again.into_iter().chain(assessment.again).min();
-        if node.meta.deleted.is_none() && assessment.eligibility.is_selected() {
+        survey.has_working_pod |= blocking.is_some() && is_well;
+        survey.again = survey.again.into_iter().chain(assessment.again).min();
+        if node.meta.deleted.is_none() && history.eligibility.is_selected() {
             let (state, until) = assessor.state(node, history, &mut assessment, blocking);
-            again = again.into_iter().chain(until).min();
+            survey.again = survey.again.into_iter().chain(until).min();
             let holds_slot = slot_since(&failures, survey.key.rollout, history, &assessment, &state);
-            let eligible = *assessment.eligibility == Eligibility::Run;
+            let eligible = history.eligibility == Eligibility::Run;
             is_selected[at] = true;
-            nodes.push(SelectedNode { node, at, eligible, state, holds_slot });
+            survey.nodes.push(SelectedNode { node, at, eligible, state, holds_slot });
         } else if assessment.is_suspect() && blocking.is_none() {
-            suspects_elsewhere.push(&node.meta.name);
+            survey.suspects_elsewhere.push(&node.meta.name);
         }
     }
-    suspects_elsewhere.sort_unstable();
+    survey.suspects_elsewhere.sort_unstable();
     // Ready nodes get their pods first. The sort is stable: the nodes are in the order of their names.
-    nodes.sort_by_key(|one| !one.node.ready);
-    let is_elsewhere = |at: &usize| occupants[*at].is_some() && !is_selected[*at] && !written_off[*at];
+    survey.nodes.sort_by_key(|one| !one.node.ready);
+    let is_elsewhere = |at: &usize| occupants[*at].is_some() && !is_selected[*at] && !survey.written_off[*at];
     let of_gone_nodes =
         survey.pods().iter().filter(|assessed| assessed.on_at.is_none() && assessed.occupies());
     let of_gone_nodes: HashSet<&str> = of_gone_nodes.filter_map(|assessed| pinned_to(assessed.pod)).collect();
-    let pods_elsewhere = (0..occupants.len()).filter(is_elsewhere).count() + of_gone_nodes.len();
+    survey.pods_elsewhere = (0..occupants.len()).filter(is_elsewhere).count() + of_gone_nodes.len();
     let mut has_pod = vec![false; occupants.len()];
-    let mut duplicates = Vec::new();
-    for at in
-        survey.pods().iter().filter(|assessed| assessed.is_counted()).filter_map(|assessed| assessed.on_at)
-    {
-        if std::mem::replace(&mut has_pod[at], true) {
-            duplicates.push(at);
-        }
-    }
+    let counted = survey.histories.pods.iter().filter(|assessed| assessed.is_counted());
+    let places = counted.filter_map(|assessed| assessed.on_at);
+    survey.duplicates = places.filter(|at| std::mem::replace(&mut has_pod[*at], true)).collect();
     survey.failures = failures;
-    survey.suspects_elsewhere = suspects_elsewhere;
-    survey.pods_elsewhere = pods_elsewhere;
-    survey.has_working_pod = has_working_pod;
-    survey.duplicates = duplicates;
-    survey.written_off = written_off;
-    survey.nodes = nodes;
-    survey.requeue_at(again);
 }
 
 /// Since when a node holds a slot without a running pod. A suspect node does, and so does a node that waits
@@ -220,7 +186,7 @@ fn slot_since(
     failures: &Failures,
     rollout: u64,
     history: &History<'_>,
-    assessment: &NodeAssessment<'_>,
+    assessment: &NodeAssessment,
     state: &State,
 ) -> Option<Timestamp> {
     let latest = history.latest.as_ref();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashSet};
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::model::clock::whole_seconds;
-use quintet_runtime::model::core_types::{Node, Phase, Pod};
+use quintet_runtime::model::core_types::{Node, Phase, Pod, Taint};
 
 use crate::api::DaemonJob;
 use crate::eligibility::{Placement, is_condition_taint};
@@ -69,7 +69,7 @@ pub struct Sight {
     pub is_clear: bool,
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct NodeClock {
     not_ready: Option<Timestamp>,
     unhealthy: Option<Timestamp>,
@@ -108,26 +108,22 @@ impl Clocks {
         let since = |before: Option<Timestamp>| {
             before.map_or(now, |before| before.checked_add(stalled).unwrap_or(now).min(now))
         };
+        let announces_deletion = |taint: &Taint| {
+            let is_named = world.deletion_taints.iter().any(|key| **key == *taint.key);
+            is_named || DELETION_TAINTS.contains(&&*taint.key)
+        };
         for node in &world.nodes {
-            if let Some(placement) = placement.as_ref().filter(|_| is_unwell(node)) {
-                let clock = self.nodes.entry(node.meta.uid.clone()).or_default();
-                clock.not_ready = (!node.ready).then(|| since(clock.not_ready));
-                clock.unhealthy = placement.is_unhealthy(node).then(|| since(clock.unhealthy));
-                clock.is_inherited |= is_first;
-            } else if let Some(clock) = self.nodes.get_mut(&node.meta.uid) {
-                (clock.not_ready, clock.unhealthy, clock.is_inherited) = (None, None, false);
-            }
-            if node.ready {
-                let is_leaving = node.unschedulable
-                    || node.taints.iter().any(|taint| {
-                        let is_named = world.deletion_taints.iter().any(|key| **key == *taint.key);
-                        is_named || DELETION_TAINTS.contains(&&*taint.key)
-                    });
-                if is_leaving {
-                    self.nodes.entry(node.meta.uid.clone()).or_default().is_leaving = true;
-                } else if let Some(clock) = self.nodes.get_mut(&node.meta.uid) {
-                    clock.is_leaving = false;
-                }
+            let before = self.nodes.get(&node.meta.uid).copied().unwrap_or_default();
+            let is_unhealthy = placement.as_ref().is_some_and(|placement| placement.is_unhealthy(node));
+            let is_leaving = || node.unschedulable || node.taints.iter().any(announces_deletion);
+            let clock = NodeClock {
+                not_ready: (!node.ready).then(|| since(before.not_ready)),
+                unhealthy: is_unhealthy.then(|| since(before.unhealthy)),
+                is_leaving: if node.ready { is_leaving() } else { before.is_leaving },
+                is_inherited: is_unwell(node) && (is_first || before.is_inherited),
+            };
+            if clock != before {
+                self.nodes.insert(node.meta.uid.clone(), clock);
             }
         }
         self.stood_still = stand_still;
@@ -142,16 +138,11 @@ impl Clocks {
 
     /// Stores since when pods are Pending, if there is a deadline for pending pods.
     fn note_pending(&mut self, job: &DaemonJob, world: &World, now: Timestamp) {
-        if job.spec.pending_deadline_seconds.is_none() {
-            self.pending.clear();
-            return;
-        }
+        let has_deadline = job.spec.pending_deadline_seconds.is_some();
         // The deadline of a pod begins when its scheduling gates are removed.
-        let pods = world.pods.iter().filter(|pod| pod.phase == Phase::Pending && !pod.is_gated);
-        let seen = pods.map(|pod| {
-            let since = self.pending.get(&pod.meta.uid).copied();
-            (pod.meta.uid.clone(), since.unwrap_or(now))
-        });
+        let counts = |pod: &&Arc<Pod>| has_deadline && pod.phase == Phase::Pending && !pod.is_gated;
+        let pods = world.pods.iter().filter(counts);
+        let seen = pods.map(|pod| (pod.meta.uid.clone(), self.pending_since(&pod.meta.uid, now)));
         self.pending = seen.collect();
     }
 
@@ -206,22 +197,12 @@ impl Clocks {
     }
 
     fn shift(&mut self, jump: SignedDuration) {
-        let times = self.nodes.values_mut().flat_map(|clock| [&mut clock.not_ready, &mut clock.unhealthy]);
-        for sight in Arc::make_mut(&mut self.ends).values_mut() {
-            sight.at = sight.at.checked_add(jump).unwrap_or(sight.at);
-        }
-        for since in self.pending.values_mut() {
-            *since = since.checked_add(jump).unwrap_or(*since);
-        }
         let own = [&mut self.began, &mut self.flushed, &mut self.tidied, &mut self.busy, &mut self.untold];
-        for time in times.chain(own) {
-            *time = time.map(|at| at.checked_add(jump).unwrap_or(at));
+        let nodes = self.nodes.values_mut().flat_map(|clock| [&mut clock.not_ready, &mut clock.unhealthy]);
+        let ends = Arc::make_mut(&mut self.ends).values_mut().map(|sight| &mut sight.at);
+        for time in nodes.chain(own).flatten().chain(ends).chain(self.pending.values_mut()) {
+            *time = time.checked_add(jump).unwrap_or(*time);
         }
-    }
-
-    /// When this process last wrote to the ledger, or else when it first reconciled the DaemonJob.
-    pub fn flushed_or_began(&self) -> Option<Timestamp> {
-        self.flushed.or(self.began)
     }
 
     /// Since when the node has been not Ready without a break; `now` for the first time.

@@ -1,7 +1,7 @@
 //! Connects DaemonJobs, their pods, their ledgers and the nodes to the queue and the plan.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures::future::try_join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -11,6 +11,7 @@ use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::control::waker::Waker;
+use quintet_runtime::lock;
 use quintet_runtime::model::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::{Key, Meta, Object as _};
@@ -135,7 +136,7 @@ impl Reconciler for DaemonJobs {
         self.metrics.count(execution);
         let has_done =
             |wanted: fn(Verb, &str) -> bool| execution.done.iter().any(|(verb, kind, _)| wanted(*verb, kind));
-        let (now, mut memories) = (self.clock.now(), self.memories());
+        let (now, mut memories) = (self.clock.now(), lock(&self.memories));
         let Some(memory) = memories.get_mut(&key.uid) else { return };
         if has_done(|_, kind| kind == CONFIG_MAPS.kind) {
             memory.clocks.flushed = Some(now);
@@ -152,7 +153,7 @@ impl Reconciler for DaemonJobs {
     fn forget(&self, key: &Key) {
         self.deselected_pods.forget(key);
         self.deselected_shards.forget(key);
-        self.memories().remove(&key.uid);
+        lock(&self.memories).remove(&key.uid);
     }
 }
 
@@ -168,7 +169,7 @@ impl DaemonJobs {
     ) -> Option<(String, Timestamp)> {
         let hash = object.spec.template.hash();
         let now = self.clock.now();
-        let before = self.memories().get(&key.uid).and_then(|memory| memory.trial.clone());
+        let before = lock(&self.memories).get(&key.uid).and_then(|memory| memory.trial.clone());
         let before = before.filter(|trial| trial.hash == hash);
         let (message, times) = match before {
             Some(Trial { invalid: Some((message, _, until)), .. }) if until > now => {
@@ -201,12 +202,8 @@ impl DaemonJobs {
         let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(now);
         let invalid = invalid.map(|message| (message, times + 1, until));
         let trial = Trial { hash, invalid: invalid.clone() };
-        self.memories().entry(key.uid.clone()).or_default().trial = Some(trial);
+        lock(&self.memories).entry(key.uid.clone()).or_default().trial = Some(trial);
         invalid.map(|(message, _, until)| (message, until))
-    }
-
-    fn memories(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, Memory>> {
-        self.memories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Updates the clocks of the nodes and the index. The clocks of an earlier term are dropped, because
@@ -214,7 +211,7 @@ impl DaemonJobs {
     fn remember(&self, object: &DaemonJob, key: &Key, world: &mut World) {
         let steady = SignedDuration::try_from(self.origin.elapsed()).unwrap_or(SignedDuration::MAX);
         let term = self.gate.term().map(|term| term.since);
-        let mut memories = self.memories();
+        let mut memories = lock(&self.memories);
         let memory = memories.entry(key.uid.clone()).or_default();
         if term.is_some() && memory.term != term {
             *memory = Memory { term, ..Memory::default() };
@@ -243,7 +240,6 @@ impl DaemonJobs {
                 continue;
             };
             if let Some(found) = self.read_shard(key, number).await? {
-                world.ledger.push(found.clone());
                 world.unlabelled.shards.push(found);
             } else {
                 let mut shard = Arc::unwrap_or_clone(shard);
@@ -258,10 +254,10 @@ impl DaemonJobs {
             if open.remove(number)
                 && let Some(found) = self.read_shard(key, *number).await?
             {
-                world.ledger.push(found.clone());
                 world.unlabelled.shards.push(found);
             }
         }
+        world.ledger.extend(world.unlabelled.shards.iter().cloned());
         Ok(())
     }
 
@@ -280,7 +276,7 @@ fn wake_by_nodes(nodes: &Informer<Node>, objects: &Informer<DaemonJob>, waker: W
     let placements: Arc<Mutex<HashMap<Key, (i64, Placement)>>> = Arc::default();
     let parsed = placements.clone();
     objects.subscribe(move |change| {
-        let mut placements = parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut placements = lock(&parsed);
         match change {
             Change::Applied { new, .. } => {
                 let (key, generation) = (new.key(), new.generation());
@@ -293,7 +289,7 @@ fn wake_by_nodes(nodes: &Informer<Node>, objects: &Informer<DaemonJob>, waker: W
         }
     });
     nodes.subscribe(move |change| {
-        let placements = placements.lock().unwrap_or_else(PoisonError::into_inner);
+        let placements = lock(&placements);
         for (key, _) in placements.iter().filter(|(_, (_, placement))| concerns(placement, change)) {
             waker.enqueue_low_priority(key.clone());
         }

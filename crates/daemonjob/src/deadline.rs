@@ -33,11 +33,9 @@ pub fn worked(
     // The time before this term does not count: clocks may differ, and the user may have held the run.
     let since = since.map(|since| since.0.max(survey.led_since));
     let worked = before.worked_seconds.filter(|_| !starts_again).unwrap_or_default();
-    match (since, survey.works()) {
-        (since, true) => (Some(worked), Some(Time(since.unwrap_or(now)))),
-        (Some(since), false) => {
-            (Some(worked.saturating_add(now.duration_since(since).as_secs().max(0))), None)
-        }
-        (None, false) => (Some(worked), None),
+    if survey.works() {
+        return (Some(worked), Some(Time(since.unwrap_or(now))));
     }
+    let more = since.map_or(0, |since| now.duration_since(since).as_secs().max(0));
+    (Some(worked.saturating_add(more)), None)
 }

@@ -42,32 +42,25 @@ pub enum Eligibility {
     /// A pod may be created, and may continue.
     #[default]
     Run,
-    /// No pod may be created, but a running pod may continue.
-    Continue(Why),
-    /// No pod may be created, and no pod may continue.
-    Refuse(Why),
-}
-
-/// Why a node may not have a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// The template does not select its labels or its name.
+    /// The template does not tolerate this taint: no pod may be created, but a running pod may continue.
+    Continue(Taint),
+    /// The template does not tolerate this taint: no pod may be created, and no pod may continue.
+    Refuse(Taint),
+    /// The template does not select its labels or its name: no pod may be created, and no pod may continue.
     NotSelected,
-    /// The template does not tolerate this taint.
-    Taint(Taint),
 }
 
 impl Eligibility {
     /// Whether the template selects the node.
     pub fn is_selected(&self) -> bool {
-        !matches!(self, Self::Continue(Why::NotSelected) | Self::Refuse(Why::NotSelected))
+        *self != Self::NotSelected
     }
 
     /// The taint that keeps pods away from the node.
     pub fn taint(&self) -> Option<&Taint> {
         match self {
-            Self::Continue(Why::Taint(taint)) | Self::Refuse(Why::Taint(taint)) => Some(taint),
-            _ => None,
+            Self::Continue(taint) | Self::Refuse(taint) => Some(taint),
+            Self::Run | Self::NotSelected => None,
         }
     }
 }
@@ -123,25 +116,21 @@ impl Placement {
         let required =
             self.required.as_ref().is_none_or(|terms| terms.iter().any(|term| matches(term, node)));
         if !(named && labelled && required) {
-            return Eligibility::Refuse(Why::NotSelected);
+            return Eligibility::NotSelected;
         }
-        let mut eligibility = Eligibility::Run;
-        for taint in node.taints.iter().filter(|taint| !self.tolerates(taint)) {
-            match &*taint.effect {
-                "NoExecute" => return Eligibility::Refuse(Why::Taint(taint.clone())),
-                "NoSchedule" if eligibility == Eligibility::Run => {
-                    eligibility = Eligibility::Continue(Why::Taint(taint.clone()));
-                }
-                _ => {}
-            }
+        let first = |effect: &str| self.untolerated(node).find(|taint| *taint.effect == *effect);
+        match (first("NoExecute"), first("NoSchedule")) {
+            (Some(taint), _) => Eligibility::Refuse(taint.clone()),
+            (None, Some(taint)) => Eligibility::Continue(taint.clone()),
+            (None, None) => Eligibility::Run,
         }
-        eligibility
     }
 
     /// The taints of a node that keep pods away.
     fn untolerated<'n>(&self, node: &'n Node) -> impl Iterator<Item = &'n Taint> {
         let keeps_away = |taint: &&Taint| matches!(&*taint.effect, "NoSchedule" | "NoExecute");
-        node.taints.iter().filter(keeps_away).filter(|taint| !self.tolerates(taint))
+        let is_tolerated = |taint: &Taint| self.tolerations.iter().any(|one| tolerates(one, taint));
+        node.taints.iter().filter(keeps_away).filter(move |taint| !is_tolerated(taint))
     }
 
     /// Whether one of Kubernetes' condition taints keeps pods away from a node.
@@ -152,10 +141,6 @@ impl Placement {
     /// Whether any other taint keeps pods away from a node.
     pub fn is_tainted(&self, node: &Node) -> bool {
         self.untolerated(node).any(|taint| !is_condition_taint(taint))
-    }
-
-    fn tolerates(&self, taint: &Taint) -> bool {
-        self.tolerations.iter().any(|toleration| tolerates(toleration, taint))
     }
 }
 
@@ -326,7 +311,7 @@ mod tests {
             "greatest": "9223372036854775807", "too-great": "9223372036854775808"}}}));
         match placement(spec).eligibility(&node) {
             Eligibility::Run => true,
-            Eligibility::Refuse(Why::NotSelected) => false,
+            Eligibility::NotSelected => false,
             eligibility => panic!("{eligibility:?} without a taint"),
         }
     }
@@ -479,7 +464,7 @@ mod tests {
         match placement(spec).eligibility(&node) {
             Eligibility::Run => 'r',
             Eligibility::Continue(_) => 'c',
-            Eligibility::Refuse(_) => 'n',
+            Eligibility::Refuse(_) | Eligibility::NotSelected => 'n',
         }
     }
 
@@ -597,12 +582,12 @@ mod tests {
     #[case::the_one_that_evicts(json!([{"key": "k", "effect": "NoSchedule"}, {"key": "l", "effect": "NoExecute"}]), "l")]
     fn names_the_taint_that_decides(#[case] taints: Value, #[case] named: &str) {
         let node = node(json!({"metadata": {"name": "n"}, "spec": {"taints": taints}}));
-        let (Eligibility::Continue(why) | Eligibility::Refuse(why)) =
+        let (Eligibility::Continue(taint) | Eligibility::Refuse(taint)) =
             placement(&json!({})).eligibility(&node)
         else {
             panic!("the eligibility must be Continue or Refuse");
         };
-        assert!(matches!(why, Why::Taint(taint) if &*taint.key == named));
+        assert_eq!(&*taint.key, named);
     }
 
     fn pinned_terms(spec: &Value) -> Value {

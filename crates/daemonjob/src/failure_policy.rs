@@ -6,15 +6,13 @@
 //! rollout, a lost record counts as a failed node, so that lost records do not let the rollout continue.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::int_or_percent::{Round, scaled_value};
 
 use crate::api::{DaemonJob, FailurePolicyType};
-use crate::history::{Histories, gone_count, unusable_gone_lines};
-use crate::node_state::{Cause, Failure, Reason, counted};
+use crate::history::{gone_count, unusable_gone_lines};
+use crate::node_state::{Cause, Reason, counted};
 use crate::observe::World;
-use crate::rollout::{Key, rollout_before};
+use crate::survey::Survey;
 
 /// The failed nodes of the rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,12 +61,10 @@ impl Failures {
     }
 
     /// Counts the failure of an existing node.
-    pub fn add(&mut self, failure: &Failure, is_kept_away: bool) {
-        match failure {
-            Failure::Recorded(_) => self.recorded += 1,
-            Failure::Provisional(_) => self.provisional += 1,
-        }
-        let is_lost = failure.reason().cause == Cause::NodeLost;
+    pub fn add(&mut self, cause: Cause, is_kept_away: bool) {
+        self.recorded += usize::from(!cause.is_provisional());
+        self.provisional += usize::from(cause.is_provisional());
+        let is_lost = cause == Cause::NodeLost;
         self.lost += usize::from(is_lost);
         self.kept_away += usize::from(is_kept_away && !is_lost);
     }
@@ -119,27 +115,13 @@ pub fn tolerates(job: &DaemonJob, failed: usize, base: usize) -> bool {
 
 /// The failures of deleted nodes, before the existing nodes are added. While the failure policy stops the
 /// rollout, deleted nodes count as at the time of the stop. Time alone then does not end the stop.
-pub fn failures(
-    job: &DaemonJob,
-    world: &World,
-    histories: &Histories<'_>,
-    key: &Key,
-    base: usize,
-    now: Timestamp,
-) -> Failures {
-    let braked_since = rollout_before(job, key).and_then(|rollout| rollout.braked_since.as_ref());
-    let horizon = braked_since.map_or(now, |since| since.0.min(now));
+pub fn failures(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestamp) -> Failures {
+    let horizon = survey.braked_since.map_or(now, |since| since.min(now));
     Failures {
-        gone: gone_count(histories, world, key, horizon),
-        unrecorded: if braked_since.is_some() { unusable_gone_lines(job, world) } else { 0 },
-        max: max_failed(job, base),
+        gone: gone_count(&survey.histories, world, &survey.key, horizon),
+        unrecorded: if survey.braked_since.is_some() { unusable_gone_lines(job, world) } else { 0 },
+        max: max_failed(job, survey.base),
         type_: job.spec.failure_policy.as_ref().map(|policy| policy.type_).unwrap_or_default(),
         ..Failures::default()
     }
-}
-
-/// When the failure policy stopped the rollout, for the next status.
-pub fn braked_since(job: &DaemonJob, key: &Key, failures: &Failures, now: Timestamp) -> Option<Time> {
-    let before = rollout_before(job, key).and_then(|rollout| rollout.braked_since.clone());
-    failures.brakes().then(|| before.unwrap_or(Time(whole_seconds(now))))
 }

@@ -23,22 +23,19 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Counts nodes, each with whether it is selected, for a run with this start. None: the run begins now.
+    /// Counts selected nodes, for a run with this start. None: the run begins now.
     pub fn of<'n>(
-        nodes: impl Iterator<Item = (&'n Node, bool)>,
+        nodes: impl Iterator<Item = &'n Node>,
         placement: &Placement,
         start: Option<Timestamp>,
     ) -> Self {
         let mut fleet = Self::default();
-        for (node, is_selected) in nodes.filter(|(node, _)| node.meta.deleted.is_none()) {
-            if is_selected {
-                fleet.selected += 1;
-                // Every new node is not Ready at first. It must not count as unhealthy.
-                let has_joined =
-                    start.is_some_and(|start| node.meta.created.is_some_and(|created| created > start));
-                fleet.members += usize::from(!has_joined);
-                fleet.unhealthy += usize::from(!has_joined && placement.is_unhealthy(node));
-            }
+        for node in nodes.filter(|node| node.meta.deleted.is_none()) {
+            fleet.selected += 1;
+            // Every new node is not Ready at first. It must not count as unhealthy.
+            let has_joined = start.is_some() && node.meta.created > start;
+            fleet.members += usize::from(!has_joined);
+            fleet.unhealthy += usize::from(!has_joined && placement.is_unhealthy(node));
         }
         fleet
     }
@@ -55,15 +52,15 @@ impl Fleet {
 /// Whether the fleet is unhealthy as a whole, before a reconcile decides whether a run begins.
 pub fn is_fleet_unhealthy(job: &DaemonJob, placement: &Placement, nodes: &[Arc<Node>]) -> bool {
     let start = job.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|start| start.0);
-    let nodes = nodes.iter().map(|node| (&**node, placement.eligibility(node).is_selected()));
+    let nodes = nodes.iter().map(|node| &**node).filter(|node| placement.eligibility(node).is_selected());
     let fleet = Fleet::of(nodes, placement, start);
-    fleet.is_unhealthy(unhealthy_from_start(job, false, fleet))
+    fleet.is_unhealthy(unhealthy_from_start(job, fleet))
 }
 
 /// The smallest number of unhealthy nodes since the run began.
-pub fn unhealthy_from_start(job: &DaemonJob, begins: bool, fleet: Fleet) -> usize {
+pub fn unhealthy_from_start(job: &DaemonJob, fleet: Fleet) -> usize {
     // A retry is another rollout of the same run.
-    let before = job.status.as_ref().and_then(|status| status.rollout.as_ref()).filter(|_| !begins);
+    let before = job.status.as_ref().and_then(|status| status.rollout.as_ref());
     let before = before.map(|rollout| usize::try_from(rollout.unhealthy_from_start).unwrap_or_default());
     before.map_or(fleet.unhealthy, |before| before.min(fleet.unhealthy))
 }

@@ -12,7 +12,7 @@ use quintet_runtime::model::core_types::{Node, Phase, Pod};
 
 use crate::api::DaemonJob;
 use crate::clocks::Clocks;
-use crate::eligibility::{Eligibility, Placement};
+use crate::eligibility::Eligibility;
 use crate::index::{Index, PodEntry};
 use crate::labels::{
     BOOT_ID_ANNOTATION, MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, NODE_UID_LABEL, RUN_ANNOTATION,
@@ -57,6 +57,8 @@ pub struct AssessedPod<'a> {
     pub recorded: bool,
     /// Whether the kubelet has restarted its containers too often.
     pub exhausted: bool,
+    /// When the manager gives it up, if it is Pending.
+    pub pending_until: Option<Timestamp>,
 }
 
 impl AssessedPod<'_> {
@@ -142,12 +144,8 @@ impl History<'_> {
 
     /// The rollout of the attempt after which the node has not been Ready, or None.
     pub fn suspect_rollout(&self) -> Option<u64> {
-        let is_ready = self.node.is_none_or(|node| node.ready);
-        if is_ready {
-            return None;
-        }
-        let unclear = || Some(self.latest.as_ref()?.unclear()?.rollout);
-        self.risky_pod.or_else(unclear)
+        self.node.filter(|node| !node.ready)?;
+        self.risky_pod.or_else(|| Some(self.latest.as_ref()?.unclear()?.rollout))
     }
 }
 
@@ -181,14 +179,6 @@ pub struct Histories<'a> {
 }
 
 impl<'a> Histories<'a> {
-    fn new(world: &'a World, placement: &Placement) -> Self {
-        let history = |node: &'a Arc<Node>| {
-            let eligibility = placement.eligibility(node);
-            History { node: Some(node), eligibility, ..History::default() }
-        };
-        Self { nodes: world.nodes.iter().map(history).collect(), ..Self::default() }
-    }
-
     /// The index of an existing node.
     pub fn at(&self, uid: &str) -> Option<usize> {
         let all = || {
@@ -198,9 +188,10 @@ impl<'a> Histories<'a> {
         self.by_uid.get_or_init(all).get(uid).copied()
     }
 
-    /// The existing nodes, and whether the template selects them.
-    pub fn selection(&self) -> impl Iterator<Item = (&'a Node, bool)> {
-        self.nodes.iter().filter_map(|history| Some((&**history.node?, history.eligibility.is_selected())))
+    /// The existing nodes that the template selects.
+    pub fn selected(&self) -> impl Iterator<Item = &'a Node> {
+        let selected = self.nodes.iter().filter(|history| history.eligibility.is_selected());
+        selected.filter_map(|history| history.node.map(|node| &**node))
     }
 
     /// The history of the node that a pod counts for.
@@ -222,41 +213,38 @@ pub fn histories<'a>(
     key: &Key,
     now: Timestamp,
 ) -> Histories<'a> {
-    let mut all = Histories::new(world, rules.placement());
+    let history = |node: &'a Arc<Node>| {
+        let eligibility = rules.placement.eligibility(node);
+        History { node: Some(node), eligibility, ..History::default() }
+    };
+    let mut all = Histories { nodes: world.nodes.iter().map(history).collect(), ..Histories::default() };
     let index = world.indexed(&key.hash);
     all.pods = assessed_pods(world, &index, key);
     let known = world.shards().zip(index.shards()).filter(|(shard, _)| shard.is_known_format());
     for ((uid, line), at) in known.flat_map(|(shard, nodes)| shard.entries.iter().zip(nodes)) {
         match (at.map(|at| &mut all.nodes[at as usize]), line) {
             (Some(history), Ok(entry)) => (history.recorded, history.number) = (Some(entry), entry.pod),
-            (Some(history), Err(Unusable::Unreadable(_))) => history.lost = true,
+            (Some(history), Err(Unusable::Unreadable)) => history.lost = true,
             (Some(history), Err(Unusable::Newer(_))) => {
                 (history.unknown, history.is_frozen) = (true, true);
             }
-            (None, Ok(entry)) => {
-                let gone = GoneNode { recorded: Some(entry), ..GoneNode::default() };
-                all.gone.insert(uid, gone);
-            }
-            (None, Err(unusable)) => {
-                let is_frozen = matches!(unusable, Unusable::Newer(_));
-                all.gone.insert(uid, GoneNode { is_frozen, ..GoneNode::default() });
+            (None, line) => {
+                let (recorded, is_frozen) = (line.as_ref().ok(), matches!(line, Err(Unusable::Newer(_))));
+                all.gone.insert(uid, GoneNode { recorded, is_frozen, ..GoneNode::default() });
             }
         }
     }
     mark_unread_shards(job, world, &mut all.nodes);
+    let judge = Judge { rules, clocks: &world.clocks, key, now };
     let Histories { nodes, gone, pods, .. } = &mut all;
-    let mut homeless = History::default();
     for assessed in pods {
-        let history = match assessed.target {
-            Some(target) => &mut nodes[target],
-            None => &mut homeless,
-        };
-        fold(history, assessed, rules, &world.clocks, key, now);
-        if assessed.target.is_none()
-            && let Some(uid) = assessed.pod.label(NODE_UID_LABEL)
-        {
-            let gone = gone.entry(uid).or_default();
-            fold_gone(gone, assessed, rules, &world.clocks, key, now);
+        if let Some(target) = assessed.target {
+            judge.fold(&mut nodes[target], assessed);
+            continue;
+        }
+        assessed.fate = judge.fate(assessed.pod, 0, false);
+        if let Some(uid) = assessed.pod.label(NODE_UID_LABEL) {
+            judge.fold_gone(gone.entry(uid).or_default(), assessed);
         }
     }
     for history in nodes {
@@ -274,7 +262,7 @@ pub fn histories<'a>(
         }
     }
     for (uid, gone) in gone {
-        assess_gone(gone, world.clocks.is_leaving(uid), rules, key, now);
+        judge.assess_gone(uid, gone);
     }
     all
 }
@@ -313,6 +301,7 @@ fn assessed_pods<'a>(world: &'a World, index: &Index, key: &Key) -> Vec<Assessed
             fate: PodOutcome::Open,
             recorded: false,
             exhausted: false,
+            pending_until: None,
         }
     };
     let mut pods: Vec<AssessedPod<'_>> = world.pods.iter().zip(index.pods()).map(assess).collect();
@@ -321,164 +310,157 @@ fn assessed_pods<'a>(world: &'a World, index: &Index, key: &Key) -> Vec<Assessed
     pods
 }
 
-/// Judges one pod, after the pods with lower numbers.
-fn fold<'a>(
-    history: &mut History<'a>,
-    assessed: &mut AssessedPod<'a>,
-    rules: &Rules<'_>,
-    clocks: &Clocks,
-    key: &Key,
+/// The input for the judgement of pods.
+struct Judge<'s> {
+    rules: &'s Rules<'s>,
+    clocks: &'s Clocks,
+    key: &'s Key,
     now: Timestamp,
-) {
-    let node = history.node.map(|node| &**node);
-    let before = history.latest.as_deref().or(history.recorded);
-    let same = before.filter(|before| before.counts_on(assessed.rollout));
-    let failures = same.map_or(0, |before| before.failures);
-    assessed.recorded = history.recorded.is_some_and(|recorded| assessed.number <= recorded.pod);
-    assessed.fate = if assessed.recorded {
-        // The ledger has the outcome, so the first sight of its end no longer matters.
-        rules.fate(assessed.pod, failures, false)
-    } else {
-        let is_kept_away = node.is_some_and(|node| rules.keeps_away(node));
-        fate(assessed.pod, failures, is_kept_away, rules, clocks)
-    };
-    assessed.exhausted =
-        assessed.fate == PodOutcome::Open && rules.restarts_too_often(assessed.pod, failures);
-    history.number = history.number.max(assessed.number);
-    history.rejection = assessed.pod.rejection.as_deref();
-    history.is_superseded |= match assessed.fate {
-        PodOutcome::Open => assessed.is_running(),
-        PodOutcome::NeverRan => false,
-        PodOutcome::Ended { outcome, .. } => outcome == Outcome::Succeeded && assessed.is_current,
-    };
-    if assessed.recorded {
-        return;
-    }
-    // No Ready node is suspect.
-    if node.is_none_or(|node| !node.ready) && assessed.makes_suspect() {
-        history.risky_pod = Some(assessed.rollout);
-    }
-    if assessed.target.is_some()
-        && let Some(ended) = ended(assessed, node, key, clocks, now)
-    {
-        history.latest = Some(Latest::Owed(Box::new(Entry::after(before, ended))));
-    }
 }
 
-/// The record of an ended pod, whether its node exists or not. None if the pod has not ended or never ran.
-fn ended(
-    assessed: &AssessedPod<'_>,
-    node: Option<&Node>,
-    key: &Key,
-    clocks: &Clocks,
-    now: Timestamp,
-) -> Option<Ended> {
-    let PodOutcome::Ended { outcome, failures, at } = assessed.fate else { return None };
-    let pod = assessed.pod;
-    let sight = clocks.sight(&pod.meta.uid);
-    let saw_ready = sight.is_some_and(|sight| sight.is_clear);
-    let id = |annotation| pod.meta.annotations.get(annotation).map(id_digest).unwrap_or_default();
-    let is_annotated = pod.meta.annotations.get(NODE_READY_ANNOTATION).is_some();
-    let entry = Entry {
-        node: node.map(|node| &*node.meta.name).or_else(|| pinned_to(pod)).unwrap_or_default().into(),
-        hash: hash_of(pod, &key.hash).into(),
-        rollout: assessed.rollout,
-        run: numbered(pod, RUN_ANNOTATION).unwrap_or(key.run),
-        pod: assessed.number,
-        outcome,
-        failures,
-        exit: (failures > 0).then(|| outcome::exit(pod).into()),
-        // The manager's clock. The clocks of the node and the API server may differ.
-        ended: sight.map_or_else(|| at.min(whole_seconds(now)), |sight| sight.at),
-        ..Entry::default()
-    };
-    Some(Ended {
-        entry,
-        has_started: pod.started.is_some(),
-        boot: id(BOOT_ID_ANNOTATION),
-        machine: id(MACHINE_ID_ANNOTATION),
-        is_unclear: is_annotated
-            && node.is_none_or(|node| !node.ready)
-            && !saw_ready
-            && pod.node.is_some()
-            && outcome != Outcome::Rejected,
-        // A node that dies immediately does not report the containers that it started.
-        may_have_run: pod.node.is_some(),
-    })
-}
+impl Judge<'_> {
+    /// Judges one pod, after the pods with lower numbers.
+    fn fold<'a>(&self, history: &mut History<'a>, assessed: &mut AssessedPod<'a>) {
+        let node = history.node.map(|node| &**node);
+        let before = history.latest.as_deref().or(history.recorded);
+        let same = before.filter(|before| before.counts_on(assessed.rollout));
+        let failures = same.map_or(0, |before| before.failures);
+        assessed.recorded = history.recorded.is_some_and(|recorded| assessed.number <= recorded.pod);
+        assessed.fate = if assessed.recorded {
+            // The ledger has the outcome, so the first sight of its end no longer matters.
+            self.rules.fate(assessed.pod, failures, false)
+        } else {
+            let is_kept_away = node.is_some_and(|node| self.rules.keeps_away(node));
+            self.fate(assessed.pod, failures, is_kept_away)
+        };
+        assessed.exhausted =
+            assessed.fate == PodOutcome::Open && self.rules.restarts_too_often(assessed.pod, failures);
+        let since = || self.clocks.pending_since(&assessed.pod.meta.uid, self.now);
+        assessed.pending_until = self.rules.pending_until(assessed.pod, since);
+        history.number = history.number.max(assessed.number);
+        history.rejection = assessed.pod.rejection.as_deref();
+        history.is_superseded |= match assessed.fate {
+            PodOutcome::Open => assessed.is_running(),
+            PodOutcome::NeverRan => false,
+            PodOutcome::Ended { outcome, .. } => outcome == Outcome::Succeeded && assessed.is_current,
+        };
+        if assessed.recorded {
+            return;
+        }
+        // No Ready node is suspect.
+        if node.is_none_or(|node| !node.ready) && assessed.makes_suspect() {
+            history.risky_pod = Some(assessed.rollout);
+        }
+        if let Some(ended) = self.ended(assessed, node) {
+            history.latest = Some(Latest::Owed(Box::new(Entry::after(before, ended))));
+        }
+    }
 
-/// The fate of a pod when a reconcile first saw its end. A later deletion, disruption or cordon has no
-/// effect.
-fn fate(pod: &Pod, failures: u32, is_kept_away: bool, rules: &Rules<'_>, clocks: &Clocks) -> PodOutcome {
-    let Some(sight) = clocks.sight(&pod.meta.uid) else { return rules.fate(pod, failures, is_kept_away) };
-    let is_deleted_since = !sight.was_deleted && pod.meta.deleted.is_some();
-    let is_disrupted_since = !sight.was_disrupted && pod.disrupted;
-    if !is_deleted_since && !is_disrupted_since {
-        return rules.fate(pod, failures, sight.is_kept_away);
+    /// The record of an ended pod, whether its node exists or not. None if the pod has not ended or never ran.
+    fn ended(&self, assessed: &AssessedPod<'_>, node: Option<&Node>) -> Option<Ended> {
+        let PodOutcome::Ended { outcome, failures, at } = assessed.fate else { return None };
+        let pod = assessed.pod;
+        let sight = self.clocks.sight(&pod.meta.uid);
+        let saw_ready = sight.is_some_and(|sight| sight.is_clear);
+        let id = |annotation| pod.meta.annotations.get(annotation).map(id_digest).unwrap_or_default();
+        let is_annotated = pod.meta.annotations.get(NODE_READY_ANNOTATION).is_some();
+        let entry = Entry {
+            node: node.map(|node| &*node.meta.name).or_else(|| pinned_to(pod)).unwrap_or_default().into(),
+            hash: hash_of(pod, &self.key.hash).into(),
+            rollout: assessed.rollout,
+            run: numbered(pod, RUN_ANNOTATION).unwrap_or(self.key.run),
+            pod: assessed.number,
+            outcome,
+            failures,
+            exit: (failures > 0).then(|| outcome::exit(pod).into()),
+            // The manager's clock. The clocks of the node and the API server may differ.
+            ended: sight.map_or_else(|| at.min(whole_seconds(self.now)), |sight| sight.at),
+            ..Entry::default()
+        };
+        Some(Ended {
+            entry,
+            has_started: pod.started.is_some(),
+            boot: id(BOOT_ID_ANNOTATION),
+            machine: id(MACHINE_ID_ANNOTATION),
+            is_unclear: is_annotated
+                && node.is_none_or(|node| !node.ready)
+                && !saw_ready
+                && pod.node.is_some()
+                && outcome != Outcome::Rejected,
+        })
     }
-    let mut as_seen = pod.clone();
-    if is_deleted_since {
-        as_seen.meta.deleted = None;
-    }
-    if is_disrupted_since {
-        // The taint controller also sets its condition on pods that failed earlier.
-        as_seen.disrupted = false;
-        let others = as_seen.conditions.iter().filter(|(type_, _)| &**type_ != DISRUPTION_TARGET);
-        as_seen.conditions = others.cloned().collect();
-    }
-    rules.fate(&as_seen, failures, sight.is_kept_away)
-}
 
-/// Folds a pod into the history of its deleted node.
-fn fold_gone<'a>(
-    gone: &mut GoneNode<'a>,
-    assessed: &mut AssessedPod<'a>,
-    rules: &Rules<'_>,
-    clocks: &Clocks,
-    key: &Key,
-    now: Timestamp,
-) {
-    gone.has_pods = true;
-    assessed.recorded = gone.recorded.is_some_and(|recorded| assessed.number <= recorded.pod);
-    if gone.recorded.is_some_and(|recorded| recorded.gone.is_some()) {
-        assessed.recorded = true;
+    /// The fate of a pod when a reconcile first saw its end. A later deletion, disruption or cordon has no
+    /// effect.
+    fn fate(&self, pod: &Pod, failures: u32, is_kept_away: bool) -> PodOutcome {
+        let rules = self.rules;
+        let Some(sight) = self.clocks.sight(&pod.meta.uid) else {
+            return rules.fate(pod, failures, is_kept_away);
+        };
+        let is_deleted_since = !sight.was_deleted && pod.meta.deleted.is_some();
+        let is_disrupted_since = !sight.was_disrupted && pod.disrupted;
+        if !is_deleted_since && !is_disrupted_since {
+            return rules.fate(pod, failures, sight.is_kept_away);
+        }
+        let mut as_seen = pod.clone();
+        if is_deleted_since {
+            as_seen.meta.deleted = None;
+        }
+        if is_disrupted_since {
+            // The taint controller also sets its condition on pods that failed earlier.
+            as_seen.disrupted = false;
+            let others = as_seen.conditions.iter().filter(|(type_, _)| &**type_ != DISRUPTION_TARGET);
+            as_seen.conditions = others.cloned().collect();
+        }
+        rules.fate(&as_seen, failures, sight.is_kept_away)
     }
-    if assessed.recorded {
-        return;
-    }
-    let before = gone.owed.as_ref().or(gone.recorded);
-    let same = before.filter(|before| before.counts_on(assessed.rollout));
-    let failures = same.map_or(0, |before| before.failures);
-    assessed.fate = fate(assessed.pod, failures, false, rules, clocks);
-    if assessed.makes_suspect() {
-        let running = PodOutcome::Ended { outcome: Outcome::NodeDeleted, failures: 0, at: now };
-        let as_ended = AssessedPod { fate: running, ..assessed.clone() };
-        gone.owed = ended(&as_ended, None, key, clocks, now).map(|ended| Entry::after(before, ended));
-    } else if let Some(ended) = ended(assessed, None, key, clocks, now) {
-        gone.owed = Some(Entry::after(before, ended));
-    }
-}
 
-/// Decides whether a deleted node counts as failed, and the line that this requires.
-fn assess_gone(gone: &mut GoneNode<'_>, is_leaving: bool, rules: &Rules<'_>, key: &Key, now: Timestamp) {
-    if let Some(recorded) = gone.recorded
-        && let Some(since) = recorded.gone
-    {
-        gone.owed = None;
-        gone.counts_since = Some(since).filter(|_| recorded.rollout == key.rollout);
-        return;
+    /// Folds a pod into the history of its deleted node.
+    fn fold_gone(&self, gone: &mut GoneNode<'_>, assessed: &mut AssessedPod<'_>) {
+        gone.has_pods = true;
+        let is_covered = |recorded: &Entry| assessed.number <= recorded.pod || recorded.gone.is_some();
+        assessed.recorded = gone.recorded.is_some_and(is_covered);
+        if assessed.recorded {
+            return;
+        }
+        let before = gone.owed.as_ref().or(gone.recorded);
+        let same = before.filter(|before| before.counts_on(assessed.rollout));
+        let failures = same.map_or(0, |before| before.failures);
+        assessed.fate = self.fate(assessed.pod, failures, false);
+        if assessed.makes_suspect() {
+            let running = PodOutcome::Ended { outcome: Outcome::NodeDeleted, failures: 0, at: self.now };
+            let as_ended = AssessedPod { fate: running, ..assessed.clone() };
+            gone.owed = self.ended(&as_ended, None).map(|ended| Entry::after(before, ended));
+        } else if let Some(ended) = self.ended(assessed, None) {
+            gone.owed = Some(Entry::after(before, ended));
+        }
     }
-    let latest = gone.owed.take().or_else(|| gone.recorded.cloned());
-    let is_suspect = |latest: &Entry| latest.unclear().is_some_and(|attempt| attempt.rollout == key.rollout);
-    let has_failed =
-        |latest: &Entry| latest.has_failed_in(key.rollout) || rules.exceeded(latest, key.rollout).is_some();
-    gone.must_settle = latest.as_ref().is_some_and(|latest| is_suspect(latest) || has_failed(latest));
-    if let Some(mut latest) = latest.filter(|latest| has_failed(latest) || is_suspect(latest) && !is_leaving)
-    {
-        latest.gone = Some(whole_seconds(now));
-        latest.rollout = key.rollout;
-        gone.counts_since = latest.gone;
-        gone.owed = Some(latest);
+
+    /// Decides whether a deleted node counts as failed, and the line that this requires.
+    fn assess_gone(&self, uid: &str, gone: &mut GoneNode<'_>) {
+        let (key, is_leaving) = (self.key, self.clocks.is_leaving(uid));
+        if let Some(recorded) = gone.recorded
+            && let Some(since) = recorded.gone
+        {
+            gone.owed = None;
+            gone.counts_since = Some(since).filter(|_| recorded.rollout == key.rollout);
+            return;
+        }
+        let latest = gone.owed.take().or_else(|| gone.recorded.cloned());
+        let is_suspect =
+            |latest: &Entry| latest.unclear().is_some_and(|attempt| attempt.rollout == key.rollout);
+        let has_failed = |latest: &Entry| {
+            latest.has_failed_in(key.rollout) || self.rules.exceeded(latest, key.rollout).is_some()
+        };
+        gone.must_settle = latest.as_ref().is_some_and(|latest| is_suspect(latest) || has_failed(latest));
+        if let Some(mut latest) =
+            latest.filter(|latest| has_failed(latest) || is_suspect(latest) && !is_leaving)
+        {
+            latest.gone = Some(whole_seconds(self.now));
+            latest.rollout = key.rollout;
+            gone.counts_since = latest.gone;
+            gone.owed = Some(latest);
+        }
     }
 }
 

@@ -42,10 +42,9 @@ pub fn pinned_to(pod: &Pod) -> Option<&str> {
 
 /// The number of a pod: its label, or the end of its name if the label was removed.
 pub fn number_of(pod: &Pod) -> u64 {
-    let named = || pod.meta.name.rsplit('-').next();
-    let believed = |number: &&str| number.parse().is_ok_and(|number: u64| number <= MOST_PODS);
-    let number = pod.label(POD_NUMBER_LABEL).filter(believed).or_else(|| named().filter(believed));
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+    let believed = |number: &str| number.parse().ok().filter(|number: &u64| *number <= MOST_PODS);
+    let named = || believed(pod.meta.name.rsplit('-').next()?);
+    pod.label(POD_NUMBER_LABEL).and_then(believed).or_else(named).unwrap_or(0)
 }
 
 /// The hash of the template that a pod was created from. A pod without the label counts as a pod of the

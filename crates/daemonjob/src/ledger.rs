@@ -175,14 +175,12 @@ pub struct Ended {
     pub machine: Arc<str>,
     /// Whether the node was Ready when the pod was created, and has not been seen Ready since the pod ended.
     pub is_unclear: bool,
-    /// Whether the pod was bound to its node, so that it may have run.
-    pub may_have_run: bool,
 }
 
 impl Entry {
     /// The record of the node after one more pod.
     pub fn after(before: Option<&Self>, ended: Ended) -> Self {
-        let Ended { mut entry, has_started, boot, machine, is_unclear, may_have_run } = ended;
+        let Ended { mut entry, has_started, boot, machine, is_unclear } = ended;
         let nothing = Self::default();
         let same = before.filter(|before| before.counts_on(entry.rollout)).unwrap_or(&nothing);
         let is_rejected = entry.outcome == Outcome::Rejected;
@@ -199,7 +197,7 @@ impl Entry {
         entry.exit = exit.filter(|_| entry.outcome != Outcome::Succeeded);
         let earlier = before.and_then(|before| before.attempt.clone());
         // A node that died immediately does not report the containers that it started.
-        let has_run = has_started || may_have_run && is_unclear && !is_rejected;
+        let has_run = has_started || is_unclear;
         let result = entry.outcome.implies().or(has_run.then_some(AttemptResult::Disrupted));
         // A node that is suspect after an earlier attempt stays suspect until it is Ready.
         let was_clear = earlier.as_ref().is_none_or(|earlier| earlier.clear);
@@ -360,18 +358,12 @@ impl fmt::Display for Entry {
 }
 
 /// Why the manager does not use a line.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
     /// The line is not a list of words, so the record is lost.
-    #[error("not a ledger line: {}", short(.0))]
-    Unreadable(Box<str>),
+    Unreadable,
     /// The line has a value that this version does not know. The manager does not change it.
-    #[error("a ledger line of a newer version: {}", short(.0))]
     Newer(Box<str>),
-}
-
-fn short(line: &str) -> String {
-    quintet_runtime::model::conditions::shorten(line.to_owned(), 200)
 }
 
 impl FromStr for Entry {
@@ -385,8 +377,7 @@ impl FromStr for Entry {
                 Some((key, decoded(value)?)).filter(|_| !key.is_empty())
             })
             .collect();
-        let words =
-            words.filter(|words| !words.is_empty()).ok_or_else(|| Unusable::Unreadable(line.into()))?;
+        let words = words.filter(|words| !words.is_empty()).ok_or(Unusable::Unreadable)?;
         parse(&words).ok_or_else(|| Unusable::Newer(line.into()))
     }
 }
@@ -517,7 +508,7 @@ impl FromStr for Gone {
             }
             Some(Self { rollout: rollout?, hours, unknown: unknown.into() })
         };
-        read().ok_or_else(|| Unusable::Unreadable(line.into()))
+        read().ok_or(Unusable::Unreadable)
     }
 }
 
@@ -609,7 +600,6 @@ mod tests {
             boot: "b".into(),
             machine: "m".into(),
             is_unclear: false,
-            may_have_run: true,
         }
     }
 
@@ -653,7 +643,7 @@ mod tests {
     #[case::one_word_without_a_value("node=n scribble template=v1-b")]
     #[case::bad_encoding("node=%zz template=v1-b")]
     fn rejects_a_line_that_is_not_a_list_of_words(#[case] line: &str) {
-        assert!(matches!(line.parse::<Entry>(), Err(Unusable::Unreadable(_))), "{line}");
+        assert!(matches!(line.parse::<Entry>(), Err(Unusable::Unreadable)), "{line}");
     }
 
     const LINE: &str = "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Failed failures=1";

@@ -16,7 +16,7 @@ use crate::api::{DaemonJob, LateNodes, RerunOn, UnhealthyPolicy};
 use crate::backoff::backs_off;
 use crate::eligibility::Eligibility;
 use crate::history::{AssessedPod, Histories, History};
-use crate::ledger::{Outcome, exit_text, id_digest};
+use crate::ledger::{Entry, Outcome, exit_text, id_digest};
 use crate::observe::World;
 use crate::outcome::{Exceeded, Rules};
 use crate::rollout::{Ending, Key, was_finished};
@@ -101,6 +101,15 @@ impl Cause {
         self.into()
     }
 
+    /// Why an ended run creates no pods.
+    pub fn of_ending(ending: Ending) -> Self {
+        match ending {
+            Ending::DeadlineExceeded => Self::DeadlineExceeded,
+            Ending::MaxFailedNodesExceeded => Self::MaxFailedNodesExceeded,
+            Ending::PodFailurePolicy => Self::PodFailurePolicy,
+        }
+    }
+
     /// Why a node waits whose pod the API server rejects.
     pub fn of_refused_creation(refusal: &Refusal) -> Self {
         if refusal.reason == RefusalReason::NameTaken { Self::NameTaken } else { Self::FailedCreate }
@@ -114,16 +123,6 @@ impl Cause {
     /// Whether a taint keeps pods away from the node, so that the node is not desired.
     pub fn is_a_taint(self) -> bool {
         matches!(self, Self::Tainted | Self::NotReady | Self::Unreachable | Self::Unhealthy)
-    }
-}
-
-impl From<Ending> for Cause {
-    fn from(ending: Ending) -> Self {
-        match ending {
-            Ending::Deadline => Self::DeadlineExceeded,
-            Ending::FailFast => Self::MaxFailedNodesExceeded,
-            Ending::FailJob => Self::PodFailurePolicy,
-        }
     }
 }
 
@@ -179,17 +178,11 @@ impl fmt::Display for Message {
             Self::Text(text) => return f.write_str(text),
             Self::Exceeded { limit, times, pod, exit } => (limit, u64::from(*times), pod, exit.as_deref()),
         };
+        let exit = exit_text(exit, ", with ");
         match limit {
-            Exceeded::Rule => {
-                write!(
-                    f,
-                    "a rule of podFailurePolicy failed the node at pod {pod}{}",
-                    exit_text(exit, ", with ")
-                )
-            }
+            Exceeded::Rule => write!(f, "a rule of podFailurePolicy failed the node at pod {pod}{exit}"),
             Exceeded::BackoffLimit(limit) => {
                 let failures = counted(times, "failure");
-                let exit = exit_text(exit, ", with ");
                 write!(f, "{failures}, backoffLimit allows {limit}; the last pod was {pod}{exit}")
             }
             Exceeded::DisruptionLimit(limit) => {
@@ -207,24 +200,6 @@ pub(crate) fn counted(count: u64, noun: &str) -> impl fmt::Display {
         (_, Some(stem)) => write!(f, "{count} {stem}ies"),
         (_, None) => write!(f, "{count} {noun}s"),
     })
-}
-
-/// Why a node counts as failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// It exceeds a limit, or a rule of podFailurePolicy failed it.
-    Recorded(Reason),
-    /// The failure ends when the node can be retried or is Ready.
-    Provisional(Reason),
-}
-
-impl Failure {
-    /// The reason for the failure.
-    pub fn reason(&self) -> &Reason {
-        match self {
-            Self::Recorded(reason) | Self::Provisional(reason) => reason,
-        }
-    }
 }
 
 /// A selected node.
@@ -270,10 +245,8 @@ pub(crate) fn is_done(history: &History<'_>, hash: &str, job: &DaemonJob, node: 
 
 /// How long a node may be not Ready after an attempt before it is lost.
 pub fn node_lost_after(job: &DaemonJob) -> SignedDuration {
-    let policy = job.spec.failure_policy.as_ref();
-    SignedDuration::from_secs(
-        policy.and_then(|policy| policy.node_lost_after_seconds).unwrap_or(NODE_LOST_AFTER),
-    )
+    let after = job.spec.failure_policy.as_ref().and_then(|policy| policy.node_lost_after_seconds);
+    SignedDuration::from_secs(after.unwrap_or(NODE_LOST_AFTER))
 }
 
 /// The input for the judgement of nodes.
@@ -292,63 +265,47 @@ pub(crate) struct Assessor<'s> {
 
 /// The judgement of a node before its pods count.
 #[derive(Debug)]
-pub(crate) struct NodeAssessment<'h> {
-    pub eligibility: &'h Eligibility,
+pub(crate) struct NodeAssessment {
     pub is_unhealthy: bool,
     /// The rollout of the attempt after which the node has not been Ready.
     pub suspect: Option<u64>,
     /// Whether the node was not Ready, or unhealthy, for so long that its pods hold no slots.
     pub is_written_off: bool,
     /// Why it counts as failed in this rollout.
-    pub failure: Option<Failure>,
+    pub failure: Option<Reason>,
     /// When time alone changes this judgement.
     pub again: Option<Timestamp>,
 }
 
-impl NodeAssessment<'_> {
+impl NodeAssessment {
     /// Whether the node is suspect and not lost. It keeps its slot until it is Ready.
     pub fn is_suspect(&self) -> bool {
         self.suspect.is_some() && !self.is_written_off
     }
 }
 
-/// Ok if this duration has passed since then, or else when it will have passed.
-fn passed(since: Timestamp, after: SignedDuration, now: Timestamp) -> Result<(), Timestamp> {
-    let until = since.checked_add(after).unwrap_or(Timestamp::MAX);
-    if until <= now { Ok(()) } else { Err(until) }
-}
-
 impl Assessor<'_> {
     /// The judgement of an existing node.
-    pub fn assessment<'h>(&self, node: &Node, history: &'h History<'_>) -> NodeAssessment<'h> {
-        let placement = self.rules.placement();
-        let eligibility = &history.eligibility;
-        let is_unhealthy = eligibility.taint().is_some() && placement.is_unhealthy(node);
+    pub fn assessment(&self, node: &Node, history: &History<'_>) -> NodeAssessment {
+        let is_unhealthy = history.eligibility.taint().is_some() && self.rules.placement.is_unhealthy(node);
         let suspect = history.suspect_rollout();
-        let mut assessment = NodeAssessment {
-            eligibility,
-            is_unhealthy,
-            suspect,
-            is_written_off: false,
-            failure: None,
-            again: None,
-        };
         let after = node_lost_after(self.job);
         let uid = &*node.meta.uid;
+        let mut again = None;
         let mut is_over = |since: Timestamp| {
             let over = self.has_been(since, after);
-            assessment.again = assessment.again.into_iter().chain(over.err().flatten()).min();
+            again = again.into_iter().chain(over.err().flatten()).min();
             over.is_ok()
         };
         let clocks = &self.world.clocks;
         let is_lost = suspect.is_some() && is_over(clocks.not_ready_since(uid, self.now));
         let is_long_unhealthy = is_unhealthy && is_over(clocks.unhealthy_since(uid, self.now));
         // A pod on a node that is Ready again runs, even if the taint still exists.
-        assessment.is_written_off = is_lost || is_long_unhealthy && !node.ready;
+        let is_written_off = is_lost || is_long_unhealthy && !node.ready;
         // A new leader cannot know how long the node has been not Ready. The rollout may have stopped for it.
         let inherited = clocks.is_inherited(uid);
-        assessment.failure = self.recorded_failure(history);
-        if assessment.failure.is_none()
+        let mut failure = self.recorded_failure(history);
+        if failure.is_none()
             && (is_lost || inherited && suspect.is_some())
             && suspect == Some(self.key.rollout)
             && !clocks.is_leaving(uid)
@@ -360,21 +317,20 @@ impl Assessor<'_> {
                     .to_owned()
             };
             let message = format!("{message}; it recovers when the node is Ready");
-            assessment.failure = Some(Failure::Provisional(Reason::new(Cause::NodeLost, message)));
+            failure = Some(Reason::new(Cause::NodeLost, message));
         }
         let has_failed = history.latest.as_ref().is_some_and(|latest| latest.has_failed_in(self.key.rollout));
-        if assessment.failure.is_none() && has_failed {
+        if failure.is_none() && has_failed {
             let is_gone = is_long_unhealthy || inherited && is_unhealthy;
-            assessment.failure = self.failed_and_gone(node, history, &assessment, is_gone);
-            let until = self.rejected_until(history);
-            assessment.again =
-                assessment.again.into_iter().chain(until.filter(|until| *until > self.now)).min();
+            failure = self.failed_and_gone(node, history, is_gone);
+            let until = self.rejected_until(history).filter(|until| *until > self.now);
+            again = again.into_iter().chain(until).min();
         }
-        assessment
+        NodeAssessment { is_unhealthy, suspect, is_written_off, failure, again }
     }
 
     /// A failure that no later change of the node ends.
-    fn recorded_failure(&self, history: &History<'_>) -> Option<Failure> {
+    fn recorded_failure(&self, history: &History<'_>) -> Option<Reason> {
         let latest = history.latest.as_ref()?;
         let limit = self.rules.exceeded(latest, self.key.rollout)?;
         let (cause, times) = match limit {
@@ -383,29 +339,23 @@ impl Assessor<'_> {
             Exceeded::DisruptionLimit(_) => (Cause::DisruptionLimitExceeded, latest.disruptions),
         };
         let message = Message::Exceeded { limit, times, pod: latest.pod, exit: latest.exit.clone() };
-        Some(Failure::Recorded(Reason::new(cause, message)))
+        Some(Reason::new(cause, message))
     }
 
     /// A node whose last attempt failed and that cannot be retried now.
-    fn failed_and_gone(
-        &self,
-        node: &Node,
-        history: &History<'_>,
-        assessment: &NodeAssessment<'_>,
-        is_long_unhealthy: bool,
-    ) -> Option<Failure> {
-        let why = match assessment.eligibility {
+    fn failed_and_gone(&self, node: &Node, history: &History<'_>, is_long_unhealthy: bool) -> Option<Reason> {
+        let why = match &history.eligibility {
             _ if node.meta.deleted.is_some() => "its Node is being deleted".to_owned(),
             Eligibility::Run => self.given_up(history)?.message.to_string(),
             eligibility if !eligibility.is_selected() => "the template no longer selects the node".to_owned(),
-            _ if self.rules.placement().is_tainted(node) || is_long_unhealthy => {
-                not_tolerated(assessment.eligibility.taint()?)
+            _ if self.rules.placement.is_tainted(node) || is_long_unhealthy => {
+                not_tolerated(history.eligibility.taint()?)
             }
             _ => return None,
         };
         let exit = exit_text(history.latest.as_deref()?.exit.as_deref(), " with ");
         let message = format!("a pod failed here{exit}, and the node cannot be retried: {why}");
-        Some(Failure::Provisional(Reason::new(Cause::FailedAndGone, message)))
+        Some(Reason::new(Cause::FailedAndGone, message))
     }
 
     /// The state of a selected node, and when time alone would change it.
@@ -413,20 +363,17 @@ impl Assessor<'_> {
         &self,
         node: &Node,
         history: &History<'_>,
-        assessment: &mut NodeAssessment<'_>,
+        assessment: &mut NodeAssessment,
         blocking: Option<&AssessedPod<'_>>,
     ) -> (State, Option<Timestamp>) {
         let state = |state| (state, None);
         let is_done = is_done(history, &self.key.hash, self.job, node);
-        let shows = match &assessment.failure {
-            Some(Failure::Provisional(reason)) => {
-                reason.cause == Cause::NodeLost || blocking.is_none() || assessment.is_written_off
-            }
-            Some(Failure::Recorded(_)) => !is_done && blocking.is_none(),
-            None => false,
+        let shows = |reason: &mut Reason| match reason.cause {
+            Cause::NodeLost => true,
+            Cause::FailedAndGone => blocking.is_none() || assessment.is_written_off,
+            _ => !is_done && blocking.is_none(),
         };
-        if let Some(failure) = assessment.failure.take_if(|_| shows) {
-            let (Failure::Recorded(reason) | Failure::Provisional(reason)) = failure;
+        if let Some(reason) = assessment.failure.take_if(shows) {
             return state(State::Failed(reason));
         }
         if assessment.is_suspect() {
@@ -440,7 +387,7 @@ impl Assessor<'_> {
         });
         if let Some(assessed) = blocking {
             if assessment.is_written_off {
-                return state(State::Skipped(Self::kept_away(assessment)));
+                return state(State::Skipped(kept_away(history, assessment)));
             }
             return state(occupied(assessed));
         }
@@ -450,16 +397,15 @@ impl Assessor<'_> {
         if let Some(skipped) = self.unrecorded(history) {
             return state(State::Skipped(skipped));
         }
-        if !self.rules.placement().is_tainted(node)
-            && let Some(reason) = self.late(node).or_else(|| self.given_up(history))
-        {
+        if self.rules.placement.is_tainted(node) {
+            return state(State::Skipped(kept_away(history, assessment)));
+        }
+        if let Some(reason) = self.late(node).or_else(|| self.given_up(history)) {
             return state(State::Skipped(reason));
         }
-        if *assessment.eligibility != Eligibility::Run {
-            let (state, until) = self.away(node, history, assessment);
-            let is_tainted = self.rules.placement().is_tainted(node);
-            let given_up_at = self.rejected_until(history).filter(|_| !is_tainted);
-            return (state, until.into_iter().chain(given_up_at).min());
+        if history.eligibility != Eligibility::Run {
+            let (state, until) = self.away(node, history, kept_away(history, assessment));
+            return (state, until.into_iter().chain(self.rejected_until(history)).min());
         }
         self.waits(node, history)
     }
@@ -473,10 +419,8 @@ impl Assessor<'_> {
             |assessed| format!("while {} runs here", assessed.pod.meta.name),
         );
         let then = if counts { "counts as failed" } else { "gives up its slot" };
-        Reason::new(
-            Cause::NotReadySinceAttempt,
-            format!("the node has not been Ready {since}; it {then} after {after} s"),
-        )
+        let message = format!("the node has not been Ready {since}; it {then} after {after} s");
+        Reason::new(Cause::NotReadySinceAttempt, message)
     }
 
     /// A node that joined too late for this run.
@@ -488,14 +432,10 @@ impl Assessor<'_> {
 
     /// A node whose pod did not start in time in this run.
     fn given_up(&self, history: &History<'_>) -> Option<Reason> {
-        let latest = history.latest.as_ref()?;
-        if latest.rollout != self.key.rollout || latest.run != self.key.run {
-            return None;
-        }
-        let rejected_until = self.rejected_until(history);
+        let latest = self.latest_of_run(history)?;
         let message = if latest.outcome == Outcome::PendingDeadlineExceeded {
             format!("pod {} did not start in time", latest.pod)
-        } else if rejected_until.is_some_and(|until| until <= self.now) {
+        } else if self.rejected_until(history).is_some_and(|until| until <= self.now) {
             "the kubelet rejected every pod for pendingDeadlineSeconds".to_owned()
         } else {
             return None;
@@ -505,49 +445,33 @@ impl Assessor<'_> {
 
     /// When the manager skips a node whose pods the kubelet rejected in this run.
     fn rejected_until(&self, history: &History<'_>) -> Option<Timestamp> {
-        let latest = history.latest.as_ref()?;
-        let is_current = latest.rollout == self.key.rollout && latest.run == self.key.run;
-        self.rules.rejected_until(latest.rejected_since.filter(|_| is_current)?)
+        self.rules.rejected_until(self.latest_of_run(history)?.rejected_since?)
+    }
+
+    /// The latest record of a node, if it is of the current run.
+    fn latest_of_run<'h>(&self, history: &'h History<'_>) -> Option<&'h Entry> {
+        let is_current = |latest: &&Entry| latest.rollout == self.key.rollout && latest.run == self.key.run;
+        history.latest.as_deref().filter(is_current)
     }
 
     /// A node without a usable record.
     fn unrecorded(&self, history: &History<'_>) -> Option<Reason> {
-        let current = history.latest.as_ref().filter(|latest| latest.rollout == self.key.rollout);
         if history.unknown {
-            return Some(Reason::new(
-                Cause::LedgerFormat,
-                "the record of this node is in a format of another version of Quintet: upgrade Quintet, or delete the \
-                 ConfigMap of an older format",
-            ));
+            let message = "the record of this node is in a format of another version of Quintet: upgrade Quintet, or \
+                           delete the ConfigMap of an older format";
+            return Some(Reason::new(Cause::LedgerFormat, message));
         }
-        if history.lost || current.is_some_and(|latest| latest.outcome == Outcome::RecordLost) {
-            return Some(Reason::new(
-                Cause::RecordLost,
-                "the record of this node is lost; set spec.retryToken to a new value to run it again",
-            ));
-        }
-        None
+        let is_lost = history.is_record_lost_since(Timestamp::MIN, self.key.rollout);
+        let message = "the record of this node is lost; set spec.retryToken to a new value to run it again";
+        is_lost.then(|| Reason::new(Cause::RecordLost, message))
     }
 
-    /// The state of a node that taints keep pods away from, and that has not failed.
-    fn away(
-        &self,
-        node: &Node,
-        history: &History<'_>,
-        assessment: &NodeAssessment<'_>,
-    ) -> (State, Option<Timestamp>) {
-        let reason = Self::kept_away(assessment);
-        if self.rules.placement().is_tainted(node) {
-            return (State::Skipped(reason), None);
-        }
+    /// The state of a node that is unhealthy, and that has not failed.
+    fn away(&self, node: &Node, history: &History<'_>, reason: Reason) -> (State, Option<Timestamp>) {
+        // A node whose pod failed counts as failed after it was unhealthy for some time.
         let has_failed = history.latest.as_ref().is_some_and(|latest| latest.has_failed_in(self.key.rollout));
-        if has_failed {
-            // It counts as failed after it was unhealthy for some time.
-            return (State::Waiting(reason), None);
-        }
         let rule = self.job.spec.unhealthy_nodes.as_ref();
-        let policy = rule.and_then(|rule| rule.policy).unwrap_or_default();
-        if policy == UnhealthyPolicy::Wait {
+        if has_failed || rule.and_then(|rule| rule.policy) == Some(UnhealthyPolicy::Wait) {
             return (State::Waiting(reason), None);
         }
         let after = rule.and_then(|rule| rule.skip_after_seconds).unwrap_or(SKIP_AFTER);
@@ -561,33 +485,16 @@ impl Assessor<'_> {
     /// Ok if a node has been unwell for this duration, or else when it will have been. While the fleet is
     /// unhealthy as a whole, the clocks are stopped and that time is unknown.
     fn has_been(&self, since: Timestamp, after: SignedDuration) -> Result<(), Option<Timestamp>> {
-        if self.is_fleet_unhealthy {
-            let looked = self.world.clocks.looked_at().unwrap_or(since);
-            return passed(since, after, looked).map_err(|_| None);
-        }
-        passed(since, after, self.now).map_err(Some)
-    }
-
-    fn kept_away(assessment: &NodeAssessment<'_>) -> Reason {
-        let Some(taint) = assessment.eligibility.taint() else {
-            return Reason::new(Cause::Unhealthy, "the node is not Ready");
-        };
-        let cause = match &*taint.key {
-            "node.kubernetes.io/not-ready" => Cause::NotReady,
-            "node.kubernetes.io/unreachable" => Cause::Unreachable,
-            _ if assessment.is_unhealthy => Cause::Unhealthy,
-            _ => Cause::Tainted,
-        };
-        Reason::new(cause, not_tolerated(taint))
+        let until = since.checked_add(after).unwrap_or(Timestamp::MAX);
+        let looked = self.world.clocks.looked_at().unwrap_or(since);
+        let now = if self.is_fleet_unhealthy { looked } else { self.now };
+        if until <= now { Ok(()) } else { Err(Some(until).filter(|_| !self.is_fleet_unhealthy)) }
     }
 
     /// The state of a node that may have a pod and has none.
     fn waits(&self, node: &Node, history: &History<'_>) -> (State, Option<Timestamp>) {
-        let latest = history.latest.as_ref();
-        let current =
-            latest.filter(|latest| latest.rollout == self.key.rollout && latest.run == self.key.run);
         let skipped_at = self.rejected_until(history);
-        if let Some(latest) = latest.filter(|latest| latest.rollout == self.key.rollout)
+        if let Some(latest) = history.latest.as_ref().filter(|latest| latest.rollout == self.key.rollout)
             && matches!(latest.outcome, Outcome::Disrupted | Outcome::Ignored)
             && node.unschedulable
         {
@@ -595,6 +502,7 @@ impl Assessor<'_> {
             return (State::Waiting(Reason::new(Cause::Cordoned, message)), skipped_at);
         }
         let sooner = |until: Timestamp| Some(skipped_at.map_or(until, |at| at.min(until)));
+        let current = self.latest_of_run(history);
         if let Some((reason, until)) = current.and_then(|latest| backs_off(latest, history, self.now)) {
             return (State::Waiting(reason), sooner(until));
         }
@@ -618,6 +526,20 @@ impl Assessor<'_> {
             own.filter(|refusal| refusal.reason != RefusalReason::LabelsMissing && refusal.until > self.now);
         own.or(refusals.creations.as_ref().filter(|stop| stop.until > self.now))
     }
+}
+
+/// Why taints keep pods away from a node.
+fn kept_away(history: &History<'_>, assessment: &NodeAssessment) -> Reason {
+    let Some(taint) = history.eligibility.taint() else {
+        return Reason::new(Cause::Unhealthy, "the node is not Ready");
+    };
+    let cause = match &*taint.key {
+        "node.kubernetes.io/not-ready" => Cause::NotReady,
+        "node.kubernetes.io/unreachable" => Cause::Unreachable,
+        _ if assessment.is_unhealthy => Cause::Unhealthy,
+        _ => Cause::Tainted,
+    };
+    Reason::new(cause, not_tolerated(taint))
 }
 
 /// A message that names the taint which keeps pods away.

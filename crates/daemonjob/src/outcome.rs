@@ -62,7 +62,8 @@ pub struct Rules<'a> {
     limit: i64,
     disruption_limit: Option<i64>,
     pending_deadline: Option<SignedDuration>,
-    placement: Placement,
+    /// The node rules of the template.
+    pub placement: Placement,
 }
 
 /// The limit that ended the attempts on a node.
@@ -104,11 +105,6 @@ impl<'a> Rules<'a> {
             pending_deadline: job.spec.pending_deadline_seconds.map(SignedDuration::from_secs),
             placement: Placement::of(job.spec.template.spec()),
         }
-    }
-
-    /// The node rules of the template.
-    pub fn placement(&self) -> &Placement {
-        &self.placement
     }
 
     /// Whether the node is cordoned or tainted, so that disruptions there do not count.
@@ -201,14 +197,9 @@ impl<'a> Rules<'a> {
             let by_exit = rule.on_exit_codes.as_ref().is_some_and(|on_exit| {
                 let concerned =
                     |container: &str| on_exit.container_name.as_deref().is_none_or(|name| name == container);
-                !made_to_go
-                    && pod.exits.iter().filter(|exit| concerned(&exit.container)).any(|exit| {
-                        let listed = on_exit.values.contains(&exit.code);
-                        match on_exit.operator {
-                            ExitCodeOperator::In => listed,
-                            ExitCodeOperator::NotIn => !listed,
-                        }
-                    })
+                let mut exits = pod.exits.iter().filter(|exit| concerned(&exit.container));
+                let is_in = on_exit.operator == ExitCodeOperator::In;
+                !made_to_go && exits.any(|exit| on_exit.values.contains(&exit.code) == is_in)
             });
             let by_condition = rule.on_pod_conditions.iter().flatten().any(|on_condition| {
                 pod.conditions.iter().any(|(type_, status)| {

@@ -136,19 +136,11 @@ fn name_taken(job: &DaemonJob, world: &World, node: &Node, number: u64) -> Optio
 }
 
 fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots, blocked: impl Fn(&Node, u64) -> Option<Reason>) {
-    let mut due: Vec<usize> =
-        (0..survey.nodes.len()).filter(|at| matches!(survey.nodes[*at].state, State::Due(_))).collect();
-    if due.is_empty() {
-        return;
-    }
-    // The sort is stable, so nodes without a slot keep their order.
-    due.sort_by_key(|at| {
-        let since = survey.nodes[*at].holds_slot;
-        (since.is_none(), since)
-    });
     let pods_elsewhere = survey.elsewhere_message();
-    for at in due {
-        let selected = &mut survey.nodes[at];
+    let mut due: Vec<_> = survey.nodes.iter_mut().filter(|one| matches!(one.state, State::Due(_))).collect();
+    // The sort is stable, so nodes without a slot keep their order.
+    due.sort_by_key(|one| (one.holds_slot.is_none(), one.holds_slot));
+    for selected in due {
         let State::Due(number) = selected.state else { continue };
         if slots.has_room(selected.holds_slot.is_some()) {
             match blocked(selected.node, number) {

@@ -30,10 +30,9 @@ use crate::labels::{
 use crate::ledger::{FORMAT, LEDGER_LABEL};
 use crate::node_state::{State, pod_name};
 use crate::observe::World;
-use crate::outcome::Rules;
 use crate::record::{Actions, Record};
 use crate::release::{Release, release};
-use crate::removal::{PodAction, pod_action, unneeded};
+use crate::removal::{pod_action, unneeded};
 use crate::rollout::{Key, current_key};
 use crate::status;
 use crate::survey::Survey;
@@ -47,53 +46,40 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     }
     let survey = assess(job, world, now);
     let record = Record::of(job, world, &survey, now);
-    let ledger = record.writes(job, world, &survey, now);
-    let (now_free, then_free): (Vec<_>, Vec<_>) = survey
-        .pods()
-        .iter()
-        .filter(|assessed| assessed.is_deleted)
-        .filter_map(|assessed| {
-            record.release(world, &survey, assessed).map(|release| (assessed.pod, release))
-        })
-        .partition(|(_, release)| *release == Release::Now);
-    let now_free = now_free.iter().filter_map(|(pod, _)| release(&pod.meta));
-    let then_free = then_free.iter().filter_map(|(pod, _)| release(&pod.meta));
+    let ledger = record.writes();
+    let released = |when: Release| -> Actions {
+        let deleted = survey.pods().iter().filter(|assessed| assessed.is_deleted);
+        let free = deleted.filter(|assessed| record.release(assessed) == Some(when));
+        free.filter_map(|assessed| release(&assessed.pod.meta)).collect()
+    };
+    let (now_free, then_free) = (released(Release::Now), released(Release::Recorded));
     if world.stopping {
         // A drain may delete the pods together with this manager, and no other manager may be able to run.
-        let steps = [now_free.collect(), ledger, then_free.collect()];
-        plan.steps.extend(steps.into_iter().filter(|step: &Actions| !step.is_empty()));
+        plan.steps.extend([now_free, ledger, then_free].into_iter().filter(|step| !step.is_empty()));
         return plan;
     }
-    for at in [survey.again, record.again].into_iter().flatten() {
-        plan.requeue_at(at);
-    }
 
-    let rules = Rules::of(job);
     let mut first = restored_labels(job, world, &survey);
     for assessed in survey.pods() {
-        let pod_action = pod_action(job, world, &survey, &rules, assessed, now);
-        if let PodAction::Keep(Some(until)) = pod_action {
+        let (action, until) = pod_action(job, &survey, assessed, now);
+        if let Some(until) = until {
             plan.requeue_at(until);
         }
-        first.extend(pod_action.action(assessed.pod));
+        first.extend(action);
     }
     first.extend(now_free);
-    let mut last: Actions = then_free.collect();
     let (unneeded, expires) = unneeded(job, &survey, now);
-    let (tidied, more_at) = record.tidied(world, &survey, &unneeded, now);
-    last.extend(tidied);
-    for at in [expires, more_at].into_iter().flatten() {
+    let (tidied, more_at) = record.tidied(&unneeded);
+    let last: Actions = then_free.into_iter().chain(tidied).collect();
+    for at in [survey.again, record.again, expires, more_at].into_iter().flatten() {
         plan.requeue_at(at);
     }
-    let creations: Actions = if survey.begins || survey.changes || survey.hold.is_some() {
-        Vec::new()
-    } else {
-        let due = survey.nodes.iter().filter_map(|selected| match selected.state {
-            State::Due(number) => Some((selected.node, number)),
-            _ => None,
-        });
-        due.map(|(node, number)| create(job, node, &survey.key, number)).collect()
-    };
+    let may_create = !(survey.begins || survey.changes || survey.hold.is_some());
+    let due = survey.nodes.iter().filter(|_| may_create).filter_map(|selected| match selected.state {
+        State::Due(number) => Some((selected.node, number)),
+        _ => None,
+    });
+    let creations: Actions = due.map(|(node, number)| create(job, node, &survey.key, number)).collect();
     plan.steps.extend([first, ledger, last, creations].into_iter().filter(|step| !step.is_empty()));
 
     let status = status::status(job, world, &survey, now);
@@ -104,32 +90,24 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
 
 /// Restores the labels by which the watches select pods and shards.
 fn restored_labels(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actions {
-    let restore = |resource, meta: &Meta, labels: Value| Action::MergePatch {
-        resource,
-        namespace: meta.namespace.clone(),
-        name: meta.name.clone(),
-        body: json!({ "metadata": { "uid": &*meta.uid, "labels": labels } }),
+    let restore = |resource, meta: &Meta, labels: Value| {
+        Action::merge_patch(resource, meta, json!({ "metadata": { "uid": &*meta.uid, "labels": labels } }))
     };
     let pods =
         world.unlabelled.pods.iter().map(|pod| restore(PODS, &pod.meta, json!({ KIND_LABEL: "DaemonJob" })));
     let shards = world.unlabelled.shards.iter();
     let shards = shards.map(|shard| restore(CONFIG_MAPS, &shard.meta, json!({ LEDGER_LABEL: FORMAT })));
     // A pod that lost its label while no manager ran has the name of a pod that is due.
-    let met = survey.nodes.iter().filter_map(|selected| match selected.state {
-        State::Due(run) if !world.refusals.is_empty() => {
-            let name = pod_name(job, selected.node, run);
-            world
-                .refusals
-                .of(Verb::Create, &PODS, &name)
-                .filter(|refusal| refusal.reason == RefusalReason::LabelsMissing)?;
-            Some(Action::MergePatch {
-                resource: PODS,
-                namespace: job.metadata.namespace.as_deref().unwrap_or_default().into(),
-                name: name.into(),
-                body: json!({ "metadata": { "labels": { KIND_LABEL: "DaemonJob" } } }),
-            })
-        }
-        _ => None,
+    let met = survey.nodes.iter().filter(|_| !world.refusals.is_empty()).filter_map(|selected| {
+        let State::Due(number) = selected.state else { return None };
+        let name = pod_name(job, selected.node, number);
+        let refusal = world.refusals.of(Verb::Create, &PODS, &name)?;
+        (refusal.reason == RefusalReason::LabelsMissing).then(|| Action::MergePatch {
+            resource: PODS,
+            namespace: job.metadata.namespace.as_deref().unwrap_or_default().into(),
+            name: name.into(),
+            body: json!({ "metadata": { "labels": { KIND_LABEL: "DaemonJob" } } }),
+        })
     });
     pods.chain(shards).chain(met).collect()
 }
@@ -146,10 +124,8 @@ pub fn pod_on_trial(job: &DaemonJob, world: &World, node: Option<&Node>) -> Opti
     let meta = Meta { name: "node".into(), uid: "node".into(), ..Meta::default() };
     let absent = Node { meta, ..Node::default() };
     // Pods that the manager creates are numbered from 1.
-    match create(job, node.unwrap_or(&absent), &key, 0) {
-        Action::Create { body, .. } => Some(body),
-        _ => None,
-    }
+    let Action::Create { body, .. } = create(job, node.unwrap_or(&absent), &key, 0) else { return None };
+    Some(body)
 }
 
 fn create(job: &DaemonJob, node: &Node, key: &Key, number: u64) -> Action<DaemonJobStatus> {

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::model::clock::whole_seconds;
@@ -22,7 +23,6 @@ use crate::ledger::{
 };
 use crate::observe::World;
 use crate::outcome::PodOutcome;
-use crate::rollout::rollout_before;
 use crate::survey::Survey;
 
 /// The shortest time between two writes of the ledger for which only a pod waits.
@@ -41,6 +41,12 @@ fn at(uid: &str) -> usize {
 
 /// The ledger step of a plan.
 pub(crate) struct Record<'a> {
+    job: &'a DaemonJob,
+    /// The name of the DaemonJob.
+    name: &'a str,
+    pub world: &'a World,
+    pub survey: &'a Survey<'a>,
+    pub now: Timestamp,
     /// Lines that the ledger lacks, by shard and node UID.
     unrecorded: [BTreeMap<&'a str, Cow<'a, Entry>>; SHARDS as usize],
     /// The shards that this plan writes.
@@ -53,68 +59,69 @@ pub(crate) struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// Collects the missing lines, and decides which of them this plan writes.
-    pub(crate) fn of(job: &DaemonJob, world: &World, survey: &'a Survey<'_>, now: Timestamp) -> Self {
-        let name = job.metadata.name.as_deref().unwrap_or_default();
+    pub(crate) fn of(job: &'a DaemonJob, world: &'a World, survey: &'a Survey<'a>, now: Timestamp) -> Self {
         let mut record = Self {
+            job,
+            name: job.metadata.name.as_deref().unwrap_or_default(),
+            world,
+            survey,
+            now,
             unrecorded: Default::default(),
-            flushed: [false; SHARDS as usize],
-            unwritable: [false; SHARDS as usize],
+            flushed: Flags::default(),
+            unwritable: Flags::default(),
             again: None,
         };
-        for shard in world.shards().filter(|shard| !shard.is_known_format()) {
-            if let Some(number) = shard.number(name) {
-                record.unwritable[usize::from(number)] = true;
-            }
+        let foreign = world.shards().filter(|shard| !shard.is_known_format());
+        for number in foreign.filter_map(|shard| shard.number(record.name)) {
+            record.unwritable[usize::from(number)] = true;
         }
-        record.add_nodes(survey, now);
-        record.add_gone_nodes(survey);
+        record.add_nodes();
+        record.add_gone_nodes();
         for shard in &world.deleted_shards {
-            if let Some(number) = shard.number(name) {
+            if let Some(number) = shard.number(record.name) {
                 let written = if shard.terminating() { &mut record.unwritable } else { &mut record.flushed };
                 written[usize::from(number)] = true;
             }
         }
-        record.flush_all_if_due(job, world, survey);
-        record.flush_what_pods_wait_for(world, survey, now);
-        record.flush_what_was_silent_for_long(world, survey, now);
-        record.withhold(name, world, now);
+        record.flush_all_if_due();
+        record.flush_what_pods_wait_for();
+        record.flush_what_was_silent_for_long();
+        record.withhold();
         record
     }
 
-    fn add_nodes(&mut self, survey: &'a Survey<'_>, now: Timestamp) {
-        for history in &survey.histories.nodes {
-            let Some(uid) = history.node.map(|node| &*node.meta.uid) else { continue };
-            if history.is_frozen {
-                continue;
-            }
-            let lost = history.lost.then(|| Entry {
-                node: history.node.map_or_else(|| "".into(), |node| node.meta.name.clone()),
-                hash: survey.key.hash.clone(),
-                rollout: survey.key.rollout,
-                run: survey.key.run,
-                pod: history.number,
-                outcome: Outcome::RecordLost,
-                ended: whole_seconds(now),
-                ..Entry::default()
-            });
+    fn add_nodes(&mut self) {
+        let survey = self.survey;
+        for history in survey.histories.nodes.iter().filter(|history| !history.is_frozen) {
+            let Some(node) = history.node else { continue };
+            let uid = &*node.meta.uid;
+            let entry = match &history.latest {
+                _ if history.lost => Cow::Owned(Entry {
+                    node: node.meta.name.clone(),
+                    hash: survey.key.hash.clone(),
+                    rollout: survey.key.rollout,
+                    run: survey.key.run,
+                    pod: history.number,
+                    outcome: Outcome::RecordLost,
+                    ended: whole_seconds(self.now),
+                    ..Entry::default()
+                }),
+                Some(Latest::Owed(latest)) => Cow::Borrowed(&**latest),
+                _ => continue,
+            };
             // A lost record is written immediately, because nothing shows the loss after the shard exists
             // again.
-            if lost.is_some() {
+            if history.lost {
                 self.flushed[at(uid)] = true;
             }
-            let owed = match &history.latest {
-                Some(Latest::Owed(latest)) => Some(Cow::Borrowed(&**latest)),
-                _ => None,
-            };
-            let entry = lost.map(Cow::Owned).or(owed);
-            if let Some(entry) = entry.filter(|entry| history.recorded != Some(entry)) {
+            if history.recorded != Some(&*entry) {
                 self.unrecorded[at(uid)].insert(uid, entry);
             }
         }
     }
 
-    fn add_gone_nodes(&mut self, survey: &'a Survey<'_>) {
-        for (uid, gone) in survey.histories.gone.iter().filter(|(_, gone)| !gone.is_frozen) {
+    fn add_gone_nodes(&mut self) {
+        for (uid, gone) in self.survey.histories.gone.iter().filter(|(_, gone)| !gone.is_frozen) {
             if gone.has_pods
                 && let Some(owed) = &gone.owed
             {
@@ -127,10 +134,11 @@ impl<'a> Record<'a> {
 
     /// Writes every shard at the end of a run, at suspend, at a change of the spec, and before the process
     /// exits.
-    fn flush_all_if_due(&mut self, job: &DaemonJob, world: &World, survey: &Survey<'_>) {
+    fn flush_all_if_due(&mut self) {
+        let (job, survey) = (self.job, self.survey);
         let before = job.status.as_ref();
         let changed = before.is_some_and(|before| before.observed_generation != job.metadata.generation);
-        let all = world.stopping
+        let all = self.world.stopping
             || changed
             || job.spec.suspend == Some(true)
             || survey.ending.is_some()
@@ -144,8 +152,9 @@ impl<'a> Record<'a> {
     /// ended with a reason for its deletion, because that reason must not decide later. A node waits if it
     /// was suspect and is Ready, or if its failure stopped the rollout. Otherwise a later eviction would
     /// change the outcome for a new leader.
-    fn flush_what_pods_wait_for(&mut self, world: &World, survey: &Survey<'_>, now: Timestamp) {
-        let mut waits = [false; SHARDS as usize];
+    fn flush_what_pods_wait_for(&mut self) {
+        let survey = self.survey;
+        let mut waits = Flags::default();
         for assessed in survey.pods().iter().filter(|assessed| !assessed.recorded) {
             let waiting = assessed.is_deleted || assessed.deleted_for.is_some();
             if let (PodOutcome::Ended { .. }, true) = (&assessed.fate, waiting)
@@ -165,20 +174,21 @@ impl<'a> Record<'a> {
                 waits[at(uid)] = true;
             }
         }
-        let until = world.clocks.flushed.and_then(|last| last.checked_add(PACE).ok());
-        let until = until.filter(|until| *until > now);
+        let until = self.world.clocks.flushed.and_then(|last| last.checked_add(PACE).ok());
+        let until = until.filter(|until| *until > self.now);
         match until {
-            Some(until) if waits != [false; SHARDS as usize] => self.requeue_at(until),
+            Some(until) if waits.contains(&true) => self.requeue_at(until),
             Some(_) => {}
             None => self.flushed.iter_mut().zip(waits).for_each(|(flushed, waits)| *flushed |= waits),
         }
     }
 
-    fn flush_what_was_silent_for_long(&mut self, world: &World, survey: &Survey<'_>, now: Timestamp) {
-        let last = world.clocks.flushed_or_began().unwrap_or(now);
+    fn flush_what_was_silent_for_long(&mut self) {
+        let (clocks, now) = (&self.world.clocks, self.now);
+        let last = clocks.flushed.or(clocks.began).unwrap_or(now);
         let until = last.checked_add(LONGEST_SILENCE).unwrap_or(now);
         let mut waits = self.unrecorded.each_ref().map(|lines| !lines.is_empty());
-        for (uid, gone) in &survey.histories.gone {
+        for (uid, gone) in &self.survey.histories.gone {
             // A deleted node without pods needs no line.
             waits[at(uid)] |= gone.recorded.is_some() && !gone.has_pods;
         }
@@ -191,18 +201,18 @@ impl<'a> Record<'a> {
     }
 
     /// Does not repeat a write that the API server recently rejected. Steps that need the write wait for it.
-    fn withhold(&mut self, name: &str, world: &World, now: Timestamp) {
+    fn withhold(&mut self) {
+        let refusals = &self.world.refusals;
         for number in 0..SHARDS {
             let shard = usize::from(number);
             self.flushed[shard] &= !self.unwritable[shard];
-            if !self.flushed[shard] || world.refusals.is_empty() {
+            if !self.flushed[shard] || refusals.is_empty() {
                 continue;
             }
-            let name = shard_name(name, number);
-            let refused = [Verb::Create, Verb::MergePatch]
-                .into_iter()
-                .filter_map(|verb| world.refusals.of(verb, &CONFIG_MAPS, &name));
-            if let Some(until) = refused.map(|refusal| refusal.until).max().filter(|until| *until > now) {
+            let name = shard_name(self.name, number);
+            let until = |verb| refusals.until(verb, &CONFIG_MAPS, &name);
+            let until = until(Verb::Create).max(until(Verb::MergePatch));
+            if let Some(until) = until.filter(|until| *until > self.now) {
                 self.flushed[shard] = false;
                 self.requeue_at(until);
             }
@@ -224,34 +234,18 @@ impl<'a> Record<'a> {
     }
 
     /// The writes of the ledger step, one for each shard.
-    pub(crate) fn writes(
-        &self,
-        job: &DaemonJob,
-        world: &World,
-        survey: &Survey<'_>,
-        now: Timestamp,
-    ) -> Actions {
-        let name = job.metadata.name.as_deref().unwrap_or_default();
+    pub(crate) fn writes(&self) -> Actions {
         let numbers = (0..SHARDS).filter(|shard| self.flushed[usize::from(*shard)]);
-        numbers.filter_map(|number| self.write(job, world, survey, name, number, now)).collect()
+        numbers.filter_map(|number| self.write(number)).collect()
     }
 
-    fn write(
-        &self,
-        job: &DaemonJob,
-        world: &World,
-        survey: &Survey<'_>,
-        name: &str,
-        number: u8,
-        now: Timestamp,
-    ) -> Option<Action<DaemonJobStatus>> {
-        let present = world.ledger.iter().find(|shard| shard.number(name) == Some(number));
-        let deleted = world.deleted_shards.iter().find(|shard| shard.number(name) == Some(number));
-        let unrecorded = &self.unrecorded[usize::from(number)];
-        let mut data: Map<String, Value> = unrecorded
-            .iter()
-            .map(|(uid, entry)| ((*uid).to_owned(), Value::from(entry.to_string())))
-            .collect();
+    fn write(&self, number: u8) -> Option<Action<DaemonJobStatus>> {
+        let (world, survey) = (self.world, self.survey);
+        let is_it = |shard: &&Arc<Shard>| shard.number(self.name) == Some(number);
+        let (present, deleted) = (world.ledger.iter().find(is_it), world.deleted_shards.iter().find(is_it));
+        let lines = self.unrecorded[usize::from(number)].iter();
+        let mut data: Map<String, Value> =
+            lines.map(|(uid, entry)| ((*uid).to_owned(), Value::from(entry.to_string()))).collect();
         let old = present.or(deleted);
         // Until the status has the new rollout, the failures of the earlier rollout may still count. An
         // unusable line that counts deleted nodes stays, and so do the lines that would be added to it.
@@ -259,7 +253,7 @@ impl<'a> Record<'a> {
         let (dropped, gone) = match &before {
             Some(before) if !survey.changes => {
                 let dropped: Vec<&str> = old.map(|shard| dropped(shard, survey)).unwrap_or_default();
-                let gone = folded(job, before, &dropped, survey, now);
+                let gone = folded(before, &dropped, survey, self.now);
                 (dropped, gone)
             }
             _ => (Vec::new(), before.clone().unwrap_or_default()),
@@ -276,14 +270,12 @@ impl<'a> Record<'a> {
         if let Some(shard) = deleted {
             let seen = shard.entries.iter().filter(|(uid, _)| !dropped.contains(&&***uid));
             for (uid, entry) in seen {
-                let line = || match entry {
-                    Ok(entry) => Some(entry.to_string()),
-                    Err(Unusable::Newer(line)) => Some(line.to_string()),
-                    Err(Unusable::Unreadable(_)) => None,
+                let line = match entry {
+                    Ok(entry) => entry.to_string(),
+                    Err(Unusable::Newer(line)) => line.to_string(),
+                    Err(Unusable::Unreadable) => continue,
                 };
-                if let Some(line) = line().filter(|_| !data.contains_key(&**uid)) {
-                    data.insert(uid.to_string(), line.into());
-                }
+                data.entry(&**uid).or_insert(line.into());
             }
         } else if data.is_empty() {
             return None;
@@ -291,7 +283,7 @@ impl<'a> Record<'a> {
         if !gone.is_empty() {
             data.insert(GONE.to_owned(), gone.to_string().into());
         }
-        Some(create_shard(job, number, &data))
+        Some(create_shard(self.job, number, &data))
     }
 }
 
@@ -306,12 +298,11 @@ fn dropped<'s>(shard: &'s Shard, survey: &Survey<'_>) -> Vec<&'s str> {
 }
 
 /// The count of deleted nodes, including the nodes whose lines are dropped in the same write.
-fn folded(job: &DaemonJob, before: &Gone, dropped: &[&str], survey: &Survey<'_>, now: Timestamp) -> Gone {
+fn folded(before: &Gone, dropped: &[&str], survey: &Survey<'_>, now: Timestamp) -> Gone {
     let rollout = survey.key.rollout;
     let mut gone = if before.rollout == rollout { before.clone() } else { Gone::new(rollout) };
     // While the failure policy stops the rollout, time alone must not let it continue.
-    let braked = rollout_before(job, &survey.key).and_then(|rollout| rollout.braked_since.as_ref());
-    gone.forget_before(braked.map_or(now, |since| since.0.min(now)));
+    gone.forget_before(survey.braked_since.map_or(now, |since| since.min(now)));
     for uid in dropped {
         if let Some(at) = survey.histories.gone.get(uid).and_then(|gone| gone.counts_since) {
             gone.add(at);
@@ -321,15 +312,11 @@ fn folded(job: &DaemonJob, before: &Gone, dropped: &[&str], survey: &Survey<'_>,
 }
 
 fn patch_shard(shard: &Shard, data: &Map<String, Value>) -> Action<DaemonJobStatus> {
-    Action::MergePatch {
-        resource: CONFIG_MAPS,
-        namespace: shard.meta.namespace.clone(),
-        name: shard.meta.name.clone(),
-        body: json!({
-            "metadata": { "uid": &*shard.meta.uid, "resourceVersion": &*shard.meta.resource_version },
-            "data": data,
-        }),
-    }
+    let body = json!({
+        "metadata": { "uid": &*shard.meta.uid, "resourceVersion": &*shard.meta.resource_version },
+        "data": data,
+    });
+    Action::merge_patch(CONFIG_MAPS, &shard.meta, body)
 }
 
 fn create_shard(job: &DaemonJob, number: u8, data: &Map<String, Value>) -> Action<DaemonJobStatus> {

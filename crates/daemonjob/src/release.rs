@@ -11,11 +11,8 @@ use quintet_runtime::model::resource::PODS;
 use crate::FINALIZER;
 use crate::history::AssessedPod;
 use crate::labels::NODE_UID_LABEL;
-use crate::observe::World;
 use crate::outcome::PodOutcome;
 use crate::record::{Actions, Record};
-use crate::removal::delete;
-use crate::survey::Survey;
 
 /// During a run, recorded pods are released after no pod was created or ended for this long.
 const QUIET: SignedDuration = SignedDuration::from_mins(1);
@@ -34,42 +31,32 @@ pub(crate) enum Release {
 
 /// Removes the finalizer, if it is still at its observed index.
 pub fn release<S>(meta: &Meta) -> Option<Action<S>> {
-    let operations = meta.without_finalizer(FINALIZER)?;
-    Some(Action::JsonPatch {
-        resource: PODS,
-        namespace: meta.namespace.clone(),
-        name: meta.name.clone(),
-        operations,
-    })
+    meta.without_finalizer(FINALIZER).map(|operations| Action::json_patch(PODS, meta, operations))
 }
 
 impl Record<'_> {
     /// Whether the finalizer of a terminating pod may be removed.
-    pub(crate) fn release(
-        &self,
-        world: &World,
-        survey: &Survey<'_>,
-        assessed: &AssessedPod<'_>,
-    ) -> Option<Release> {
+    pub(crate) fn release(&self, assessed: &AssessedPod<'_>) -> Option<Release> {
+        let survey = self.survey;
         match (&assessed.fate, survey.histories.target_uid(assessed)) {
             (PodOutcome::Ended { .. }, _) if survey.is_line_frozen(assessed) => {
-                world.refusals.namespace_terminating.then_some(Release::Now)
+                self.world.refusals.namespace_terminating.then_some(Release::Now)
             }
             (PodOutcome::Open, _) => None,
             (PodOutcome::NeverRan, _) => Some(Release::Now),
-            (PodOutcome::Ended { .. }, Some(target)) => self.when_recorded(target, !assessed.recorded, world),
+            (PodOutcome::Ended { .. }, Some(target)) => self.when_recorded(target, !assessed.recorded),
             // The outcome depends on the rollout, so the status must have the new rollout first.
             (PodOutcome::Ended { .. }, None) if survey.changes => None,
             (PodOutcome::Ended { .. }, None) => {
                 let uid = assessed.pod.label(NODE_UID_LABEL).unwrap_or_default();
                 let owed = survey.histories.gone.get(uid).is_some_and(|gone| gone.owed.is_some());
-                self.when_recorded(uid, owed && !assessed.recorded, world)
+                self.when_recorded(uid, owed && !assessed.recorded)
             }
         }
     }
 
-    fn when_recorded(&self, uid: &str, is_owed: bool, world: &World) -> Option<Release> {
-        if !is_owed || world.refusals.namespace_terminating {
+    fn when_recorded(&self, uid: &str, is_owed: bool) -> Option<Release> {
+        if !is_owed || self.world.refusals.namespace_terminating {
             return Some(Release::Now);
         }
         self.writes_shard_of(uid).then_some(Release::Recorded)
@@ -78,13 +65,8 @@ impl Record<'_> {
     /// Deletes recorded pods that are not needed. After the end of the run, or after a quiet time, also
     /// releases the other recorded pods, so that a drain or the deletion of a namespace needs no manager. The
     /// number of pods is bounded. The second value is when the next ones follow.
-    pub(crate) fn tidied(
-        &self,
-        world: &World,
-        survey: &Survey<'_>,
-        unneeded: &[&AssessedPod<'_>],
-        now: Timestamp,
-    ) -> (Actions, Option<Timestamp>) {
+    pub(crate) fn tidied(&self, unneeded: &[&AssessedPod<'_>]) -> (Actions, Option<Timestamp>) {
+        let (clocks, survey, now) = (&self.world.clocks, self.survey, self.now);
         let rests = |assessed: &AssessedPod<'_>| {
             let uid = survey.histories.target_uid(assessed).or_else(|| assessed.pod.label(NODE_UID_LABEL));
             assessed.recorded
@@ -92,7 +74,7 @@ impl Record<'_> {
                 && uid.is_some_and(|uid| self.keeps_shard_of(uid))
         };
         let has_ended = survey.ending.is_some() || survey.is_finished();
-        let quiet = world.clocks.busy.and_then(|busy| busy.checked_add(QUIET).ok());
+        let quiet = clocks.busy.and_then(|busy| busy.checked_add(QUIET).ok());
         let quiet = quiet.filter(|until| !has_ended && *until > now);
         let gone: HashSet<_> = unneeded.iter().copied().map(ptr::from_ref).collect();
         let is_held = |assessed: &&AssessedPod<'_>| {
@@ -104,7 +86,7 @@ impl Record<'_> {
             .iter()
             .copied()
             .filter(|assessed| rests(assessed))
-            .map(|assessed| delete(assessed.pod, false));
+            .map(|assessed| Action::delete(PODS, &assessed.pod.meta, false));
         let held = survey.pods().iter().filter(is_held);
         let mut released = held.filter_map(|assessed| release(&assessed.pod.meta)).peekable();
         let quiet = quiet.filter(|_| released.peek().is_some());
@@ -112,7 +94,7 @@ impl Record<'_> {
         if open.peek().is_none() {
             return (Vec::new(), quiet);
         }
-        let paced = world.clocks.tidied.and_then(|last| last.checked_add(TIDY_PACE).ok());
+        let paced = clocks.tidied.and_then(|last| last.checked_add(TIDY_PACE).ok());
         if let Some(until) = paced.filter(|until| *until > now) {
             return (Vec::new(), Some(until));
         }

@@ -9,10 +9,9 @@ use quintet_runtime::model::resource::PODS;
 use serde_json::json;
 
 use crate::api::{DaemonJob, DaemonJobStatus};
-use crate::eligibility::{Eligibility, Why};
+use crate::eligibility::Eligibility;
 use crate::history::AssessedPod;
-use crate::observe::World;
-use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor, PodOutcome, Rules};
+use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor, PodOutcome};
 use crate::rollout::Ending;
 use crate::survey::Survey;
 use crate::ttl::{ended_at, expiry, pod_expiry};
@@ -23,101 +22,64 @@ const KEPT_SUCCEEDED_PODS: usize = 1_000;
 /// The number of failed pods to keep, so that users can inspect them.
 const KEPT_FAILED_PODS: usize = 100;
 
-/// The write for a pod that has not ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PodAction {
-    /// The pod stays, at least until this time.
-    Keep(Option<Timestamp>),
-    /// The annotation is set. The pod is deleted in a later reconcile.
-    Mark(DeletedFor),
-    /// The annotation no longer applies and is removed.
-    Unmark,
-    /// The pod is deleted. Its annotation has the reason.
-    Delete,
-    /// The pod is deleted unless it has changed. It was not bound to a node and never ran.
-    DeleteUnbound,
-}
-
-impl PodAction {
-    /// The action for the pod.
-    pub(crate) fn action(self, pod: &Pod) -> Option<Action<DaemonJobStatus>> {
-        match self {
-            Self::Keep(_) => None,
-            Self::Mark(reason) => Some(mark(pod, Some(reason))),
-            Self::Unmark => Some(mark(pod, None)),
-            Self::Delete => Some(delete(pod, false)),
-            Self::DeleteUnbound => Some(delete(pod, true)),
-        }
-    }
-}
-
-/// Decides about a pod that has not ended.
+/// The write for a pod that has not ended, or when its pending deadline passes.
 pub(crate) fn pod_action(
     job: &DaemonJob,
-    world: &World,
     survey: &Survey<'_>,
-    rules: &Rules<'_>,
     assessed: &AssessedPod<'_>,
     now: Timestamp,
-) -> PodAction {
+) -> (Option<Action<DaemonJobStatus>>, Option<Timestamp>) {
     let pod = assessed.pod;
-    let reason = deletion_reason(job, world, survey, rules, assessed, now);
+    let reason = deletion_reason(job, survey, assessed, now);
     // The annotation determines the outcome of an unbound pod only in these cases.
     let counts = || {
         pod.node.is_some()
             || reason == Some(DeletedFor::PendingDeadline)
             || reason == Some(DeletedFor::Misplaced) && assessed.target.is_some()
     };
-    match (reason, assessed.deleted_for) {
-        _ if !assessed.is_counted() => PodAction::Keep(None),
-        (Some(reason), Some(marked)) if reason == marked => PodAction::Delete,
-        (Some(reason), _) if counts() => PodAction::Mark(reason),
-        (Some(_), _) => PodAction::DeleteUnbound,
-        (None, Some(_)) => PodAction::Unmark,
-        (None, None) => {
-            PodAction::Keep(rules.pending_until(pod, || world.clocks.pending_since(&pod.meta.uid, now)))
-        }
-    }
+    let action = match (reason, assessed.deleted_for) {
+        _ if !assessed.is_counted() => return (None, None),
+        (None, None) => return (None, assessed.pending_until),
+        // The annotation has the reason.
+        (Some(reason), Some(marked)) if reason == marked => Action::delete(PODS, &pod.meta, false),
+        // The pod is deleted in a later reconcile.
+        (Some(reason), _) if counts() => mark(pod, Some(reason)),
+        // The pod was not bound to a node and never ran. It is deleted unless it has changed.
+        (Some(_), _) => Action::delete(PODS, &pod.meta, true),
+        // The annotation no longer applies.
+        (None, Some(_)) => mark(pod, None),
+    };
+    (Some(action), None)
 }
 
 /// The reason for which the manager deletes a pod before it ends, or None.
 pub fn deletion_reason(
     job: &DaemonJob,
-    world: &World,
     survey: &Survey<'_>,
-    rules: &Rules<'_>,
     assessed: &AssessedPod<'_>,
     now: Timestamp,
 ) -> Option<DeletedFor> {
+    let pod = assessed.pod;
     if !assessed.is_counted() {
         return None;
     }
-    let since = || world.clocks.pending_since(&assessed.pod.meta.uid, now);
-    let is_late = rules.pending_until(assessed.pod, since).is_some_and(|until| until <= now);
-    reason(job, survey, assessed).or(is_late.then_some(DeletedFor::PendingDeadline))
-}
-
-/// The reason to delete a pod that has not ended, apart from its pending deadline.
-fn reason(job: &DaemonJob, survey: &Survey<'_>, assessed: &AssessedPod<'_>) -> Option<DeletedFor> {
-    let pod = assessed.pod;
     if job.spec.suspend == Some(true) {
         return Some(DeletedFor::Suspend);
     }
     if let Some(ending) = survey.ending {
         return Some(match ending {
-            Ending::Deadline => DeletedFor::Deadline,
-            Ending::FailFast => DeletedFor::FailFast,
-            Ending::FailJob => DeletedFor::FailJob,
+            Ending::DeadlineExceeded => DeletedFor::Deadline,
+            Ending::MaxFailedNodesExceeded => DeletedFor::FailFast,
+            Ending::PodFailurePolicy => DeletedFor::FailJob,
         });
     }
-    let history = survey.histories.of_target(assessed);
     // No other controller deletes a pod that is pinned to a missing node. A new Node of that name would run
     // it.
-    let Some(history) = history else { return Some(DeletedFor::Misplaced) };
+    let Some(history) = survey.histories.of_target(assessed) else { return Some(DeletedFor::Misplaced) };
     let is_misplaced = match history.eligibility {
         Eligibility::Run => false,
         // An invalid template must not delete the running pods of the earlier template.
-        Eligibility::Refuse(Why::NotSelected) if survey.is_template_invalid => false,
+        Eligibility::NotSelected => !survey.is_template_invalid,
         // A pod that was not bound has nothing to continue.
         Eligibility::Continue(_) => pod.node.is_none(),
         Eligibility::Refuse(_) => true,
@@ -135,7 +97,8 @@ fn reason(job: &DaemonJob, survey: &Survey<'_>, assessed: &AssessedPod<'_>) -> O
     {
         Some(DeletedFor::Outdated)
     } else {
-        None
+        let is_late = assessed.pending_until.is_some_and(|until| until <= now);
+        is_late.then_some(DeletedFor::PendingDeadline)
     }
 }
 
@@ -151,26 +114,12 @@ fn is_duplicate(survey: &Survey<'_>, assessed: &AssessedPod<'_>) -> bool {
 
 /// Sets or removes the annotation, if the pod has not changed.
 fn mark(pod: &Pod, reason: Option<DeletedFor>) -> Action<DaemonJobStatus> {
-    Action::MergePatch {
-        resource: PODS,
-        namespace: pod.meta.namespace.clone(),
-        name: pod.meta.name.clone(),
-        body: json!({ "metadata": {
-            "uid": &*pod.meta.uid,
-            "resourceVersion": &*pod.meta.resource_version,
-            "annotations": { DELETED_FOR_ANNOTATION: reason.map(DeletedFor::word) },
-        }}),
-    }
-}
-
-pub(crate) fn delete(pod: &Pod, if_unchanged: bool) -> Action<DaemonJobStatus> {
-    Action::Delete {
-        resource: PODS,
-        namespace: pod.meta.namespace.clone(),
-        name: pod.meta.name.clone(),
-        uid: pod.meta.uid.clone(),
-        resource_version: if_unchanged.then(|| pod.meta.resource_version.clone()),
-    }
+    let body = json!({ "metadata": {
+        "uid": &*pod.meta.uid,
+        "resourceVersion": &*pod.meta.resource_version,
+        "annotations": { DELETED_FOR_ANNOTATION: reason.map(DeletedFor::word) },
+    }});
+    Action::merge_patch(PODS, &pod.meta, body)
 }
 
 /// Ended pods that are no longer needed, and when the next pod will be. The last pod and the last failed pod

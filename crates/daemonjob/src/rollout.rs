@@ -22,18 +22,15 @@ pub struct Key {
     pub run: u64,
 }
 
-/// The reason why a run ends before every node is finished.
+/// The reason why a run ends before every node is finished. The status has the names of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 pub enum Ending {
     /// It has worked for activeDeadlineSeconds.
-    #[strum(serialize = "DeadlineExceeded")]
-    Deadline,
+    DeadlineExceeded,
     /// With FailFast, more nodes have failed than maxFailedNodes allows.
-    #[strum(serialize = "MaxFailedNodesExceeded")]
-    FailFast,
+    MaxFailedNodesExceeded,
     /// A rule of podFailurePolicy has the action FailJob.
-    #[strum(serialize = "PodFailurePolicy")]
-    FailJob,
+    PodFailurePolicy,
 }
 
 impl Ending {
@@ -46,14 +43,14 @@ impl Ending {
     pub fn limits(self, job: &DaemonJob) -> String {
         let spec = &job.spec;
         let limits = match self {
-            Self::Deadline => format!("{:?}", spec.active_deadline_seconds),
-            Self::FailFast => {
+            Self::DeadlineExceeded => format!("{:?}", spec.active_deadline_seconds),
+            Self::MaxFailedNodesExceeded => {
                 let policy = spec.failure_policy.as_ref();
                 let (type_, max) =
                     (policy.map(|policy| policy.type_), policy.map(|policy| &policy.max_failed_nodes));
                 format!("{type_:?} {max:?} {:?} {:?}", spec.backoff_limit, spec.disruption_limit)
             }
-            Self::FailJob => String::new(),
+            Self::PodFailurePolicy => String::new(),
         };
         digest::short(&[&limits], 8)
     }
@@ -112,6 +109,6 @@ pub fn ended_before(job: &DaemonJob, key: &Key) -> Option<Ending> {
     let ending: Ending = rollout.ended.as_deref()?.parse().ok()?;
     let holds = rollout.ended_by.as_deref() == Some(&ending.limits(job));
     // The next run has a new deadline.
-    let is_next = job.spec.suspend == Some(true) && ending == Ending::Deadline;
+    let is_next = job.spec.suspend == Some(true) && ending == Ending::DeadlineExceeded;
     (holds && !is_next).then_some(ending)
 }

@@ -20,10 +20,8 @@ pub fn begins(job: &DaemonJob, survey: &Survey<'_>) -> bool {
     let Some(before) = &job.status else { return true };
     let Some(start) = &before.start_time else { return true };
     // The status of the tutorial's operator has no template hash.
-    let is_other_template = match before.template_hash.as_deref() {
-        Some(hash) => *hash != *survey.key.hash && reruns_on(job, RerunOn::TemplateChange),
-        None => true,
-    };
+    let is_other = |hash: &str| *hash != *survey.key.hash && reruns_on(job, RerunOn::TemplateChange);
+    let is_other_template = before.template_hash.as_deref().is_none_or(is_other);
     let has_new_work = || {
         survey.nodes.iter().filter(|selected| selected.state.is_unfinished()).any(|selected| {
             let is_new = selected.node.meta.created.is_some_and(|created| created > start.0);
@@ -55,11 +53,11 @@ pub fn ending(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Option<En
     let of_gone = survey.histories.gone.values().filter_map(|gone| gone.owed.as_ref().or(gone.recorded));
     let fails_job = |line: &Entry| line.outcome == Outcome::FailedJob && line.rollout == survey.key.rollout;
     if of_nodes.chain(of_gone).any(fails_job) {
-        return Some(Ending::FailJob);
+        return Some(Ending::PodFailurePolicy);
     }
     if survey.failures.ends_run() {
-        return Some(Ending::FailFast);
+        return Some(Ending::MaxFailedNodesExceeded);
     }
     let is_over = !survey.is_finished() && deadline(job, survey, now).is_some_and(|deadline| deadline <= now);
-    is_over.then_some(Ending::Deadline)
+    is_over.then_some(Ending::DeadlineExceeded)
 }

@@ -11,11 +11,11 @@ use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 
 use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout};
 use crate::deadline::worked;
-use crate::failure_policy::{braked_since, max_failed, tolerates};
+use crate::failure_policy::{max_failed, tolerates};
 use crate::ledger::{SHARDS, shard_name};
 use crate::node_state::{Cause, Message, SelectedNode, State, counted, pod_name};
 use crate::observe::World;
-use crate::rollout::{Ending, rollout_before};
+use crate::rollout::Ending;
 use crate::survey::Survey;
 
 /// The length of a list of nodes. A further field has the number of the other nodes.
@@ -103,13 +103,14 @@ fn rollout(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Rollout {
     let before = job.status.as_ref().and_then(|before| before.rollout.as_ref());
     let token = before.and_then(|before| before.retry_token.clone());
     let count = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+    let braked_since = survey.braked_since.unwrap_or(whole_seconds(now));
     Rollout {
         number: i64::try_from(survey.key.rollout).unwrap_or(i64::MAX),
         // A token remains in effect after its removal.
         retry_token: job.spec.retry_token.clone().or(token),
         base: count(survey.base),
         unhealthy_from_start: count(survey.unhealthy_from_start),
-        braked_since: braked_since(job, &survey.key, &survey.failures, now),
+        braked_since: survey.failures.brakes().then_some(Time(braked_since)),
         ended: survey.ending.map(|ending| ending.reason().to_owned()),
         ended_by: survey.ending.map(|ending| ending.limits(job)),
     }
@@ -179,13 +180,13 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
         ("AllNodesDone", format!("All {done} eligible nodes are done."))
     } else if let (true, Some(hold)) = (is_idle, hold) {
         (hold.cause.word(), format!("{}; {so_far}.", hold.message))
-    } else if survey.ending == Some(Ending::FailFast) {
+    } else if survey.ending == Some(Ending::MaxFailedNodesExceeded) {
         // The run stays ended even if failed nodes are deleted or recover.
         let why = survey.failures.hold().map_or_else(
             || "more nodes failed than maxFailedNodes allows; set spec.retryToken to a new value".to_owned(),
             |hold| hold.message.to_string(),
         );
-        (Ending::FailFast.reason(), format!("{so_far}; {why}."))
+        (Ending::MaxFailedNodesExceeded.reason(), format!("{so_far}; {why}."))
     } else if let Some(ending) = survey.ending {
         (ending.reason(), format!("{so_far}, {failed} have failed."))
     } else if is_over {
@@ -230,7 +231,7 @@ fn needs_user(hold: Cause, survey: &Survey<'_>) -> bool {
 /// nodes join or change after the rollout was complete.
 fn ready(job: &DaemonJob, survey: &Survey<'_>, run_result: &RunResult) -> Wanted {
     let hold = survey.hold.as_ref().map(|hold| hold.cause);
-    let before = job.status.as_ref().filter(|_| rollout_before(job, &survey.key).is_some());
+    let before = job.status.as_ref().filter(|_| !survey.changes);
     let ready = before.and_then(|before| conditions::find_true(&before.conditions, "Ready"));
     let was_ready = ready.is_some_and(|ready| ready.reason != Cause::Suspended.word());
     let continues = !run_result.failed && !run_result.stalled && hold.is_none();
@@ -261,17 +262,14 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
     let mut add = |type_, reason, message: String| {
         wanted.push(Wanted { type_, status: Some(true), reason, message });
     };
-    match survey.hold.as_ref() {
-        Some(hold) if hold.cause == Cause::Suspended => {
-            add("Suspended", "Suspended", hold.message.to_string());
-        }
-        Some(hold) if hold.cause == Cause::TemplateInvalid => {
-            add("PodsRefused", "TemplateInvalid", hold.message.to_string());
-        }
-        Some(hold) if survey.ending.is_none() && hold.cause != Cause::NamespaceTerminating => {
-            add("Paused", hold.cause.word(), hold.message.to_string());
-        }
-        _ => {}
+    let of_hold = survey.hold.as_ref().and_then(|hold| match hold.cause {
+        Cause::Suspended => Some(("Suspended", hold)),
+        Cause::TemplateInvalid => Some(("PodsRefused", hold)),
+        Cause::NamespaceTerminating => None,
+        _ => survey.ending.is_none().then_some(("Paused", hold)),
+    });
+    if let Some((type_, hold)) = of_hold {
+        add(type_, hold.cause.word(), hold.message.to_string());
     }
     if let Some(refusal) = refused_pod(job, world, survey) {
         add("PodsRefused", Cause::of_refused_creation(refusal).word(), refusal.message.clone());
@@ -280,11 +278,8 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
     let (lost, foreign) = (skipped_for(Cause::RecordLost), skipped_for(Cause::LedgerFormat));
     if lost > 0 {
         let how = "set spec.retryToken to a new value to run them again";
-        add(
-            "LedgerLost",
-            "RecordLost",
-            format!("the record of {lost} nodes is lost, so the run skips them; {how}"),
-        );
+        let message = format!("the record of {lost} nodes is lost, so the run skips them; {how}");
+        add("LedgerLost", "RecordLost", message);
     } else if foreign > 0 {
         let shards = foreign_shards(world);
         let how = "upgrade Quintet, or delete the ConfigMaps of an older format to run these nodes again";

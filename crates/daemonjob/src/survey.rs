@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use quintet_runtime::model::core_types::Pod;
 
 use crate::failure_policy::Failures;
+use crate::fleet::Fleet;
 use crate::history::{AssessedPod, Histories};
 use crate::labels::{NODE_UID_LABEL, pinned_to};
 use crate::node_state::{Cause, Reason, SelectedNode, State};
@@ -39,8 +40,12 @@ pub struct Survey<'a> {
     pub suspects_elsewhere: Vec<&'a str>,
     /// The nodes that count as failed.
     pub failures: Failures,
+    /// When the failure policy stopped the rollout, as in the last status.
+    pub braked_since: Option<Timestamp>,
     /// The largest number of selected nodes in this rollout.
     pub base: usize,
+    /// The selected nodes, counted.
+    pub fleet: Fleet,
     /// The smallest number of nodes that were unhealthy at the same time in this run.
     pub unhealthy_from_start: usize,
     /// Whether the API server finds a pod of the template invalid, so that the selected nodes are unknown.
@@ -69,12 +74,10 @@ impl<'a> Survey<'a> {
 
     /// Whether the ledger line of the pod's node must not change, so that the pod cannot be recorded.
     pub fn is_line_frozen(&self, assessed: &AssessedPod<'_>) -> bool {
+        let gone = || self.histories.gone.get(assessed.pod.label(NODE_UID_LABEL)?);
         match self.histories.of_target(assessed) {
             Some(history) => history.is_frozen,
-            None => assessed
-                .pod
-                .label(NODE_UID_LABEL)
-                .is_some_and(|uid| self.histories.gone.get(uid).is_some_and(|gone| gone.is_frozen)),
+            None => gone().is_some_and(|gone| gone.is_frozen),
         }
     }
 
@@ -102,6 +105,11 @@ impl<'a> Survey<'a> {
     /// The number of nodes that are neither done nor failed nor skipped.
     pub fn unfinished(&self) -> usize {
         self.count(State::is_unfinished)
+    }
+
+    /// Whether the fleet is unhealthy as a whole.
+    pub fn is_fleet_unhealthy(&self) -> bool {
+        self.fleet.is_unhealthy(self.unhealthy_from_start)
     }
 
     /// Whether a pod holds a slot: it has not ended, and its node was not written off.
@@ -143,11 +151,8 @@ impl<'a> Survey<'a> {
         let is_listed = |assessed: &&AssessedPod<'_>| assessed.on_at.is_some_and(|at| listed.contains(&at));
         let holder = self.pods().iter().find(|assessed| self.holds_slot(assessed) && !is_listed(assessed));
         holder.map_or_else(String::new, |assessed| {
-            format!(
-                "; {} on {} holds a slot",
-                assessed.pod.meta.name,
-                pinned_to(assessed.pod).unwrap_or("no node")
-            )
+            let node = pinned_to(assessed.pod).unwrap_or("no node");
+            format!("; {} on {node} holds a slot", assessed.pod.meta.name)
         })
     }
 

@@ -5,13 +5,14 @@
 //! to the plan, which removes the finalizer after the ledger has the outcome.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::cache::informer::{Change, Health, Informer};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
+use quintet_runtime::lock;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::{Key, Object as _, Owner};
 use quintet_runtime::model::plan::Plan;
@@ -49,7 +50,6 @@ pub enum OwnerState {
 
 /// The plan for one pod.
 pub fn plan(pod: &Pod, owner_state: OwnerState, now: Timestamp) -> Plan<()> {
-    let mut plan = Plan::default();
     let (is_off, again) = match owner_state {
         OwnerState::Unowned => (true, None),
         // The DaemonJob may disappear without a watch event, together with its definition.
@@ -57,13 +57,11 @@ pub fn plan(pod: &Pod, owner_state: OwnerState, now: Timestamp) -> Plan<()> {
         OwnerState::SwitchedOff => (pod.terminating(), None),
         OwnerState::Unknown => (false, Some(SOON)),
     };
-    if let Some(again) = again {
-        plan.requeue_at(now.checked_add(again).unwrap_or(now));
+    Plan {
+        steps: release(&pod.meta).filter(|_| is_off).map(|release| vec![release]).into_iter().collect(),
+        again: again.map(|again| now.checked_add(again).unwrap_or(now)),
+        ..Plan::default()
     }
-    if let (true, Some(release)) = (is_off, release(&pod.meta)) {
-        plan.steps.push(vec![release]);
-    }
-    plan
 }
 
 struct Sweeper {
@@ -122,7 +120,7 @@ impl Reconciler for Sweeper {
 impl Sweeper {
     /// Whether the owner or its definition is deleted or terminating, or another object has its name.
     async fn is_gone(&self, pod: &Pod, owner: &Owner) -> Result<bool, Error> {
-        if self.gone().contains(&owner.uid) {
+        if lock(&self.gone).contains(&owner.uid) {
             return Ok(true);
         }
         let kind = Resource::of::<DaemonJob>();
@@ -136,17 +134,13 @@ impl Sweeper {
             Err(error) => return Err(error.into()),
         };
         if is_gone {
-            let mut gone = self.gone();
+            let mut gone = lock(&self.gone);
             if gone.len() >= KEPT_UIDS {
                 gone.pop_front();
             }
             gone.push_back(owner.uid.clone());
         }
         Ok(is_gone)
-    }
-
-    fn gone(&self) -> std::sync::MutexGuard<'_, VecDeque<Arc<str>>> {
-        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

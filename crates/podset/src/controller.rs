@@ -1,10 +1,9 @@
 //! Connects PodSets and their pods with the queue and the plan.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
-use quintet_runtime::KIND_LABEL;
 use quintet_runtime::cache::deselected::Deselected;
 use quintet_runtime::cache::informer::{Change, Informer};
 use quintet_runtime::control::context::Context;
@@ -16,6 +15,7 @@ use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::{PODS, Resource};
 use quintet_runtime::write::executor::{Error, Executor};
+use quintet_runtime::{KIND_LABEL, lock};
 
 use crate::CONTROLLER;
 use crate::api::{PodSet, PodSetStatus};
@@ -53,7 +53,7 @@ impl NewPodSets {
         match change {
             Change::Applied { new, .. } if has_begun(new) => self.forget(&new.key()),
             Change::Applied { new, old: None, came: true } if leads => {
-                self.lock().insert(new.key().uid, false);
+                lock(&self.0).insert(new.key().uid, false);
             }
             Change::Deleted { old } => self.forget(&old.key()),
             _ => {}
@@ -62,7 +62,7 @@ impl NewPodSets {
 
     /// Returns whether a PodSet is new, and marks it as reconciled.
     fn look(&self, key: &Key) -> Familiarity {
-        match self.lock().get_mut(&key.uid).map(|looked| std::mem::replace(looked, true)) {
+        match lock(&self.0).get_mut(&key.uid).map(|looked| std::mem::replace(looked, true)) {
             None => Familiarity::Other,
             Some(false) => Familiarity::First,
             Some(true) => Familiarity::Further,
@@ -70,11 +70,7 @@ impl NewPodSets {
     }
 
     fn forget(&self, key: &Key) {
-        self.lock().remove(&key.uid);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, bool>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).remove(&key.uid);
     }
 }
 
@@ -252,6 +248,6 @@ mod tests {
         new_podsets.follow(&Change::Applied { new: &new, old: None, came: true }, true);
         let known = podset("new", &json!({ "selector": "app=p" }));
         new_podsets.follow(&Change::Applied { new: &known, old: Some(&new), came: false }, false);
-        assert!(new_podsets.lock().is_empty());
+        assert!(lock(&new_podsets.0).is_empty());
     }
 }

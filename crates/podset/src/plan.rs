@@ -93,7 +93,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     attempts.sort_unstable_by(|one, other| other.cmp(one));
     let attempts = attempts.into_iter().chain(repeat(0));
 
-    let deletes: Vec<_> = going.into_iter().map(|pod| delete(pod)).collect();
+    let deletes: Vec<_> = going.into_iter().map(|pod| Action::delete(PODS, &pod.meta, false)).collect();
     let failed_delete = first_refusal(world, &deletes).map(|refusal| ("FailedDelete", refusal));
     let Creations { creates, more, labels, refused } =
         creations(podset, world, &hash, (missing - held.len(), attempts), now);
@@ -270,21 +270,11 @@ fn release(pod: &Pod) -> Option<Action<PodSetStatus>> {
         let path = format!("/metadata/labels/{}", UID_LABEL.replace('/', "~1"));
         tests.push(json!({ "op": "remove", "path": path }));
     }
-    Some(Action::JsonPatch {
-        resource: PODS,
-        namespace: pod.meta.namespace.clone(),
-        name: pod.meta.name.clone(),
-        operations,
-    })
+    Some(Action::json_patch(PODS, &pod.meta, operations))
 }
 
 fn label(pod: &Pod, labels: &serde_json::Value) -> Action<PodSetStatus> {
-    Action::MergePatch {
-        resource: PODS,
-        namespace: pod.meta.namespace.clone(),
-        name: pod.meta.name.clone(),
-        body: json!({ "metadata": { "uid": &*pod.meta.uid, "labels": labels } }),
-    }
+    Action::merge_patch(PODS, &pod.meta, json!({ "metadata": { "uid": &*pod.meta.uid, "labels": labels } }))
 }
 
 /// Restores the label of the watch.
@@ -372,16 +362,6 @@ fn create(podset: &PodSet, hash: &str, pod_name: String, attempt: u32) -> Action
     let owner = controller_reference(&Resource::of::<PodSet>(), meta);
     let body = template.pod(namespace, &pod_name, &owner, &labels, &annotations, None);
     Action::Create { resource: PODS, namespace: namespace.into(), name: pod_name, body: body.into() }
-}
-
-fn delete(pod: &Pod) -> Action<PodSetStatus> {
-    Action::Delete {
-        resource: PODS,
-        namespace: pod.meta.namespace.clone(),
-        name: pod.meta.name.clone(),
-        uid: pod.meta.uid.clone(),
-        resource_version: None,
-    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,13 @@ pub mod probes;
 pub mod server;
 pub mod write;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex, even if a thread panicked while it held the lock.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The label of every pod that Quintet creates. The only Pod watch of the process selects by it.
 pub const KIND_LABEL: &str = "quintet.dev/kind";
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
-use quintet_daemonjob::ledger::{Entry, Shard};
+use quintet_daemonjob::ledger::{Entry, Shard, Unusable};
 use quintet_podset::api::PodSet;
 use quintet_runtime::model::conditions::shorten;
 use quintet_runtime::model::core_types::{Deployment, Node, Pod};
@@ -87,8 +87,7 @@ const DECODERS: [Decoder; 13] = [
         is_text: true,
         decode: |bytes| {
             let line = String::from_utf8_lossy(bytes);
-            let entry: Entry =
-                line.parse().map_err(|error: quintet_daemonjob::ledger::Unusable| error.to_string())?;
+            let entry: Entry = line.parse().map_err(|error: Unusable| format!("{error:?}"))?;
             let again: Result<Entry, _> = entry.to_string().parse();
             if again.as_ref() == Ok(&entry) {
                 Ok(())

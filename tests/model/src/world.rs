@@ -323,7 +323,7 @@ impl Worlds {
         let placement = Placement::of(job.spec.template.spec());
         let age = |at: Timestamp| u16::try_from(age_of(at)).ok();
         let mut memory = Memory {
-            began: clocks.flushed_or_began().filter(|_| clocks.flushed.is_none()).and_then(age),
+            began: clocks.began.filter(|_| clocks.flushed.is_none()).and_then(age),
             flushed: clocks.flushed.and_then(age),
             stood_still: state.existing().any(|(_, node)| !node.is_ready)
                 && is_fleet_unhealthy(job, &placement, &world.nodes),

@@ -10,7 +10,7 @@ use crate::history::AssessedPod;
 use crate::ledger::{Entry, Outcome};
 use crate::node_state::{Cause, Reason, SelectedNode, State, not_tolerated, occupants};
 use crate::observe::World;
-use crate::outcome::{DeletedFor, Rules};
+use crate::outcome::DeletedFor;
 use crate::removal::deletion_reason;
 use crate::survey::Survey;
 use foldhash::{HashMap, HashSet};
@@ -165,7 +165,7 @@ pub fn report(job: &DaemonJob, world: &World, origin: Origin, now: Timestamp) ->
         job,
         survey: &survey,
         pods: PodsOfNodes::new(&survey),
-        going: deleted_pods(job, world, &survey, now),
+        going: deleted_pods(job, &survey, now),
         refused: refused(job, &survey, origin),
         placement: Placement::of(job.spec.template.spec()),
     };
@@ -401,15 +401,9 @@ impl<'s> PodsOfNodes<'s> {
 }
 
 /// The reason why the manager would delete a pod that has not ended, by pod UID.
-fn deleted_pods<'s>(
-    job: &DaemonJob,
-    world: &World,
-    survey: &'s Survey<'_>,
-    now: Timestamp,
-) -> HashMap<&'s str, DeletedFor> {
-    let rules = Rules::of(job);
+fn deleted_pods<'s>(job: &DaemonJob, survey: &'s Survey<'_>, now: Timestamp) -> HashMap<&'s str, DeletedFor> {
     let reason = |assessed: &'s AssessedPod<'_>| {
-        Some((&*assessed.pod.meta.uid, deletion_reason(job, world, survey, &rules, assessed, now)?))
+        Some((&*assessed.pod.meta.uid, deletion_reason(job, survey, assessed, now)?))
     };
     survey.pods().iter().filter_map(reason).collect()
 }

@@ -4,9 +4,10 @@
 //! object is gone. Until then no plan may treat the object as gone.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::cache::informer::{Change, Informer};
+use crate::lock;
 use crate::model::object::{Key, Object};
 
 type ByOwner<T> = HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<T>>>;
@@ -33,7 +34,7 @@ impl<T: Object> Deselected<T> {
                     // If the owner is gone or terminating, no plan needs the object.
                     && owners.get(&Key { namespace, name, uid }).is_some_and(|owner| !owner.terminating())
                 {
-                    let mut objects = follower.lock();
+                    let mut objects = lock(&follower.objects);
                     objects.entry(owner.uid.clone()).or_default().insert(old.key().uid, Arc::clone(old));
                 }
             }
@@ -44,13 +45,9 @@ impl<T: Object> Deselected<T> {
         deselected
     }
 
-    fn lock(&self) -> MutexGuard<'_, ByOwner<T>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The last known versions of an owner's objects that left the selection.
     pub fn owned_by(&self, owner: &Key) -> Vec<Arc<T>> {
-        let objects = self.lock();
+        let objects = lock(&self.objects);
         let deselected = objects.get(&owner.uid).into_iter().flat_map(BTreeMap::values);
         deselected.filter(|object| object.key().namespace == owner.namespace).cloned().collect()
     }
@@ -58,7 +55,7 @@ impl<T: Object> Deselected<T> {
     /// Drops an object that is known to be gone, or that is back.
     pub fn settle(&self, object: &T) {
         let Some(owner) = object.owner() else { return };
-        let mut objects = self.lock();
+        let mut objects = lock(&self.objects);
         if let Some(deselected) = objects.get_mut(&owner.uid) {
             deselected.remove(&object.key().uid);
             if deselected.is_empty() {
@@ -69,6 +66,6 @@ impl<T: Object> Deselected<T> {
 
     /// Drops the objects of a deleted owner.
     pub fn forget(&self, owner: &Key) {
-        self.lock().remove(&owner.uid);
+        lock(&self.objects).remove(&owner.uid);
     }
 }

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::cache::list_watch;
 use crate::cache::store::Store;
+use crate::lock;
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Meta, MetaOnly, Object, Owner};
 use crate::model::progress::Progress;
@@ -525,8 +526,4 @@ impl<T: Object> NamespaceInformer<T> {
 pub async fn any_changed<T>(watched: &mut [watch::Receiver<T>]) {
     let changes = watched.iter_mut().map(|watched| Box::pin(watched.changed()));
     let _ = futures::future::select_all(changes).await;
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

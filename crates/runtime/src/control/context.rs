@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::KIND_LABEL;
 use crate::cache::informer::{Health, Informer, SILENCE};
 use crate::control::activity::Activity;
 use crate::model::clock::Clock;
@@ -23,6 +22,7 @@ use crate::server::gate::{Gate, Seen};
 use crate::server::metrics::Metrics;
 use crate::write::events::Recorder;
 use crate::write::executor::Executor;
+use crate::{KIND_LABEL, lock};
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Watched = Box<dyn Fn() -> Option<String> + Send + Sync>;
@@ -117,10 +117,6 @@ impl Cache {
             Health::Absent { since } => Some(since.elapsed()),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Context {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::model::object::Meta;
 use crate::model::refusals::{Refusals, Verb};
 use crate::model::resource::Resource;
 
@@ -146,6 +147,27 @@ pub enum Action<S, E = Infallible> {
 }
 
 impl<S, E> Action<S, E> {
+    /// DELETE of an observed object, perhaps only if it has not changed since.
+    pub fn delete(resource: Resource, meta: &Meta, if_unchanged: bool) -> Self {
+        Self::Delete {
+            resource,
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+            uid: meta.uid.clone(),
+            resource_version: if_unchanged.then(|| meta.resource_version.clone()),
+        }
+    }
+
+    /// JSON patch of an observed object.
+    pub fn json_patch(resource: Resource, meta: &Meta, operations: Value) -> Self {
+        Self::JsonPatch { resource, namespace: meta.namespace.clone(), name: meta.name.clone(), operations }
+    }
+
+    /// JSON merge patch of an observed object.
+    pub fn merge_patch(resource: Resource, meta: &Meta, body: Value) -> Self {
+        Self::MergePatch { resource, namespace: meta.namespace.clone(), name: meta.name.clone(), body }
+    }
+
     /// The verb, type and name of the write. None for a claim and an effect, which concern the owner itself.
     pub fn target(&self) -> Option<(Verb, &Resource, &str)> {
         match self {

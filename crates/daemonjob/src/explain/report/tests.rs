@@ -217,7 +217,7 @@ fn runs_again_for_a_changed_file_and_gives_the_reason() {
 #[test]
 fn a_changed_file_begins_a_run_after_a_failure() {
     let mut failed = job(&json!({"activeDeadlineSeconds": 60}));
-    let limits = Ending::Deadline.limits(&failed);
+    let limits = Ending::DeadlineExceeded.limits(&failed);
     let rollout = failed.status.as_mut().unwrap().rollout.as_mut().unwrap();
     (rollout.ended, rollout.ended_by) = (Some("DeadlineExceeded".into()), Some(limits));
     let world = world(ready(&["a"]), vec![]);
