@@ -180,7 +180,16 @@ fn admission_rejects_bad_input() {
             json!({ "auth": { "tlsSecret": { "name": "x" } } }),
             "auth.tlsSecret needs an encrypted serverAddress",
         ),
-        (json!({ "auth": {} }), "auth needs tokenSecret or tlsSecret"),
+        (json!({ "auth": {} }), "auth needs tokenSecret, oauth2 or tlsSecret"),
+        (
+            json!({ "auth": { "tokenSecret": { "name": "x" }, "oauth2": { "tokenURL": "https://i/t", "clientID": "c",
+                "clientSecret": { "name": "x" } } } }),
+            "auth must not have both tokenSecret and oauth2",
+        ),
+        (
+            json!({ "auth": { "oauth2": { "tokenURL": "https://user:password@i/t", "clientID": "c", "clientSecret": { "name": "x" } } } }),
+            "tokenURL must look like",
+        ),
         (
             json!({ "adminURL": "http://b", "adminTLS": { "caSecret": { "name": "x" } } }),
             "adminTLS needs an encrypted adminURL",

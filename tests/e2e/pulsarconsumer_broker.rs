@@ -13,7 +13,8 @@ use std::thread::{self, JoinHandle};
 
 use quintet_e2e::{TestEnv, condition};
 use quintet_localcluster::consumers::Kubelet;
-use quintet_localcluster::pulsar::{Broker, Lifetime, Options};
+use quintet_localcluster::pulsar::issuer::{AUDIENCE, CLIENT_SECRET};
+use quintet_localcluster::pulsar::{Broker, Lifetime, Options, ROLE};
 use quintet_localcluster::run;
 use quintet_localcluster::variables;
 use serde_json::{Value, json};
@@ -29,8 +30,8 @@ fn program(name: &str) -> PathBuf {
 struct TestBroker(Option<Broker>);
 
 impl TestBroker {
-    fn up(env: &TestEnv, what: &str, auth: bool, tls: Option<Lifetime>) -> Self {
-        let options = Options { auth, tls, ..Options::new(format!("{}-{what}", env.cluster().name())) };
+    fn up(env: &TestEnv, what: &str, options: &Options) -> Self {
+        let options = Options { name: format!("{}-{what}", env.cluster().name()), ..options.clone() };
         Self(Some(Broker::up(&options).expect("the broker starts").0))
     }
 }
@@ -118,7 +119,7 @@ fn describes(env: &TestEnv, name: &str, words: &str) -> bool {
 fn consumes_and_reports_the_state_of_consumers() {
     let env = TestEnv::alone("pb-plain");
     env.node("one");
-    let broker = TestBroker::up(&env, "plain", false, None);
+    let broker = TestBroker::up(&env, "plain", &Options::new(""));
     let _kubelets = Kubelets::start(&env);
     let manager = env.manager("pulsarconsumer");
     let server = broker.service_url();
@@ -217,7 +218,7 @@ fn may_read_secrets(env: &TestEnv) {
 fn mounts_tokens_and_reports_rejected_ones() {
     let env = TestEnv::alone("pb-tokens");
     env.node("one");
-    let broker = TestBroker::up(&env, "tokens", true, None);
+    let broker = TestBroker::up(&env, "tokens", &Options { auth: true, ..Options::new("") });
     let _kubelets = Kubelets::start(&env);
     let manager = env.manager("pulsarconsumer");
     let good = fs::read_to_string(broker.token_file()).unwrap().trim().to_owned();
@@ -263,10 +264,11 @@ fn mounts_tokens_and_reports_rejected_ones() {
 /// The broker takes the role from the certificate, in its own protocol and in the admin API.
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn authenticates_with_client_certificates() {
+fn authenticates_with_certificates_and_tokens_of_an_issuer() {
     let env = TestEnv::alone("pb-certificates");
     env.node("one");
-    let broker = TestBroker::up(&env, "certificates", true, Some(Lifetime::Year));
+    let options = Options { auth: true, tls: Some(Lifetime::Year), issuer: true, ..Options::new("") };
+    let broker = TestBroker::up(&env, "certificates", &options);
     let _kubelets = Kubelets::start(&env);
     let manager = env.manager("pulsarconsumer");
     may_read_secrets(&env);
@@ -279,14 +281,22 @@ fn authenticates_with_client_certificates() {
             "stringData": { "ca.crt": text(&broker.ca_file()) } },
         { "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "unusable" },
             "stringData": { "tls.crt": text(&certificate), "tls.key": "no key" } },
+        { "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "client" },
+            "stringData": { "client-secret": CLIENT_SECRET, "wrong": "wrong" } },
     ] });
     env.apply(&secrets).unwrap();
     let of = |name: &str, auth: &Value| {
-        let fields = json!({ "serverAddress": broker.service_url(), "adminURL": broker.admin_url_tls(),
+        let fields = json!({ "topic": name, "serverAddress": broker.service_url(), "adminURL": broker.admin_url_tls(),
             "backlogPollSeconds": 10, "tls": { "caSecret": { "name": "ca" } }, "auth": auth });
         env.apply(&consumer(name, &fields)).unwrap();
     };
     of("good", &json!({ "tlsSecret": { "name": "identity" } }));
+    let oauth2 = |key: &str| {
+        json!({ "oauth2": { "tokenURL": broker.token_url(), "clientID": ROLE, "audience": AUDIENCE,
+            "clientSecret": { "name": "client", "key": key } } })
+    };
+    of("issued", &oauth2("client-secret"));
+    of("refused", &oauth2("wrong"));
     of("unusable", &json!({ "tlsSecret": { "name": "unusable" } }));
     env.wait_for("pulsarconsumer", "good", "the consumer is available", is_available);
     let files = [
@@ -294,9 +304,12 @@ fn authenticates_with_client_certificates() {
         ("PULSAR_TLS_CERT_FILE", certificate),
         ("PULSAR_TLS_KEY_FILE", key.clone()),
     ];
-    produce(&broker.service_url(), "t", "hello", 3, &files);
+    produce(&broker.service_url(), "good", "hello", 3, &files);
     env.wait("all messages are printed", || printed(&env, "good", "Message Received: hello") == 3);
     comes_to(&env, "good", "BacklogObserved", "Observed");
+    env.wait_for("pulsarconsumer", "issued", "the consumer is available", is_available);
+    comes_to(&env, "issued", "BacklogObserved", "Observed");
+    comes_to(&env, "refused", "BacklogObserved", "TokenUnavailable");
     comes_to(&env, "unusable", "BacklogObserved", "AdminFailed");
     env.wait("the probe's status code is in an Event of the pod", || {
         describes(&env, "unusable", "statuscode: 525")
@@ -305,5 +318,5 @@ fn authenticates_with_client_certificates() {
     let texts = [manager.logged(), manager.metrics().unwrap(), events].concat();
     let key = text(&key);
     let secret = key.lines().nth(1).unwrap();
-    assert!(!texts.contains(secret), "no text contains the key");
+    assert!(!texts.contains(secret) && !texts.contains(CLIENT_SECRET), "no text contains a secret");
 }

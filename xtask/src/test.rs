@@ -366,6 +366,7 @@ fn pulsar_programs(report: &mut Report, filter: Option<&str>) -> Result<()> {
     } else {
         report.part(name, budget, || {
             pulsar::distribution::ensure()?;
+            binaries::ensure(&binaries::ISSUER)?;
             let brokers = Temporary::new("brokers");
             let tests = ["test", "--package", PULSAR_CLIENT, "--test", "broker", "--no-fail-fast"];
             let counts = cargo_test(
@@ -402,6 +403,7 @@ fn control_plane(report: &mut Report) -> Result<bool> {
     let counts = report.part(CONTROL_PLANE.0, CONTROL_PLANE.1, || {
         binaries::ensure(&binaries::ALL)?;
         binaries::ensure(&binaries::CHART)?;
+        binaries::ensure(&binaries::ISSUER)?;
         health::program()?;
         Ok(PASSED)
     })?;

@@ -43,10 +43,15 @@ impl Brokers {
         &mut self.links[number].2
     }
 
-    /// Closes the first connection. The numbers of the others decrease by 1.
-    pub fn close_first(&mut self) {
-        self.links.remove(0);
-        self.turn = 0;
+    /// Closes the first connection if it served only lookups. `used` are the numbers of the used connections.
+    pub fn close_unused(&mut self, used: Vec<&mut usize>) {
+        if !used.is_empty() && used.iter().all(|link| **link > 0) {
+            self.links.remove(0);
+            self.turn = 0;
+            for link in used {
+                *link -= 1;
+            }
+        }
     }
 
     /// The number of partitions of a topic; 0 without partitions.

@@ -20,14 +20,17 @@ use crate::batch;
 use crate::frame::Entry;
 use crate::ledger::EntryId;
 use crate::notes::note;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::publisher::Publisher;
 use crate::session::{Session, Subscription};
 use crate::settings::DeadLetterPolicy;
 use crate::topic::TopicName;
 
-/// The time limit for a confirmation.
+/// The time limit for the connection, and for each entry.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// The limit of entries that wait for confirmation.
+const UNCONFIRMED: usize = 1_000;
 
 /// Names of properties, as in Pulsar's clients.
 const REAL_TOPIC: &str = "REAL_TOPIC";
@@ -91,11 +94,8 @@ impl DeadLetters {
                     }
                 };
                 let Some(letter) = letter else { return };
-                let sent = timeout(LIMIT, Box::pin(send(&mut publisher, &reader, &of.topic, &letter))).await;
-                let sent = match sent {
-                    Ok(sent) => sent.map_err(|problem| problem.sentence),
-                    Err(_) => Err("no confirmation in time".to_owned()),
-                };
+                let sent = Box::pin(send(&mut publisher, &reader, &of.topic, &letter)).await;
+                let sent = sent.map_err(|problem| problem.sentence);
                 if let Err(why) = &sent {
                     note(&format!("Dead letter: cannot send to {}: {why}", reader.topic));
                     publisher = None;
@@ -147,19 +147,28 @@ async fn send(
 ) -> Result<u64, Problem> {
     let publisher = match publisher {
         Some(publisher) => publisher,
-        none => none.insert(Box::pin(connect(reader)).await?),
+        none => none.insert(in_time(Box::pin(connect(reader))).await?),
     };
-    let entries = entries(letter, origin);
-    let count = u64::try_from(entries.len()).unwrap_or(u64::MAX);
-    for entry in entries {
-        publisher.send(entry).await?;
+    let mut unconfirmed = 0;
+    let mut count = 0;
+    for entry in entries(letter, origin, publisher.max_message_size()) {
+        in_time(publisher.send(entry)).await?;
+        count += 1;
+        unconfirmed += 1;
+        if unconfirmed == UNCONFIRMED {
+            in_time(publisher.confirmed()).await?;
+            unconfirmed -= 1;
+        }
     }
-    let mut confirmed = 0;
-    while confirmed < count {
-        publisher.confirmed().await?;
-        confirmed += 1;
+    for _ in 0..unconfirmed {
+        in_time(publisher.confirmed()).await?;
     }
     Ok(count)
+}
+
+async fn in_time<T>(step: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
+    let late = |_| Problem::passing(Code::Unreachable, "no confirmation in time");
+    timeout(LIMIT, step).await.map_err(late)?
 }
 
 /// Creates the subscription of the dead letters, and the producers of their topic.
@@ -176,16 +185,20 @@ async fn idle(publisher: &mut Option<Publisher>) -> Problem {
     }
 }
 
-/// The entries to send for an entry: one for each of its messages that is not acknowledged.
-fn entries(letter: &Letter, topic: &TopicName) -> Vec<Entry> {
+/// The entries to send for an entry: one for each of its messages that is not acknowledged. An unreadable entry is
+/// sent unchanged, so that another client may read it; so is an entry with a message above `limit` bytes, which the
+/// broker stored compressed.
+fn entries(letter: &Letter, topic: &TopicName, limit: usize) -> Vec<Entry> {
     let entry = &letter.entry;
     let mut entries = Vec::new();
     let kept = |index| batch::is_kept(&letter.ack_set, index);
     let read = batch::each(entry, kept, |one| entries.push(message(one, &entry.metadata)));
-    if read.is_err() {
-        // An unreadable entry is sent unchanged, so that another client may read it.
+    if read.is_err() || entries.iter().any(|entry| entry.payload.len() > limit) {
         let metadata = Metadata {
             replicated_from: None,
+            // Schemas and sequences are those of the other topic.
+            schema_version: None,
+            highest_sequence_id: None,
             deliver_at_time: None,
             txnid_least_bits: None,
             txnid_most_bits: None,
@@ -291,7 +304,7 @@ mod tests {
         }
         let metadata = Metadata { num_messages_in_batch: Some(2), ..Metadata::default() };
         let topic: TopicName = "t".parse().unwrap();
-        let sent = entries(&letter(Entry { metadata, payload: payload.freeze() }), &topic);
+        let sent = entries(&letter(Entry { metadata, payload: payload.freeze() }), &topic, 100);
         for (message, name) in sent.iter().zip(["a", "b"]) {
             let Entry { metadata, payload } = message;
             assert_eq!((&**payload, metadata.event_time), (name.as_bytes(), Some(5)));
@@ -313,7 +326,7 @@ mod tests {
                 properties: vec![pair("all")],
                 ..Metadata::default()
             };
-            let sent = entries(&letter(Entry { metadata, payload: Bytes::from_static(b"?") }), &topic);
+            let sent = entries(&letter(Entry { metadata, payload: Bytes::from_static(b"?") }), &topic, 100);
             assert_eq!((sent.len(), &*sent[0].payload), (1, &b"?"[..]));
             assert_eq!(sent[0].metadata.partition_key.as_deref(), Some("k"));
             assert_eq!(properties(&sent[0].metadata)[0], ("whose", "all"));

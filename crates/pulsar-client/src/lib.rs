@@ -15,6 +15,7 @@ pub mod dead_letters;
 pub mod duration;
 pub mod exit;
 pub mod frame;
+pub mod issuer;
 pub mod ledger;
 pub mod line;
 pub mod link;

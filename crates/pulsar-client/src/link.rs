@@ -41,6 +41,9 @@ const LOST: Duration = Duration::from_secs(45);
 /// The supported version of the protocol: with partial successes and renewed authentication.
 const PROTOCOL: i32 = 19;
 
+/// A broker's default limit of an entry's payload, in bytes.
+const MAX_MESSAGE_SIZE: usize = 5 << 20;
+
 /// The size of a read.
 const BUFFER: usize = 64 << 10;
 
@@ -58,6 +61,10 @@ pub struct Link {
     requests: u64,
     heard: Instant,
     asked: bool,
+    /// Whether the broker waits for a new token.
+    challenged: bool,
+    /// As the broker states it; 0 if it does not.
+    max_message_size: i32,
 }
 
 impl fmt::Debug for Link {
@@ -125,18 +132,20 @@ impl Link {
             requests: 0,
             heard: Instant::now(),
             asked: false,
+            challenged: false,
+            max_message_size: 0,
         };
         link.shake_hands(behind).await?;
         Ok(link)
     }
 
     async fn shake_hands(&mut self, behind: Option<String>) -> Result<(), Problem> {
-        let token = self.files.token()?;
+        let token = self.files.token().await?;
         let method = self.files.method();
         let connect = CommandConnect {
             client_version: client_version(),
             auth_method_name: method.map(str::to_owned),
-            auth_data: token.map(String::into_bytes),
+            auth_data: method.map(|_| token.unwrap_or_default().into_bytes()),
             protocol_version: Some(PROTOCOL),
             proxy_to_broker_url: behind,
             feature_flags: Some(FeatureFlags {
@@ -149,7 +158,7 @@ impl Link {
         loop {
             let Frame::Command(answer) = self.next().await? else { continue };
             if let Some(error) = &answer.error {
-                let kind = ServerError::try_from(error.error).unwrap_or(ServerError::UnknownError);
+                let kind = error.error();
                 if kind == ServerError::AuthenticationError && method.is_none() {
                     return Err(Problem::last(
                         Exit::Unauthorized,
@@ -157,13 +166,22 @@ impl Link {
                         format!("{} requires a token or a client certificate, and neither is set", self.host),
                     ));
                 }
+                if kind == ServerError::AuthenticationError {
+                    self.files.drop_token().await;
+                }
                 return Err(Problem::answered(kind, &error.message));
             }
-            if answer.connected.is_some() {
+            if let Some(connected) = &answer.connected {
+                self.max_message_size = connected.max_message_size();
                 return Ok(());
             }
             self.attend(&answer).await?;
         }
+    }
+
+    /// The size limit of an entry's payload at the broker, in bytes.
+    pub fn max_message_size(&self) -> usize {
+        usize::try_from(self.max_message_size).ok().filter(|size| *size > 0).unwrap_or(MAX_MESSAGE_SIZE)
     }
 
     /// The host.
@@ -217,10 +235,7 @@ impl Link {
             Err(_) => return Err(self.silent()),
         };
         match &answer.error {
-            Some(error) => Err(Problem::answered(
-                ServerError::try_from(error.error).unwrap_or(ServerError::UnknownError),
-                &error.message,
-            )),
+            Some(error) => Err(Problem::answered(error.error(), &error.message)),
             None => Ok(answer),
         }
     }
@@ -256,8 +271,19 @@ impl Link {
         if asked.ping.is_some() {
             self.send(command(Type::Pong, |c| c.pong = Some(CommandPong {}))).await?;
         } else if asked.auth_challenge.is_some() {
+            self.challenged = true;
+            self.answer_challenge().await?;
+        } else {
+            return Ok(asked.pong.is_some());
+        }
+        Ok(true)
+    }
+
+    /// Answers a request for a new token, also one whose answer was cancelled: an issuer may take seconds.
+    async fn answer_challenge(&mut self) -> Result<(), Problem> {
+        if self.challenged {
             // The token expires; the file may have a newer one.
-            let token = self.files.token()?.unwrap_or_default();
+            let token = self.files.token().await?.unwrap_or_default();
             let response = CommandAuthResponse {
                 client_version: Some(client_version()),
                 response: Some(AuthData {
@@ -266,11 +292,10 @@ impl Link {
                 }),
                 protocol_version: Some(PROTOCOL),
             };
+            self.challenged = false;
             self.send(command(Type::AuthResponse, |c| c.auth_response = Some(response))).await?;
-        } else {
-            return Ok(asked.pong.is_some());
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Pings a silent broker, and fails if it stays silent.
@@ -283,6 +308,7 @@ impl Link {
             self.asked = true;
             self.send(command(Type::Ping, |c| c.ping = Some(CommandPing {}))).await?;
         }
+        self.answer_challenge().await?;
         // A cancelled wait may have left data.
         match timeout(ANSWER_LIMIT, self.framed.flush()).await {
             Ok(flushed) => flushed.map_err(|error| self.broken(&error)),
@@ -324,6 +350,11 @@ pub fn command(kind: Type, fill: impl FnOnce(&mut BaseCommand)) -> Box<BaseComma
     let mut command = Box::new(BaseCommand { r#type: kind as i32, ..BaseCommand::default() });
     fill(&mut command);
     command
+}
+
+/// An index as a number of the protocol.
+pub fn number(index: usize) -> u64 {
+    u64::try_from(index).unwrap_or(u64::MAX)
 }
 
 /// The number of the request that a command answers.

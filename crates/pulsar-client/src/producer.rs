@@ -1,5 +1,6 @@
 //! The producer: sends messages and waits until the broker has confirmed each.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
@@ -7,7 +8,7 @@ use prost::Message as _;
 use pulsar::message::Metadata;
 use pulsar::message::proto::SingleMessageMetadata;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::backoff;
 use crate::exit::{Exit, Failure};
@@ -43,10 +44,11 @@ pub async fn run(args: ProducerArgs) -> Result<(), Failure> {
     let mut terminated =
         signal(SignalKind::terminate()).map_err(|error| Failure::other(error.to_string()))?;
     let connect = || Publisher::open(&server, &files, &topic);
-    let mut run = Run { confirmed: 0, sent: 0 };
+    let mut progress = Progress { confirmed: 0, sent: 0, at: Instant::now() };
     let sent = async {
-        let mut publisher = Box::pin(within(args.timeout, connect)).await?;
-        Box::pin(run.send_all(&mut publisher, &args)).await
+        let publisher = Box::pin(within(args.timeout, connect)).await?;
+        let run = Run { publisher, connect, args: &args, waiting: VecDeque::new(), progress: &mut progress };
+        Box::pin(run.send_all()).await
     };
     let ended = tokio::select! {
         ended = sent => ended,
@@ -54,7 +56,7 @@ pub async fn run(args: ProducerArgs) -> Result<(), Failure> {
         _ = terminated.recv() => Err(Failure::other("stopped by SIGTERM")),
     };
     ended.map_err(|failure| Failure {
-        line: format!("{failure}; {} of {} messages were confirmed", run.confirmed, args.count),
+        line: format!("{failure}; {} of {} messages were confirmed", progress.confirmed, args.count),
         ..failure
     })?;
     if args.count == 1 {
@@ -71,7 +73,7 @@ async fn within<T>(limit: Duration, attempt: impl AsyncFn() -> Result<T, Problem
     let mut last: Option<Problem> = None;
     loop {
         let over = |why: &str| Failure::other(format!("{why} (gave up after {limit:?})"));
-        let problem = match tokio::time::timeout_at(deadline, attempt()).await {
+        let problem = match timeout_at(deadline, attempt()).await {
             Ok(Ok(done)) => return Ok(done),
             Ok(Err(problem)) => problem,
             Err(_) => {
@@ -90,23 +92,32 @@ async fn within<T>(limit: Duration, attempt: impl AsyncFn() -> Result<T, Problem
         failures += 1;
         last = Some(problem);
         // The wait ends at the time limit; then there is one more attempt.
-        let _ = tokio::time::timeout_at(
-            deadline,
-            sleep(backoff::pause(&backoff::PRODUCE, failures, backoff::random())),
-        )
-        .await;
+        let _ =
+            timeout_at(deadline, sleep(backoff::pause(&backoff::PRODUCE, failures, backoff::random()))).await;
     }
 }
 
-struct Run {
+struct Progress {
     /// Messages that were sent.
     sent: u64,
-    /// Messages that the broker has confirmed.
+    /// Messages that a broker has confirmed.
     confirmed: u64,
+    /// The time of the last confirmation, or of the first message that waits for one.
+    at: Instant,
 }
 
-impl Run {
-    async fn send_all(&mut self, publisher: &mut Publisher, args: &ProducerArgs) -> Result<(), Failure> {
+struct Run<'a, C> {
+    publisher: Publisher,
+    connect: C,
+    args: &'a ProducerArgs,
+    /// Entries to send, in their order.
+    waiting: VecDeque<Entry>,
+    progress: &'a mut Progress,
+}
+
+impl<C: AsyncFn() -> Result<Publisher, Problem>> Run<'_, C> {
+    async fn send_all(mut self) -> Result<(), Failure> {
+        let args = self.args;
         let begun = Instant::now();
         let mut spoke = begun;
         let is_batched = args.count > 1 && !args.no_batching;
@@ -115,8 +126,9 @@ impl Run {
             if let Some(rate) = args.rate {
                 let at = begun + due(number - 1, rate);
                 if at > Instant::now() + BATCH_DELAY {
-                    self.flush(publisher, &mut batch, args).await?;
+                    self.send(&mut batch).await?;
                 }
+                self.confirm(Some(at), 0).await?;
                 sleep_until(at).await;
             }
             let text = if args.count == 1 {
@@ -127,56 +139,87 @@ impl Run {
             batch.add(&text, is_batched);
             let is_old = batch.begun.is_some_and(|begun| begun.elapsed() >= BATCH_DELAY);
             if !is_batched || is_old || batch.count >= BATCH || batch.payload.len() >= BATCH_BYTES {
-                self.flush(publisher, &mut batch, args).await?;
+                self.send(&mut batch).await?;
             }
             if spoke.elapsed() >= PROGRESS {
                 spoke = Instant::now();
-                note(&format!("{number} of {} messages sent, {} confirmed", args.count, self.confirmed));
+                note(&format!(
+                    "{number} of {} messages sent, {} confirmed",
+                    args.count, self.progress.confirmed
+                ));
             }
         }
-        self.flush(publisher, &mut batch, args).await?;
-        while self.confirmed < self.sent {
-            self.confirm(publisher, args.timeout).await?;
-        }
-        Ok(())
+        self.send(&mut batch).await?;
+        self.confirm(None, 0).await
     }
 
     /// Sends the batch, and counts the confirmations that have arrived.
-    async fn flush(
-        &mut self,
-        publisher: &mut Publisher,
-        batch: &mut Batch,
-        args: &ProducerArgs,
-    ) -> Result<(), Failure> {
+    async fn send(&mut self, batch: &mut Batch) -> Result<(), Failure> {
         let count = u64::from(batch.count.unsigned_abs());
         if count == 0 {
             return Ok(());
         }
-        while let Some(messages) = publisher.confirmed_now().await.map_err(not_accepted)? {
-            self.confirmed += u64::from(messages);
+        self.confirm(Some(Instant::now()), 0).await?;
+        self.confirm(None, UNCONFIRMED - 1).await?;
+        if self.progress.sent == self.progress.confirmed {
+            self.progress.at = Instant::now();
         }
-        while self.sent - self.confirmed >= UNCONFIRMED {
-            self.confirm(publisher, args.timeout).await?;
-        }
-        self.sent += count;
-        publisher.send(std::mem::take(batch).entry()).await.map_err(not_accepted)
+        self.progress.sent += count;
+        self.waiting.push_back(std::mem::take(batch).entry());
+        self.send_waiting().await
     }
 
-    /// Waits for the next confirmation.
-    async fn confirm(&mut self, publisher: &mut Publisher, limit: Duration) -> Result<(), Failure> {
-        let confirmed = timeout(limit, publisher.confirmed())
-            .await
-            .map_err(|_| Failure::other(format!("the broker did not confirm a message within {limit:?}")))?;
-        self.confirmed += u64::from(confirmed.map_err(not_accepted)?);
+    async fn send_waiting(&mut self) -> Result<(), Failure> {
+        while let Some(entry) = self.waiting.pop_front() {
+            let sent = timeout(self.args.timeout, self.publisher.send(entry)).await;
+            if let Err(problem) = sent.map_err(|_| self.overdue())? {
+                self.reconnect(problem).await?;
+            }
+        }
         Ok(())
     }
-}
 
-#[expect(clippy::needless_pass_by_value, reason = "as map_err passes it")]
-fn not_accepted(problem: Problem) -> Failure {
-    problem
-        .failure()
-        .unwrap_or_else(|| Failure::other(format!("the broker did not accept a message: {problem}")))
+    /// Counts confirmations until a time, or until at most this number of messages is unconfirmed.
+    async fn confirm(&mut self, at: Option<Instant>, unconfirmed: u64) -> Result<(), Failure> {
+        while self.progress.sent - self.progress.confirmed > unconfirmed {
+            let overdue = self.progress.at + self.args.timeout;
+            let until = at.map_or(overdue, |at| at.min(overdue));
+            match timeout_at(until, self.publisher.confirmed()).await {
+                Ok(Ok(messages)) => {
+                    self.progress.confirmed += u64::from(messages);
+                    self.progress.at = Instant::now();
+                }
+                Ok(Err(problem)) => {
+                    self.reconnect(problem).await?;
+                    Box::pin(self.send_waiting()).await?;
+                }
+                Err(_) if until == overdue => return Err(self.overdue()),
+                Err(_) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Connects again. The unconfirmed entries wait again; those that a broker has stored are stored twice.
+    async fn reconnect(&mut self, problem: Problem) -> Result<(), Failure> {
+        if let Some(failure) = problem.failure() {
+            return Err(failure);
+        }
+        if self.progress.at.elapsed() >= self.args.timeout {
+            return Err(Failure::other(format!("the broker did not accept a message: {problem}")));
+        }
+        note(&format!("Retrying: {problem}"));
+        let mut again = self.publisher.take_unconfirmed();
+        again.append(&mut self.waiting);
+        self.waiting = again;
+        sleep(backoff::pause(&backoff::PRODUCE, 1, backoff::random())).await;
+        self.publisher = within(self.args.timeout, &self.connect).await?;
+        Ok(())
+    }
+
+    fn overdue(&self) -> Failure {
+        Failure::other(format!("the broker did not confirm a message within {:?}", self.args.timeout))
+    }
 }
 
 /// Messages that are sent together, or one that is sent alone.

@@ -5,13 +5,14 @@ use std::future::poll_fn;
 use std::time::{Duration, SystemTime};
 
 use pulsar::message::proto::base_command::Type;
-use pulsar::message::proto::{BaseCommand, CommandProducer, CommandSend, ServerError};
+use pulsar::message::proto::{BaseCommand, CommandProducer, CommandSend};
 use tokio::time::sleep;
 
 use crate::address::ServiceAddress;
+use crate::backoff;
 use crate::brokers::Brokers;
 use crate::frame::{Entry, Frame};
-use crate::link::command;
+use crate::link::{command, number};
 use crate::problem::{Code, Problem};
 use crate::security::Files;
 use crate::topic::TopicName;
@@ -35,8 +36,8 @@ struct Producer {
     name: String,
     /// The number of the next message.
     sequence: u64,
-    /// The unconfirmed entries in their order: the number of the first message, and the number of messages.
-    sent: VecDeque<(u64, u32)>,
+    /// The unconfirmed entries in their order, with the numbers of their first messages.
+    sent: VecDeque<(u64, Entry)>,
 }
 
 impl Publisher {
@@ -62,15 +63,27 @@ impl Publisher {
             let name = answer.producer_success.unwrap_or_default().producer_name;
             producers.push(Producer { link, name, sequence: 0, sent: VecDeque::new() });
         }
-        Ok(Self { brokers, producers, turn: 0 })
+        brokers.close_unused(producers.iter_mut().map(|producer| &mut producer.link).collect());
+        // Many publishers send only one entry.
+        let turn = usize::try_from(backoff::random()).unwrap_or_default() % producers.len();
+        Ok(Self { brokers, producers, turn })
     }
 
-    /// Sends an entry. Sets the producer, the sequence and the time in its metadata.
+    /// The size limit of an entry's payload at the brokers, in bytes.
+    pub fn max_message_size(&mut self) -> usize {
+        self.brokers.link(0).max_message_size()
+    }
+
+    /// Takes the entries that no broker has confirmed. They may be stored nevertheless.
+    pub fn take_unconfirmed(&mut self) -> VecDeque<Entry> {
+        self.producers.iter_mut().flat_map(|one| one.sent.drain(..)).map(|(_, entry)| entry).collect()
+    }
+
+    /// Sends an entry. Sets the producer, the sequence and the time in its metadata. After an error the entry is
+    /// unconfirmed.
     pub async fn send(&mut self, mut entry: Entry) -> Result<(), Problem> {
         let at = self.partition(entry.metadata.partition_key.as_deref());
         let producer = &mut self.producers[at];
-        let count = entry.metadata.num_messages_in_batch;
-        let messages = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         entry.metadata.producer_name.clone_from(&producer.name);
         entry.metadata.sequence_id = producer.sequence;
@@ -78,11 +91,11 @@ impl Publisher {
         let send = CommandSend {
             producer_id: number(at),
             sequence_id: producer.sequence,
-            num_messages: count,
+            num_messages: entry.metadata.num_messages_in_batch,
             ..CommandSend::default()
         };
-        producer.sent.push_back((producer.sequence, messages));
-        producer.sequence += u64::from(messages);
+        producer.sent.push_back((producer.sequence, entry.clone()));
+        producer.sequence += u64::from(messages(&entry));
         let link = producer.link;
         self.brokers.link(link).send_with(command(Type::Send, |c| c.send = Some(send)), Some(entry)).await
     }
@@ -101,15 +114,6 @@ impl Publisher {
         }
     }
 
-    /// The number of messages of a confirmation that has arrived; None if none has.
-    pub async fn confirmed_now(&mut self) -> Result<Option<u32>, Problem> {
-        tokio::select! {
-            biased;
-            messages = self.confirmed() => messages.map(Some),
-            () = std::future::ready(()) => Ok(None),
-        }
-    }
-
     /// Keeps the connections alive until one fails.
     pub async fn idle(&mut self) -> Problem {
         loop {
@@ -125,8 +129,10 @@ impl Publisher {
 
     fn receipt(&mut self, command: &BaseCommand) -> Result<Option<u32>, Problem> {
         if let Some(error) = &command.send_error {
-            let kind = ServerError::try_from(error.error).unwrap_or(ServerError::UnknownError);
-            return Err(Problem::answered(kind, &error.message));
+            return Err(Problem::answered(error.error(), &error.message));
+        }
+        if let Some(error) = &command.error {
+            return Err(Problem::answered(error.error(), &error.message));
         }
         if command.close_producer.is_some() {
             let sentence = "the broker closed the producer, because the topic moves";
@@ -135,9 +141,10 @@ impl Publisher {
         let Some(receipt) = &command.send_receipt else { return Ok(None) };
         let producer = usize::try_from(receipt.producer_id).ok();
         let Some(producer) = producer.and_then(|at| self.producers.get_mut(at)) else { return Ok(None) };
-        // A broker confirms the entries of a producer in their order.
-        let is_next = producer.sent.front().is_some_and(|(sequence, _)| *sequence == receipt.sequence_id);
-        Ok(producer.sent.pop_front_if(|_| is_next).map(|(_, messages)| messages))
+        // Usually the first: only a non-persistent topic may confirm entries in another order.
+        let confirmed = producer.sent.iter().position(|(sequence, _)| *sequence == receipt.sequence_id);
+        let confirmed = confirmed.and_then(|at| producer.sent.remove(at));
+        Ok(confirmed.map(|(_, entry)| messages(&entry)))
     }
 
     /// The partition of an entry: by its key, as in Pulsar's clients, or else in turn.
@@ -154,8 +161,9 @@ fn java_hash(key: &str) -> u32 {
     hash & 0x7fff_ffff
 }
 
-fn number(index: usize) -> u64 {
-    u64::try_from(index).unwrap_or(u64::MAX)
+/// The number of messages in an entry.
+fn messages(entry: &Entry) -> u32 {
+    entry.metadata.num_messages_in_batch.and_then(|count| u32::try_from(count).ok()).unwrap_or(1)
 }
 
 #[cfg(test)]

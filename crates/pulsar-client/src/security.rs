@@ -5,39 +5,51 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::client::WantsClientCert;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 use crate::exit::Exit;
+use crate::issuer::Issuer;
 use crate::problem::{Code, Problem};
 
 /// The paths of the files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Files {
-    /// A file that has only the token.
-    pub token: Option<PathBuf>,
+    /// Where the token comes from.
+    pub token: Option<TokenSource>,
     /// A file with CA certificates in PEM, which replace the public CAs.
     pub ca: Option<PathBuf>,
     /// The files of the client's certificate, with its chain, and of its key, in PEM.
     pub identity: Option<[PathBuf; 2]>,
 }
 
+/// Where a token comes from.
+#[derive(Clone, Debug)]
+pub enum TokenSource {
+    /// A file that has only the token.
+    File(PathBuf),
+    /// An OAuth2 issuer.
+    Issuer(Arc<Issuer>),
+}
+
 impl Files {
     /// The token, if one is set.
-    pub fn token(&self) -> Result<Option<String>, Problem> {
-        let Some(file) = &self.token else { return Ok(None) };
-        let text = read(file, Code::Unauthorized, "token")?;
-        let token = String::from_utf8_lossy(&text).trim().to_owned();
-        if token.is_empty() || token.chars().any(char::is_whitespace) {
-            return Err(Problem::last(
-                Exit::File,
-                Code::Unauthorized,
-                format!("{} does not contain a token", file.display()),
-            ));
+    pub async fn token(&self) -> Result<Option<String>, Problem> {
+        match &self.token {
+            None => Ok(None),
+            Some(TokenSource::File(file)) => read_secret(file, "token").map(Some),
+            Some(TokenSource::Issuer(issuer)) => issuer.token(self).await.map(Some),
         }
-        Ok(Some(token))
+    }
+
+    /// Drops a token that a broker has rejected.
+    pub async fn drop_token(&self) {
+        if let Some(TokenSource::Issuer(issuer)) = &self.token {
+            issuer.drop_current().await;
+        }
     }
 
     /// Pulsar's name of the authentication method; None without authentication.
@@ -59,36 +71,9 @@ impl Files {
         }
     }
 
-    /// The content of the CA file, if one is set.
-    pub fn ca(&self) -> Result<Option<Vec<u8>>, Problem> {
-        self.ca.as_deref().map(|file| read(file, Code::TlsFailed, "CA")).transpose()
-    }
-
-    /// The TLS connector.
+    /// The TLS connector for brokers.
     pub fn tls(&self) -> Result<TlsConnector, Problem> {
-        let mut roots = RootCertStore::empty();
-        if let (Some(file), Some(pem)) = (&self.ca, self.ca()?) {
-            let none = || {
-                Problem::last(
-                    Exit::File,
-                    Code::TlsFailed,
-                    format!("{} contains no certificate", file.display()),
-                )
-            };
-            for certificate in CertificateDer::pem_slice_iter(&pem) {
-                roots.add(certificate.map_err(|_| none())?).map_err(|_| none())?;
-            }
-            if roots.is_empty() {
-                return Err(none());
-            }
-        } else {
-            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| Problem::last(Exit::File, Code::TlsFailed, error.to_string()))?
-            .with_root_certificates(roots);
+        let config = self.trust(self.ca.is_none())?;
         let config = match self.identity()? {
             Some((chain, key)) => config.with_client_auth_cert(chain, key).map_err(|error| {
                 let sentence = format!("the client's certificate and key do not fit: {error}");
@@ -99,21 +84,58 @@ impl Files {
         Ok(TlsConnector::from(Arc::new(config)))
     }
 
+    /// The TLS configuration for an OAuth2 issuer, which may have a certificate of a public CA or of the broker's.
+    pub fn issuer_tls(&self) -> Result<ClientConfig, Problem> {
+        Ok(self.trust(true)?.with_no_client_auth())
+    }
+
+    /// A configuration that trusts the CA file, and perhaps the public CAs.
+    fn trust(&self, public: bool) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Problem> {
+        let mut roots = RootCertStore::empty();
+        if public {
+            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        }
+        if let Some(file) = &self.ca {
+            for certificate in certificates(file, "CA")? {
+                roots.add(certificate).map_err(|_| lacks(file, "certificate"))?;
+            }
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.map_err(|error| Problem::last(Exit::File, Code::TlsFailed, error.to_string()))?;
+        Ok(config.with_root_certificates(roots))
+    }
+
     /// The client's certificate chain and key, if they are set.
     fn identity(&self) -> Result<Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>, Problem> {
         let Some([certificate, key]) = &self.identity else { return Ok(None) };
-        let none = |file: &Path, what: &str| {
-            let sentence = format!("{} contains no {what} in PEM", file.display());
-            Problem::last(Exit::File, Code::TlsFailed, sentence)
-        };
-        let pem = read(certificate, Code::TlsFailed, "certificate")?;
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-        let chain = chain.ok().filter(|chain| !chain.is_empty());
-        let chain = chain.ok_or_else(|| none(certificate, "certificate"))?;
+        let chain = certificates(certificate, "certificate")?;
         let pem = read(key, Code::TlsFailed, "key")?;
-        let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| none(key, "key"))?;
+        let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| lacks(key, "key"))?;
         Ok(Some((chain, key)))
     }
+}
+
+/// The secret of a file that has nothing else.
+pub fn read_secret(file: &Path, what: &str) -> Result<String, Problem> {
+    let text = read(file, Code::Unauthorized, what)?;
+    let secret = String::from_utf8_lossy(&text).trim().to_owned();
+    if secret.is_empty() || secret.chars().any(char::is_whitespace) {
+        let sentence = format!("{} does not contain a {what}", file.display());
+        return Err(Problem::last(Exit::File, Code::Unauthorized, sentence));
+    }
+    Ok(secret)
+}
+
+/// The certificates of a PEM file, at least one.
+fn certificates(file: &Path, what: &str) -> Result<Vec<CertificateDer<'static>>, Problem> {
+    let pem = read(file, Code::TlsFailed, what)?;
+    let found: Option<Vec<_>> = CertificateDer::pem_slice_iter(&pem).map(Result::ok).collect();
+    found.filter(|found| !found.is_empty()).ok_or_else(|| lacks(file, "certificate"))
+}
+
+fn lacks(file: &Path, what: &str) -> Problem {
+    Problem::last(Exit::File, Code::TlsFailed, format!("{} contains no {what} in PEM", file.display()))
 }
 
 fn read(file: &Path, code: Code, what: &str) -> Result<Vec<u8>, Problem> {
@@ -133,22 +155,22 @@ mod tests {
     }
 
     #[test]
-    fn a_token_may_end_with_a_newline() {
+    fn a_secret_may_end_with_a_newline() {
         let path = file("token", "a.b.c\n");
-        let files = Files { token: Some(path.clone()), ..Files::default() };
-        assert_eq!(files.token().unwrap().as_deref(), Some("a.b.c"));
+        let token = || read_secret(&path, "token");
+        assert_eq!(token().unwrap(), "a.b.c");
         fs::write(&path, "renewed").unwrap();
-        assert_eq!(files.token().unwrap().as_deref(), Some("renewed"));
+        assert_eq!(token().unwrap(), "renewed");
         fs::write(&path, " \n").unwrap();
-        assert!(files.token().unwrap_err().sentence.contains("does not contain a token"));
+        assert!(token().unwrap_err().sentence.contains("does not contain a token"));
         fs::remove_file(&path).unwrap();
-        let problem = files.token().unwrap_err();
+        let problem = token().unwrap_err();
         assert!(problem.end == Some(Exit::File) && problem.sentence.contains("cannot read"), "{problem}");
     }
 
     #[test]
     fn a_renewed_file_ends_failures_of_files() {
-        let with_token = Files { token: Some("t".into()), ..Files::default() };
+        let with_token = Files { token: Some(TokenSource::File("t".into())), ..Files::default() };
         let problem = |exit| Problem::last(exit, Code::Unauthorized, "no");
         for (exit, with, without) in
             [(Exit::File, true, true), (Exit::Unauthorized, true, false), (Exit::Setting, false, false)]
@@ -164,7 +186,7 @@ mod tests {
         let files = Files { ca: Some(path.clone()), ..Files::default() };
         let problem = files.tls().err().unwrap();
         assert!(
-            problem.end == Some(Exit::File) && problem.sentence.contains("contains no certificate"),
+            problem.end == Some(Exit::File) && problem.sentence.contains("contains no certificate in PEM"),
             "{problem}"
         );
         fs::remove_file(&path).unwrap();

@@ -11,7 +11,7 @@ use pulsar::message::proto::command_partitioned_topic_metadata_response::LookupT
 use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
 use pulsar::message::proto::{
     BaseCommand, CommandAck, CommandCloseConsumer, CommandFlow, CommandRedeliverUnacknowledgedMessages,
-    CommandSubscribe, MessageIdData, ServerError,
+    CommandSubscribe, MessageIdData,
 };
 use tokio::time::timeout;
 
@@ -19,7 +19,7 @@ use crate::address::ServiceAddress;
 use crate::brokers::Brokers;
 use crate::frame::{Delivery, Frame};
 use crate::ledger::{Acks, EntryId};
-use crate::link::command;
+use crate::link::{command, number};
 use crate::problem::{Code, Problem};
 use crate::security::Files;
 use crate::topic::TopicName;
@@ -80,37 +80,33 @@ pub struct Session {
 impl Session {
     /// Finds the brokers, subscribes, and requests messages.
     pub async fn open(subscription: &Subscription) -> Result<Self, Problem> {
-        let mut session = Self::subscribed(subscription).await?;
+        let mut session = Self::subscribed(subscription, false).await?;
         for consumer in 0..session.consumers.len() {
             session.flow(consumer, session.queue).await?;
         }
         Ok(session)
     }
 
-    async fn subscribed(subscription: &Subscription) -> Result<Self, Problem> {
+    /// Subscribes to all partitions, perhaps except those where the subscription is busy.
+    async fn subscribed(subscription: &Subscription, without_busy: bool) -> Result<Self, Problem> {
         let mut brokers = Brokers::connect(&subscription.server, &subscription.files).await?;
         let partitions = brokers.partitions(&subscription.topic).await?;
         let queue = subscription.queue;
         let mut session = Self { brokers, consumers: Vec::new(), partitions, queue };
         for topic in subscription.topic.partitions(partitions) {
-            session.subscribe(subscription, topic).await?;
+            match session.subscribe(subscription, topic).await {
+                Err(problem) if without_busy && problem.code == Code::Busy => {}
+                done => done?,
+            }
         }
-        // Close a connection that served only lookups.
-        if session.consumers.iter().all(|consumer| consumer.link > 0) {
-            session.brokers.close_first();
-            session.consumers.iter_mut().for_each(|consumer| consumer.link -= 1);
-        }
+        session.brokers.close_unused(session.consumers.iter_mut().map(|one| &mut one.link).collect());
         Ok(session)
     }
 
     /// Creates a subscription, if it does not exist yet.
     pub async fn create(subscription: &Subscription) -> Result<(), Problem> {
-        match Self::subscribed(subscription).await {
-            Ok(session) => session.close().await,
-            // Consumers of another type are connected to it, so it exists.
-            Err(problem) if problem.code == Code::Busy => {}
-            Err(problem) => return Err(problem),
-        }
+        // Where consumers of another type are connected to it, it exists.
+        Self::subscribed(subscription, true).await?.close().await;
         Ok(())
     }
 
@@ -261,8 +257,7 @@ fn event(command: &BaseCommand, partitions: u32) -> Result<Option<Event>, Proble
         ));
     }
     if let Some(error) = &command.error {
-        let kind = ServerError::try_from(error.error).unwrap_or(ServerError::UnknownError);
-        return Err(Problem::answered(kind, &error.message));
+        return Err(Problem::answered(error.error(), &error.message));
     }
     if let Some(change) = &command.active_consumer_change {
         return Ok(Some(Event::Active(change.is_active())));
@@ -279,13 +274,9 @@ fn message_id(id: EntryId) -> MessageIdData {
     MessageIdData { ledger_id: id.ledger, entry_id: id.entry, ..MessageIdData::default() }
 }
 
-fn number(index: usize) -> u64 {
-    u64::try_from(index).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
-    use pulsar::message::proto::CommandPartitionedTopicMetadataResponse;
+    use pulsar::message::proto::{CommandPartitionedTopicMetadataResponse, ServerError};
 
     use super::*;
 

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
+use quintet_oauth2::Client;
 
 use crate::address::ServiceAddress;
 use crate::duration;
-use crate::security::Files;
+use crate::issuer::Issuer;
+use crate::security::{Files, TokenSource};
 use crate::session::Subscription;
 use crate::topic::TopicName;
 
@@ -38,6 +40,21 @@ pub struct Where {
     /// A file with the key of the client's certificate, in PEM
     #[arg(long, env = "PULSAR_TLS_KEY_FILE", value_name = "FILE", hide_env_values = true)]
     tls_key_file: Option<OsString>,
+    /// The address of the token endpoint of an OAuth2 issuer, from which the program gets tokens
+    #[arg(long, env = "PULSAR_OAUTH2_TOKEN_URL", value_name = "URL", hide_env_values = true)]
+    oauth2_token_url: Option<String>,
+    /// The ID of the OAuth2 client
+    #[arg(long, env = "PULSAR_OAUTH2_CLIENT_ID", value_name = "ID", hide_env_values = true)]
+    oauth2_client_id: Option<String>,
+    /// A file that has only the secret of the OAuth2 client
+    #[arg(long, env = "PULSAR_OAUTH2_CLIENT_SECRET_FILE", value_name = "FILE", hide_env_values = true)]
+    oauth2_client_secret_file: Option<OsString>,
+    /// The audience of the OAuth2 tokens
+    #[arg(long, env = "PULSAR_OAUTH2_AUDIENCE", value_name = "NAME", hide_env_values = true)]
+    oauth2_audience: Option<String>,
+    /// The scopes of the OAuth2 tokens, separated by blanks
+    #[arg(long, env = "PULSAR_OAUTH2_SCOPE", value_name = "NAMES", hide_env_values = true)]
+    oauth2_scope: Option<String>,
 }
 
 impl Where {
@@ -72,7 +89,38 @@ impl Where {
                 );
             }
         };
-        Ok(Files { token: given(&self.token_file), ca: given(&self.tls_ca_file), identity })
+        if identity.is_some() && !self.server()?.tls {
+            return Err("a client certificate needs a server that begins with pulsar+ssl://".to_owned());
+        }
+        let token = match (given(&self.token_file), self.issuer()?) {
+            (Some(_), Some(_)) => {
+                return Err("a token file and an OAuth2 issuer exclude each other".to_owned());
+            }
+            (Some(file), None) => Some(TokenSource::File(file)),
+            (None, issuer) => {
+                issuer.map(|(client, secret)| TokenSource::Issuer(Issuer::new(client, secret).into()))
+            }
+        };
+        Ok(Files { token, ca: given(&self.tls_ca_file), identity })
+    }
+
+    /// The OAuth2 client, and the file of its secret.
+    fn issuer(&self) -> Result<Option<(Client, PathBuf)>, String> {
+        let text = |value: &Option<String>| given(value.as_deref()).map(str::to_owned);
+        let file = self.oauth2_client_secret_file.as_ref().filter(|file| !file.is_empty());
+        let [audience, scope] = [&self.oauth2_audience, &self.oauth2_scope].map(text);
+        match (text(&self.oauth2_token_url), text(&self.oauth2_client_id), file) {
+            (Some(token_url), Some(client_id), Some(file)) => {
+                let client = Client { token_url, client_id, audience, scope };
+                client
+                    .request("")
+                    .map_err(|error| format!("{:?} is not an address: {error}", client.token_url))?;
+                Ok(Some((client, file.into())))
+            }
+            (None, None, None) if audience.is_none() && scope.is_none() => Ok(None),
+            _ => Err("OAuth2 needs the URL of the token endpoint, a client ID, and the file of its secret"
+                .to_owned()),
+        }
     }
 }
 
@@ -317,7 +365,8 @@ mod tests {
                 (SubType::Shared, InitialPosition::Latest)
             );
             assert_eq!((subscription.queue, subscription.consumer.as_deref()), (1_000, Some("pod")));
-            assert_eq!(subscription.files, Files::default());
+            let files = subscription.files;
+            assert!(files.method().is_none() && files.ca.is_none());
             assert_eq!(settings.redelivery_delay, Duration::from_mins(1));
             assert_eq!(settings.dead_letters, None);
             assert_eq!(settings.http.as_deref(), Some("[::]:8080"));
@@ -345,6 +394,11 @@ mod tests {
     #[case(&["--topic=a/b"], "not a topic name")]
     #[case(&["--tls-cert-file=c"], "needs a key file")]
     #[case(&["--tls-key-file=k"], "needs a key file")]
+    #[case(&["--tls-cert-file=c", "--tls-key-file=k"], "pulsar+ssl://")]
+    #[case(&["--oauth2-token-url=http://issuer"], "a client ID")]
+    #[case(&["--oauth2-audience=pulsar"], "a client ID")]
+    #[case(&["--oauth2-token-url=a b", "--oauth2-client-id=c", "--oauth2-client-secret-file=f"], "not an address")]
+    #[case(&["--token-file=t", "--oauth2-token-url=http://i", "--oauth2-client-id=c", "--oauth2-client-secret-file=f"], "exclude")]
     #[case(&["--subscription-type=shared"], "not a subscription type")]
     #[case(&["--initial-position=First"], "not an initial position")]
     #[case(&["--receiver-queue-size=many"], "use a number")]

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -22,9 +22,11 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::json;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
+use crate::api::OAuth2;
 use crate::backlog::{BacklogSample, Figures, Unknown, figures};
 use crate::secrets::Sensitive;
 use crate::topic::Topic;
@@ -37,6 +39,10 @@ const CONNECT: Duration = Duration::from_secs(5);
 const LONGEST: usize = 4 * 1024 * 1024;
 /// The limit of answers that are read at the same time, so that large answers cannot exhaust the memory.
 const READERS: usize = 2;
+/// The beginning of the error of a server that rejects a client certificate.
+const ALERT: &str = "received fatal alert";
+/// The header that names the authentication method. Without it, a broker tries each method.
+const AUTH_METHOD: &str = "x-pulsar-auth-method-name";
 /// The limit of redirects.
 const REDIRECTS: usize = 3;
 
@@ -55,9 +61,25 @@ pub struct BacklogQuery {
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// The token.
-    pub token: Option<Sensitive>,
+    pub token: Option<Token>,
     /// The files for an `https` address.
     pub tls: TlsFiles,
+}
+
+/// A token.
+#[derive(Clone, Debug)]
+pub struct Token {
+    /// The token.
+    pub value: Sensitive,
+    /// When another token is requested; None for a token from a Secret.
+    pub until: Option<Instant>,
+}
+
+impl Token {
+    /// Whether no other token is needed yet.
+    pub fn is_valid(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() < until)
+    }
 }
 
 /// The certificates for an `https` address.
@@ -65,12 +87,14 @@ pub struct Access {
 pub struct TlsFiles {
     /// The CA certificates to trust, in PEM; None for the public CAs.
     pub authorities: Option<Vec<u8>>,
+    /// Whether to trust the public CAs besides these.
+    pub and_public: bool,
     /// The client certificate and its key, in PEM.
     pub identity: Option<[Sensitive; 2]>,
 }
 
 type Answer = http::Response<hyper::body::Incoming>;
-type Connection = BoxCloneSyncService<Request<Empty<Bytes>>, Answer, Failure>;
+type Connection = BoxCloneSyncService<Request<Full<Bytes>>, Answer, Failure>;
 
 /// A client of admin APIs. It keeps connections open between reads.
 pub struct Admin {
@@ -83,7 +107,7 @@ pub struct Admin {
 
 impl Default for Admin {
     fn default() -> Self {
-        let client: Client<_, Empty<Bytes>> =
+        let client: Client<_, Full<Bytes>> =
             Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).build(connector());
         Self {
             plain: BoxCloneSyncService::new(client.map_err(Failure::from)),
@@ -121,8 +145,10 @@ fn root(error: &hyper_util::client::legacy::Error) -> String {
         innermost = source;
     }
     let message = innermost.to_string();
-    let is_untrusted = message.starts_with("invalid peer certificate");
-    if is_untrusted { format!("{message}: set adminTLS.caSecret to its CA") } else { message }
+    if message.starts_with("invalid peer certificate") {
+        return format!("{message}: set adminTLS.caSecret to its CA");
+    }
+    if message.starts_with(ALERT) { format!("{message}: check auth.tlsSecret") } else { message }
 }
 
 impl Admin {
@@ -177,8 +203,11 @@ impl Admin {
         let topic: Vec<String> = asked.topic.segments().map(escape).collect();
         let url = format!("{}/admin/v2/{}/{what}", asked.url.trim_end_matches('/'), topic.join("/"));
         let answer = self.get(&url, access).await.map_err(|failure| {
-            let is_reached = !matches!(failure, Failure::Connection(_));
-            let reason = if is_reached { "AdminFailed" } else { "AdminUnreachable" };
+            let reason = match &failure {
+                Failure::Connection(error) if root(error).starts_with(ALERT) => Unknown::ADMIN_REFUSED,
+                Failure::Connection(_) => "AdminUnreachable",
+                _ => "AdminFailed",
+            };
             Unknown::new(reason, format!("{}: {failure}.", asked.url))
         });
         let (status, body) = answer?;
@@ -191,16 +220,16 @@ impl Admin {
             }),
             StatusCode::NOT_FOUND => Ok(None),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(Unknown::new(
-                "AdminRefused",
+                Unknown::ADMIN_REFUSED,
                 match (&access.token, &access.tls.identity) {
                     (Some(_), _) => {
-                        format!("{} rejects the token of auth.tokenSecret ({status}).", asked.url)
+                        format!("{} rejects the token of auth ({status}).", asked.url)
                     }
                     (None, Some(_)) => {
                         format!("{} rejects the certificate of auth.tlsSecret ({status}).", asked.url)
                     }
                     (None, None) => format!(
-                        "{} requires authentication ({status}): set auth.tokenSecret, or auth.tlsSecret with an https adminURL.",
+                        "{} requires authentication ({status}): set auth. A client certificate needs an https adminURL.",
                         asked.url
                     ),
                 },
@@ -215,15 +244,12 @@ impl Admin {
         for _ in 0..=REDIRECTS {
             let mut request = Request::get(uri.clone()).header(header::ACCEPT, "application/json");
             if let Some(token) = access.token.as_ref().filter(|_| is_within(&first, &uri)) {
-                request = request.header(header::AUTHORIZATION, token.bearer().map_err(Failure::Answer)?);
+                let bearer = token.value.bearer().map_err(Failure::Answer)?;
+                request = request.header(header::AUTHORIZATION, bearer).header(AUTH_METHOD, "token");
+            } else if access.tls.identity.is_some() {
+                request = request.header(AUTH_METHOD, "tls");
             }
-            let request = request.body(Empty::new()).map_err(|error| Failure::Answer(error.to_string()))?;
-            let connection = if uri.scheme_str() == Some("https") {
-                self.encrypted(&access.tls)?
-            } else {
-                self.plain.clone()
-            };
-            let answer = connection.oneshot(request).await?;
+            let answer = self.send(request.body(Full::default()), &access.tls).await?;
             let status = answer.status();
             if matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::FOUND) {
                 uri = redirected(&uri, answer.headers().get(header::LOCATION))?;
@@ -232,13 +258,58 @@ impl Admin {
             if status != StatusCode::OK {
                 return Ok((status, Bytes::new()));
             }
-            let Ok(_reader) = self.readers.acquire().await else { return Ok((status, Bytes::new())) };
-            let body = Limited::new(answer.into_body(), LONGEST).collect().await;
-            let body =
-                body.map_err(|_| Failure::Answer("the answer was too long or incomplete".to_owned()))?;
-            return Ok((status, body.to_bytes()));
+            return Ok((status, self.body(answer).await?));
         }
         Err(Failure::Answer(format!("it redirected more than {REDIRECTS} times")))
+    }
+
+    async fn send(
+        &self,
+        request: http::Result<Request<Full<Bytes>>>,
+        files: &TlsFiles,
+    ) -> Result<Answer, Failure> {
+        let request = request.map_err(|error| Failure::Answer(error.to_string()))?;
+        let is_encrypted = request.uri().scheme_str() == Some("https");
+        let connection = if is_encrypted { self.encrypted(files)? } else { self.plain.clone() };
+        connection.oneshot(request).await
+    }
+
+    async fn body(&self, answer: Answer) -> Result<Bytes, Failure> {
+        let Ok(_reader) = self.readers.acquire().await else { return Ok(Bytes::new()) };
+        let body = Limited::new(answer.into_body(), LONGEST).collect().await;
+        let body = body.map_err(|_| Failure::Answer("the answer was too long or incomplete".to_owned()))?;
+        Ok(body.to_bytes())
+    }
+
+    /// Requests a token from an OAuth2 issuer, which has a certificate of a public CA or of one of `authorities`.
+    pub async fn token(
+        &self,
+        oauth2: &OAuth2,
+        secret: &Sensitive,
+        authorities: Option<Vec<u8>>,
+    ) -> Result<Token, Unknown> {
+        let client = quintet_oauth2::Client {
+            token_url: oauth2.token_url.clone(),
+            client_id: oauth2.client_id.clone(),
+            audience: oauth2.audience.clone(),
+            scope: oauth2.scope.clone(),
+        };
+        let files = TlsFiles { authorities, and_public: true, identity: None };
+        let requested = async {
+            let request = client.request(&secret.text()).map(|request| request.map(Full::from));
+            let answer = self.send(request, &files).await?;
+            let (status, body) = (answer.status(), self.body(answer).await?);
+            quintet_oauth2::Token::read(status, &body).map_err(|refusal| Failure::Answer(refusal.to_string()))
+        };
+        let token = tokio::time::timeout(CALL, requested).await.unwrap_or_else(|_elapsed| {
+            Err(Failure::Answer(format!("no answer within {} s", CALL.as_secs())))
+        });
+        let token = token.map_err(|failure| {
+            let message = format!("Cannot get a token from {}: {failure}.", client.token_url);
+            Unknown::new("TokenUnavailable", message)
+        })?;
+        let until = Instant::now() + token.lifetime;
+        Ok(Token { value: Sensitive::from(token.value.as_str()), until: Some(until) })
     }
 
     fn encrypted(&self, files: &TlsFiles) -> Result<Connection, Failure> {
@@ -248,30 +319,29 @@ impl Admin {
         }
         let broken = |error: &dyn std::fmt::Display| Failure::Authorities(error.to_string());
         let mut config = Config::new(Uri::from_static("https://localhost"));
-        let certificates: Result<Vec<_>, _> = match &files.authorities {
-            Some(pem) => CertificateDer::pem_slice_iter(pem).collect(),
-            // The image has no CAs.
-            None => Ok(webpki_root_certs::TLS_SERVER_ROOT_CERTS.to_vec()),
-        };
+        let given = files.authorities.as_deref().map(|pem| CertificateDer::pem_slice_iter(pem).collect());
         // The error would quote the Secret.
-        let certificates = certificates.map_err(|_| broken(&"it is not valid PEM"))?;
-        if certificates.is_empty() {
+        let given: Option<Vec<_>> = given.transpose().map_err(|_| broken(&"it is not valid PEM"))?;
+        if given.as_ref().is_some_and(Vec::is_empty) {
             return Err(broken(&"it has no certificate"));
         }
+        let mut certificates = Vec::new();
+        if given.is_none() || files.and_public {
+            // The image has no CAs.
+            certificates.extend_from_slice(webpki_root_certs::TLS_SERVER_ROOT_CERTS);
+        }
+        certificates.extend(given.into_iter().flatten());
         config.root_cert = Some(certificates.iter().map(|one| one.to_vec()).collect());
         if let Some([certificate, key]) = &files.identity {
             let user =
                 json!({ "client-certificate-data": certificate.bytes(), "client-key-data": key.bytes() });
             config.auth_info = serde_json::from_value(user).map_err(|_| Failure::Identity)?;
         }
-        let https = config.rustls_https_connector_with_connector(connector()).map_err(|error| match files
-            .identity
-        {
-            // The error would quote the Secret.
-            Some(_) => Failure::Identity,
-            None => broken(&error),
-        })?;
-        let client: Client<_, Empty<Bytes>> =
+        let https = config.rustls_https_connector_with_connector(connector());
+        // The error would quote the Secret.
+        let unusable = |error| if files.identity.is_some() { Failure::Identity } else { broken(&error) };
+        let https = https.map_err(unusable)?;
+        let client: Client<_, Full<Bytes>> =
             Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).build(https);
         let connection = BoxCloneSyncService::new(client.map_err(Failure::from));
         // CAs change rarely; this limit removes those that are no longer used.
@@ -374,7 +444,7 @@ mod tests {
     }
 
     fn with_token() -> Access {
-        Access { token: Some(Sensitive::from("secret")), ..Access::default() }
+        Access { token: Some(Token { value: Sensitive::from("secret"), until: None }), ..Access::default() }
     }
 
     #[rstest]

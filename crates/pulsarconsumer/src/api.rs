@@ -223,13 +223,27 @@ impl PulsarConsumerSpec {
         self.auth.as_ref()?.token_secret.as_ref()
     }
 
+    /// The OAuth2 issuer.
+    pub fn oauth2(&self) -> Option<&OAuth2> {
+        self.auth.as_ref()?.oauth2.as_ref()
+    }
+
     /// The Secret with the client certificate and its key.
     pub fn tls_secret(&self) -> Option<&SecretName> {
         self.auth.as_ref()?.tls_secret.as_ref()
     }
 
-    /// Whether requests to adminURL are encrypted, and so can have a client certificate.
-    pub fn has_encrypted_admin(&self) -> bool {
+    /// The Secret with the client certificate for adminURL; None if its connections are not encrypted.
+    pub fn admin_tls_secret(&self) -> Option<&SecretName> {
+        self.tls_secret().filter(|_| self.has_encrypted_admin())
+    }
+
+    /// Whether requests to adminURL have credentials.
+    pub fn has_admin_auth(&self) -> bool {
+        self.token_secret().is_some() || self.oauth2().is_some() || self.admin_tls_secret().is_some()
+    }
+
+    fn has_encrypted_admin(&self) -> bool {
         self.admin_url.as_ref().is_some_and(|url| url.starts_with("https://"))
     }
 
@@ -340,18 +354,23 @@ pub enum InitialPosition {
     Latest,
 }
 
-/// The authentication of consumers: a token, a client certificate, or both.
+/// The authentication of consumers: a token from a Secret or an OAuth2 issuer, a client certificate, or both.
 #[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("has(self.tokenSecret) || has(self.tlsSecret)")
-        .message("auth needs tokenSecret or tlsSecret")
+    validation = Rule::new("has(self.tokenSecret) || has(self.oauth2) || has(self.tlsSecret)")
+        .message("auth needs tokenSecret, oauth2 or tlsSecret"),
+    validation = Rule::new("!has(self.tokenSecret) || !has(self.oauth2)")
+        .message("auth must not have both tokenSecret and oauth2: a client has one token")
 )]
 pub struct Auth {
     /// The Secret with the token. The pods mount the token as a file; it is never in an environment variable.
     /// Default key: token.
     pub token_secret: Option<SecretKey>,
+    /// The OAuth2 issuer from which the pods, the manager and KEDA get tokens. Its certificate must come from a
+    /// public CA or a CA in tls or adminTLS.
+    pub oauth2: Option<OAuth2>,
     /// The Secret with the client certificate (tls.crt) and its key (tls.key), such as one of cert-manager. The
     /// pods mount both as files. The manager and KEDA use them for an https adminURL.
     pub tls_secret: Option<SecretName>,
@@ -363,6 +382,33 @@ pub struct Auth {
 pub struct Tls {
     /// The Secret with the CA certificates to trust, in PEM. Default key: ca.crt.
     pub ca_secret: SecretKey,
+}
+
+/// A client of an OAuth2 issuer, with the grant type client_credentials.
+#[skip_serializing_none]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OAuth2 {
+    /// The address of the issuer's token endpoint, such as https://issuer.example.com/oauth/token.
+    #[serde(rename = "tokenURL")]
+    #[schemars(length(max = 2048))]
+    #[x_kube(
+        validation = Rule::new(is_address("https?", "(/[A-Za-z0-9_./~-]*)?"))
+            .message("tokenURL must look like https://issuer.example.com/oauth/token, without a query, a user or a password")
+    )]
+    pub token_url: String,
+    /// The client's ID.
+    #[serde(rename = "clientID")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub client_id: String,
+    /// The Secret with the client's secret. Default key: client-secret.
+    pub client_secret: SecretKey,
+    /// The audience of the tokens, such as urn:pulsar. Default: the issuer's default.
+    #[schemars(length(min = 1, max = 1024))]
+    pub audience: Option<String>,
+    /// The scopes of the tokens, separated by blanks. Default: the issuer's default.
+    #[schemars(length(min = 1, max = 1024))]
+    pub scope: Option<String>,
 }
 
 /// The rule that a field is the name of a Secret.
@@ -449,7 +495,7 @@ pub struct Autoscaling {
     #[schemars(range(min = 0))]
     pub activation_backlog: Option<i64>,
     /// Whether the topic has partitions, which KEDA must know. Default: the manager detects partitions at
-    /// adminURL. Set partitioned if the manager may not read the token.
+    /// adminURL. Set partitioned if the manager may not read the Secrets in auth.
     pub partitioned: Option<bool>,
     /// Seconds between two reads of the backlog by KEDA. Default: KEDA's default, which is 30.
     #[schemars(range(min = 1, max = 86_400))]

@@ -35,6 +35,8 @@ pub struct Unknown {
 }
 
 impl Unknown {
+    /// The admin API rejects the credentials.
+    pub const ADMIN_REFUSED: &'static str = "AdminRefused";
     /// The topic does not exist.
     pub const NO_TOPIC: &'static str = "TopicNotFound";
     /// The subscription does not exist.

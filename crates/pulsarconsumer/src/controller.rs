@@ -1,13 +1,14 @@
 //! Connects PulsarConsumers, Deployments, pods, KEDA's objects and the poller with the queue and the plan.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use quintet_runtime::cache::informer::{Health, Informer, any_changed};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
+use quintet_runtime::lock;
 use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::object::{Key, Object};
 use quintet_runtime::model::plan::Plan;
@@ -38,10 +39,6 @@ struct PulsarConsumers {
     image: Arc<Image>,
     /// By the PulsarConsumer's UID.
     attempts: Mutex<HashMap<Arc<str>, Attempts>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Reconciler for PulsarConsumers {
@@ -139,7 +136,7 @@ impl PulsarConsumers {
             None => return Keda::Unknown,
         }
         let scales = object.spec.autoscaling.is_some();
-        let wanted = [scales, scales && object.spec.auth.is_some()];
+        let wanted = [scales, scales && object.spec.has_admin_auth()];
         let names = [scaled_object_name(object), trigger_authentication_name(object)];
         let mut found = [None, None];
         for (at, (cache, name)) in self.keda.iter().zip(names).enumerate() {

@@ -22,6 +22,8 @@ pub const UID_LABEL: &str = "pulsar.pulsarconsumer.krvarma.com/uid";
 pub const CONTAINER: &str = "pulsarconsumer";
 /// The volume of the token, and its mount path.
 pub const TOKEN: (&str, &str) = ("pulsar-token", "/var/run/secrets/pulsar/token");
+/// The volume of the OAuth2 client's secret, and its mount path.
+pub const OAUTH2: (&str, &str) = ("pulsar-oauth2", "/var/run/secrets/pulsar/oauth2");
 /// The volume of the client certificate and its key, and its mount path.
 const IDENTITY: (&str, &str) = ("pulsar-tls", "/var/run/secrets/pulsar/tls");
 /// The keys of a Secret with a certificate and its key, as for the type kubernetes.io/tls.
@@ -58,7 +60,14 @@ fn name_of(consumer: &PulsarConsumer) -> &str {
 
 /// The key in a Secret for a volume.
 pub fn key_of<'a>(secret: &'a SecretKey, volume: &str) -> &'a str {
-    secret.key.as_deref().unwrap_or(if volume == TOKEN.0 { "token" } else { "ca.crt" })
+    let default = if volume == TOKEN.0 {
+        "token"
+    } else if volume == OAUTH2.0 {
+        "client-secret"
+    } else {
+        "ca.crt"
+    };
+    secret.key.as_deref().unwrap_or(default)
 }
 
 /// The health port of an object's consumer.
@@ -223,13 +232,14 @@ fn secret_volumes(spec: &PulsarConsumerSpec) -> impl Iterator<Item = SecretVolum
         SecretVolume { place, secret: &secret.name, files: vec![(key_of(secret, place.0), file)] }
     }
     let token = spec.token_secret().map(|secret| one(TOKEN, secret, "token"));
+    let oauth2 = spec.oauth2().map(|oauth2| one(OAUTH2, &oauth2.client_secret, "client-secret"));
     let identity = spec.tls_secret().map(|secret| SecretVolume {
         place: IDENTITY,
         secret: &secret.name,
         files: TLS_KEYS.map(|key| (key, key)).to_vec(),
     });
     let authorities = spec.tls.as_ref().map(|tls| one(AUTHORITIES, &tls.ca_secret, "ca.crt"));
-    [token, identity, authorities].into_iter().flatten()
+    [token, oauth2, identity, authorities].into_iter().flatten()
 }
 
 fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
@@ -297,6 +307,13 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
     );
     if spec.token_secret().is_some() {
         env.push(text("PULSAR_TOKEN_FILE", &format!("{}/token", TOKEN.1)));
+    }
+    if let Some(oauth2) = spec.oauth2() {
+        env.push(text("PULSAR_OAUTH2_TOKEN_URL", &oauth2.token_url));
+        env.push(text("PULSAR_OAUTH2_CLIENT_ID", &oauth2.client_id));
+        env.push(text("PULSAR_OAUTH2_CLIENT_SECRET_FILE", &format!("{}/client-secret", OAUTH2.1)));
+        env.extend(oauth2.audience.as_deref().map(|audience| text("PULSAR_OAUTH2_AUDIENCE", audience)));
+        env.extend(oauth2.scope.as_deref().map(|scope| text("PULSAR_OAUTH2_SCOPE", scope)));
     }
     if spec.tls_secret().is_some() {
         for (variable, key) in ["PULSAR_TLS_CERT_FILE", "PULSAR_TLS_KEY_FILE"].into_iter().zip(TLS_KEYS) {

@@ -10,8 +10,8 @@ use quintet_runtime::model::resource::Resource;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::api::{Autoscaling, PulsarConsumer};
-use crate::deployment::{AUTHORITIES, NAME_LABEL, TLS_KEYS, TOKEN, key_of, label_value};
+use crate::api::{Autoscaling, OAuth2, PulsarConsumer};
+use crate::deployment::{AUTHORITIES, NAME_LABEL, OAUTH2, TLS_KEYS, TOKEN, key_of, label_value};
 use crate::managed_object::{APPLIED_ANNOTATION, ManagedObject};
 use crate::topic::Topic;
 
@@ -144,9 +144,24 @@ pub fn scaled_object(consumer: &PulsarConsumer, autoscaling: &Autoscaling, parti
         "activationMsgBacklogThreshold": activation_backlog.unwrap_or_default().to_string(),
     });
     let mut trigger = json!({ "type": "pulsar" });
-    if spec.auth.is_some() {
-        let token = spec.token_secret().map(|_| "bearer");
-        let modes: Vec<&str> = token.into_iter().chain(spec.tls_secret().map(|_| "tls")).collect();
+    let modes = [
+        spec.token_secret().map(|_| "bearer"),
+        spec.oauth2().map(|_| "oauth"),
+        spec.admin_tls_secret().map(|_| "tls"),
+    ];
+    let modes: Vec<&str> = modes.into_iter().flatten().collect();
+    if let Some(oauth2) = spec.oauth2() {
+        metadata["oauthTokenURI"] = (*oauth2.token_url).into();
+        metadata["clientID"] = (*oauth2.client_id).into();
+        if let Some(scope) = &oauth2.scope {
+            metadata["scope"] = scope.split_whitespace().collect::<Vec<_>>().join(",").into();
+        }
+        if let Some(audience) = &oauth2.audience {
+            let mut parameters = form_urlencoded::Serializer::new(String::new());
+            metadata["EndpointParams"] = parameters.append_pair("audience", audience).finish().into();
+        }
+    }
+    if spec.has_admin_auth() {
         metadata["authModes"] = modes.join(",").into();
         trigger["authenticationRef"] = json!({ "name": trigger_authentication_name(consumer) });
     }
@@ -171,17 +186,22 @@ pub fn scaled_object(consumer: &PulsarConsumer, autoscaling: &Autoscaling, parti
     object(consumer, &SCALED_OBJECTS, &scaled_object_name(consumer), &wanted)
 }
 
-/// The TriggerAuthentication; None without `auth`.
+/// The TriggerAuthentication; None if KEDA needs no Secret to authenticate. Its name is older than certificates.
 pub fn trigger_authentication(consumer: &PulsarConsumer) -> Option<Value> {
     let spec = &consumer.spec;
-    spec.auth.as_ref()?;
+    if !spec.has_admin_auth() {
+        return None;
+    }
     let parameter =
         |name: &str, secret: &str, key: &str| json!({ "parameter": name, "name": secret, "key": key });
     let mut parameters = Vec::new();
     if let Some(secret) = spec.token_secret() {
         parameters.push(parameter("bearerToken", &secret.name, key_of(secret, TOKEN.0)));
     }
-    if let Some(secret) = spec.tls_secret() {
+    if let Some(OAuth2 { client_secret: secret, .. }) = spec.oauth2() {
+        parameters.push(parameter("clientSecret", &secret.name, key_of(secret, OAUTH2.0)));
+    }
+    if let Some(secret) = spec.admin_tls_secret() {
         parameters.extend(
             ["cert", "key"].into_iter().zip(TLS_KEYS).map(|(name, key)| parameter(name, &secret.name, key)),
         );

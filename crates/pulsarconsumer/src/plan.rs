@@ -14,7 +14,7 @@ use crate::keda::{
     trigger_authentication, trigger_authentication_name,
 };
 use crate::managed_object::{
-    ApplyState, Attempt, FOLLOW_UP, LOOK_AGAIN, ManagedObject, Past, Steps, Target, in_future, is_of,
+    ApplyState, Attempt, FOLLOW_UP, LOOK_AGAIN, Past, Steps, Target, in_future, is_of,
 };
 use crate::observe::{Keda, World};
 use crate::status::{events, status};
@@ -78,8 +78,7 @@ fn preparing_patch(own: &Deployment, wanted: &Value) -> Option<Action<PulsarCons
         "metadata": { "uid": own.meta.uid, "resourceVersion": own.meta.resource_version },
         "spec": { "strategy": { "type": "Recreate", "rollingUpdate": Value::Null } },
     });
-    let (namespace, name) = (own.meta.namespace.clone(), own.meta.name.clone());
-    Some(Action::MergePatch { resource: DEPLOYMENTS, namespace, name, body })
+    Some(Action::merge_patch(DEPLOYMENTS, &own.meta, body))
 }
 
 /// The state of the autoscaling.
@@ -176,7 +175,7 @@ fn leftovers(consumer: &PulsarConsumer, world: &World) -> Steps {
     let scales = spec.autoscaling.is_some();
     let candidates = [
         (SCALED_OBJECTS, scaled_object, scales),
-        (TRIGGER_AUTHENTICATIONS, trigger_authentication, scales && spec.auth.is_some()),
+        (TRIGGER_AUTHENTICATIONS, trigger_authentication, scales && spec.has_admin_auth()),
     ];
     let mut steps = Vec::new();
     for (resource, found, wanted) in candidates {
@@ -186,13 +185,7 @@ fn leftovers(consumer: &PulsarConsumer, world: &World) -> Steps {
             if spec.replicas == 0 && resource == SCALED_OBJECTS {
                 steps.extend(restoring_patch(own).map(|patch| vec![patch]));
             }
-            steps.push(vec![Action::Delete {
-                resource,
-                namespace: key.namespace.clone(),
-                name: own.meta().name.clone(),
-                uid: own.meta().uid.clone(),
-                resource_version: None,
-            }]);
+            steps.push(vec![Action::delete(resource, &own.meta, false)]);
         }
     }
     steps
@@ -202,9 +195,8 @@ fn leftovers(consumer: &PulsarConsumer, world: &World) -> Steps {
 /// has scaled to 0. Other replicas stay, because they may be the user's.
 fn restoring_patch(own: &KedaObject) -> Option<Action<PulsarConsumerStatus, Attempt>> {
     let advanced = json!({ "restoreToOriginalReplicaCount": true });
-    let (namespace, name) = (own.meta.namespace.clone(), own.meta.name.clone());
     let body = json!({ "metadata": { "uid": own.meta.uid }, "spec": { "advanced": advanced } });
-    let patch = Action::MergePatch { resource: SCALED_OBJECTS, namespace, name, body };
+    let patch = Action::merge_patch(SCALED_OBJECTS, &own.meta, body);
     (own.spec["advanced"]["restoreToOriginalReplicaCount"] != true).then_some(patch)
 }
 

@@ -190,9 +190,14 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
             continue;
         }
         let now = Instant::now();
-        let (read_at, access) = match read.take().filter(|(at, _)| now < *at + SECRETS) {
-            Some(read) => read,
-            None => (now, secrets::access(&tools.context.executor, &key.namespace, &order.spec).await),
+        let (read_at, access) = match read.take() {
+            Some(read) if now < read.0 + SECRETS => read,
+            before => {
+                let (executor, before) =
+                    (&tools.context.executor, before.and_then(|(_, access)| access.ok()));
+                let (namespace, spec) = (&key.namespace, &order.spec);
+                (now, secrets::access(executor, &tools.admin, namespace, spec, before.as_ref()).await)
+            }
         };
         let before = poller.reading(key);
         let partitioned = before.as_ref().and_then(|reading| reading.partitioned);
@@ -200,7 +205,10 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
             Ok(access) => tools.admin.read(&order.asked, access, partitioned).await,
             Err(unknown) => BacklogSample { figures: Err(unknown.clone()), partitioned: None },
         };
-        read = Some((read_at, access));
+        // A rejected credential may have been renewed, so it is read again at the next poll.
+        let is_refused =
+            reading.figures.as_ref().is_err_and(|unknown| unknown.reason == Unknown::ADMIN_REFUSED);
+        read = Some((read_at, access)).filter(|_| !is_refused);
         // A topic that cannot be read for a while has not lost its partitions.
         reading.partitioned = reading.partitioned.or(partitioned);
         tools.metrics.read(key, &reading);

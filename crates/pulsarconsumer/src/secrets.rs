@@ -1,6 +1,6 @@
 //! Reads the Secrets of a PulsarConsumer with the credentials and the CA, if the manager may read Secrets.
 //!
-//! A value leaves this process only in a request to the `adminURL` of the same object.
+//! A value leaves this process only in a request to the `adminURL` or the OAuth2 issuer of the same object.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use quintet_runtime::server::client::brief;
 use quintet_runtime::write::executor::Executor;
 use serde::Deserialize;
 
-use crate::admin::Access;
+use crate::admin::{Access, Admin, Token};
 use crate::api::PulsarConsumerSpec;
 use crate::backlog::Unknown;
-use crate::deployment::{AUTHORITIES, TLS_KEYS, TOKEN, key_of};
+use crate::deployment::{AUTHORITIES, OAUTH2, TLS_KEYS, TOKEN, key_of};
 
 /// Secrets.
 const SECRETS: Resource =
@@ -31,7 +31,6 @@ impl fmt::Debug for Sensitive {
     }
 }
 
-#[cfg(test)]
 impl From<&str> for Sensitive {
     fn from(value: &str) -> Self {
         Self(ByteString(value.as_bytes().to_vec()))
@@ -44,11 +43,15 @@ impl Sensitive {
         &self.0
     }
 
+    /// The value as text, without a final newline.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.0).trim().to_owned()
+    }
+
     /// The Authorization header with a token.
     pub fn bearer(&self) -> Result<HeaderValue, String> {
-        let text = String::from_utf8_lossy(&self.0.0);
-        let mut header = HeaderValue::from_str(&format!("Bearer {}", text.trim()))
-            .map_err(|_| "the token in auth.tokenSecret has invalid characters".to_owned())?;
+        let mut header = HeaderValue::from_str(&format!("Bearer {}", self.text()))
+            .map_err(|_| "the token has invalid characters".to_owned())?;
         header.set_sensitive(true);
         Ok(header)
     }
@@ -60,20 +63,18 @@ struct Secret {
     data: BTreeMap<String, ByteString>,
 }
 
-/// Reads the token, and for an `https://` address the client certificate and the CA. Returns a reason if a value
-/// does not exist or the manager may not read it.
+/// Reads the credentials, and for an `https://` address the client certificate and the CA. Takes the token of an
+/// OAuth2 issuer from the access before while it is valid. Returns a reason if a value does not exist, or the manager
+/// may not read it, or the issuer gives no token.
 pub async fn access(
     executor: &Executor,
+    admin: &Admin,
     namespace: &str,
     spec: &PulsarConsumerSpec,
+    before: Option<&Access>,
 ) -> Result<Access, Unknown> {
     let mut access = Access::default();
-    if let Some(secret) = spec.token_secret() {
-        let keys = [key_of(secret, TOKEN.0)];
-        let [token] = read(executor, namespace, &secret.name, keys, "auth.tokenSecret").await?;
-        access.token = Some(token);
-    }
-    if let Some(secret) = spec.tls_secret().filter(|_| spec.has_encrypted_admin()) {
+    if let Some(secret) = spec.admin_tls_secret() {
         let identity = read(executor, namespace, &secret.name, TLS_KEYS, "auth.tlsSecret").await?;
         access.tls.identity = Some(identity);
     }
@@ -81,6 +82,20 @@ pub async fn access(
         let keys = [key_of(secret, AUTHORITIES.0)];
         let [authorities] = read(executor, namespace, &secret.name, keys, field).await?;
         access.tls.authorities = Some(authorities.0.0);
+    }
+    if let Some(secret) = spec.token_secret() {
+        let keys = [key_of(secret, TOKEN.0)];
+        let [token] = read(executor, namespace, &secret.name, keys, "auth.tokenSecret").await?;
+        access.token = Some(Token { value: token, until: None });
+    }
+    if let Some(oauth2) = spec.oauth2() {
+        access.token = before.and_then(|before| before.token.clone()).filter(Token::is_valid);
+        if access.token.is_none() {
+            let secret = &oauth2.client_secret;
+            let (keys, field) = ([key_of(secret, OAUTH2.0)], "auth.oauth2.clientSecret");
+            let [secret] = read(executor, namespace, &secret.name, keys, field).await?;
+            access.token = Some(admin.token(oauth2, &secret, access.tls.authorities.clone()).await?);
+        }
     }
     Ok(access)
 }

@@ -40,7 +40,7 @@ const fn cni(name: &'static str, package: &'static str) -> Recipe {
     Recipe { name, folder: "cni", module: "github.com/containernetworking/plugins", package }
 }
 
-const RECIPES: [Recipe; 18] = [
+const RECIPES: [Recipe; 19] = [
     kubernetes("kube-apiserver", "cmd/kube-apiserver"),
     kubernetes("kube-controller-manager", "cmd/kube-controller-manager"),
     kubernetes("kube-scheduler", "cmd/kube-scheduler"),
@@ -68,6 +68,7 @@ const RECIPES: [Recipe; 18] = [
         module: "github.com/prometheus/prometheus",
         package: "cmd/promtool",
     },
+    Recipe { name: HYDRA, folder: HYDRA, module: "github.com/ory/hydra/v2", package: "" },
     Recipe { name: VALE, folder: "vale", module: "github.com/vale-cli/vale/v3", package: "cmd/vale" },
 ];
 
@@ -106,6 +107,12 @@ const RUNC: &str = "runc";
 
 /// Checks the project's texts. Needs a C compiler: it contains parsers of programming languages.
 const VALE: &str = "vale";
+
+/// The OAuth2 issuer of brokers. Needs a C compiler: it contains SQLite.
+pub const HYDRA: &str = "hydra";
+
+/// The program of the OAuth2 issuer.
+pub const ISSUER: [&str; 1] = [HYDRA];
 
 /// The programs that test the chart, besides helm and kubectl.
 pub const CHART: [&str; 2] = ["helm-unittest", "promtool"];
@@ -265,9 +272,9 @@ impl Flags {
                 variables.extend(seccomp::find(dir)?.map(|folder| ("PKG_CONFIG_PATH", folder.into())));
                 "seccomp netgo osusergo"
             }
-            VALE => {
+            VALE | HYDRA => {
                 variables = vec![("CGO_ENABLED", "1".into())];
-                ""
+                if name == HYDRA { "sqlite" } else { "" }
             }
             // File systems that the nodes do not have, and that need C libraries.
             "containerd" => "no_btrfs no_devmapper no_zfs",

@@ -8,6 +8,7 @@ mod admin;
 pub mod certificates;
 pub mod cli;
 pub mod distribution;
+pub mod issuer;
 pub mod perf;
 mod server;
 pub mod tokens;
@@ -60,16 +61,25 @@ pub struct Options {
     pub heap_mib: u32,
     /// Whether it serves the pods of the cluster with its name, in the network of that cluster's real nodes.
     pub in_cluster: bool,
+    /// Whether clients may have tokens of an OAuth2 issuer, which starts with the broker; needs `auth`.
+    pub issuer: bool,
 }
 
 impl Options {
     /// A small broker without authentication and TLS.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), auth: false, tls: None, heap_mib: SMALL_HEAP_MIB, in_cluster: false }
+        Self {
+            name: name.into(),
+            auth: false,
+            tls: None,
+            heap_mib: SMALL_HEAP_MIB,
+            in_cluster: false,
+            issuer: false,
+        }
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Ports {
     /// For clients without TLS.
@@ -82,15 +92,23 @@ struct Ports {
     web_tls: u16,
     /// The port of the store.
     bookie: u16,
+    /// For tokens.
+    #[serde(default)]
+    issuer: u16,
+    /// For the issuer's clients.
+    #[serde(default)]
+    issuer_admin: u16,
 }
 
 impl Ports {
-    fn all(self) -> [u16; 5] {
-        [self.service, self.service_tls, self.web, self.web_tls, self.bookie]
+    fn all(self) -> [u16; 7] {
+        let Self { service, service_tls, web, web_tls, bookie, issuer, issuer_admin } = self;
+        [service, service_tls, web, web_tls, bookie, issuer, issuer_admin]
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "the options of a broker do not depend on each other")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Settings {
     auth: bool,
@@ -98,6 +116,8 @@ struct Settings {
     heap_mib: u32,
     #[serde(default)]
     in_cluster: bool,
+    #[serde(default)]
+    issuer: bool,
     ports: Ports,
 }
 
@@ -205,6 +225,23 @@ impl Broker {
         self.files.tls().join("ca.crt")
     }
 
+    /// The issuer's address for tokens, if the broker has an OAuth2 issuer.
+    pub fn token_url(&self) -> String {
+        format!("{}oauth2/token", issuer::url(self.settings.ports))
+    }
+
+    /// Stops the issuer.
+    pub fn stop_issuer(&self) -> Result<()> {
+        let process = processes::find(&self.files.processes(), issuer::PROCESS)?;
+        processes::stop(&process.iter().collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// Starts the issuer, unless it is running.
+    pub fn start_issuer(&self) -> Result<()> {
+        issuer::start(self.dir(), &self.files.processes(), self.settings.ports)
+    }
+
     /// The certificate and the key of [`ROLE`], if the broker has TLS. With authentication, the broker accepts
     /// them in place of a token.
     pub fn client_files(&self) -> [PathBuf; 2] {
@@ -293,6 +330,7 @@ impl Broker {
     pub fn down(self) -> Result<()> {
         let _lock = lock(&self.files)?;
         self.stop()?;
+        self.stop_issuer()?;
         processes::stop(&processes::find(&self.files.processes(), GATEWAY)?.iter().collect::<Vec<_>>());
         fs::remove_dir_all(&self.files.dir)
             .with_context(|| format!("cannot remove {}", self.files.dir.display()))?;
@@ -343,6 +381,9 @@ impl Broker {
                 return Ok(false);
             }
             processes::stop(&[&process]);
+        }
+        if self.settings.issuer {
+            self.start_issuer()?;
         }
         let disk = rustix::fs::statvfs(self.dir())?;
         if disk.f_bavail < disk.f_blocks / 100 {
@@ -428,14 +469,16 @@ fn settings(files: &Files, options: &Options) -> Result<Settings> {
             for name in Broker::names()? {
                 taken.extend(kept(&self::files(&name)?)?.into_iter().flat_map(|other| other.ports.all()));
             }
-            let [service, service_tls, web, web_tls, bookie] = ports::choose(&clusters, &taken)?;
-            Ports { service, service_tls, web, web_tls, bookie }
+            let [service, service_tls, web, web_tls, bookie, issuer, issuer_admin] =
+                ports::choose(&clusters, &taken)?;
+            Ports { service, service_tls, web, web_tls, bookie, issuer, issuer_admin }
         }
     };
     let settings = Settings {
         auth: old.map_or(options.auth, |old| old.auth),
         tls: old.map_or(options.tls.is_some(), |old| old.tls),
         in_cluster: old.map_or(options.in_cluster, |old| old.in_cluster),
+        issuer: old.map_or(options.issuer, |old| old.issuer),
         heap_mib: options.heap_mib,
         ports,
     };

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::admin::Admin;
 use super::distribution::Distribution;
-use super::{Ports, Settings};
+use super::{Ports, Settings, issuer};
 use crate::cluster::{ports, state};
 use crate::progress::Step;
 use crate::run::{self, Log};
@@ -110,7 +110,7 @@ pub fn command(java: &Distribution, files: &Files, settings: &Settings) -> Resul
     }
     if settings.auth {
         let token = fs::read_to_string(files.admin_token()).context("the administrator has no token")?;
-        changes.extend(authentication(&files.secret(), &token));
+        changes.extend(authentication(settings, &files.secret(), &token));
     }
     let configuration = configuration(&original, &changes);
     state::write(&files.configuration(), configuration.as_bytes())?;
@@ -225,17 +225,21 @@ fn tls(ports: Ports, certificates: &Path) -> Changes {
     ]
 }
 
-fn authentication(secret: &Path, admin_token: &str) -> Changes {
-    vec![
+fn authentication(settings: &Settings, secret: &Path, admin_token: &str) -> Changes {
+    let mut providers = vec!["AuthenticationProviderToken", "AuthenticationProviderTls"];
+    let mut changes = Vec::new();
+    if settings.issuer {
+        providers.push("oidc.AuthenticationProviderOpenID");
+        changes.push(("openIDAllowedTokenIssuers", issuer::url(settings.ports)));
+        changes.push(("openIDAllowedAudiences", issuer::AUDIENCE.to_owned()));
+        changes.push(("openIDRequireIssuersUseHttps", "false".to_owned()));
+        // After its restart, the issuer has other keys.
+        changes.push(("openIDKeyIdCacheMissRefreshSeconds", "1".to_owned()));
+    }
+    let providers = providers.iter().map(|name| format!("org.apache.pulsar.broker.authentication.{name}"));
+    changes.extend([
         ("authenticationEnabled", "true".to_owned()),
-        (
-            "authenticationProviders",
-            ["Token", "Tls"]
-                .map(|method| {
-                    format!("org.apache.pulsar.broker.authentication.AuthenticationProvider{method}")
-                })
-                .join(","),
-        ),
+        ("authenticationProviders", providers.collect::<Vec<_>>().join(",")),
         ("tokenSecretKey", format!("file://{}", secret.display())),
         ("authorizationEnabled", "true".to_owned()),
         // The broker asks clients for a new token soon after theirs expires.
@@ -246,7 +250,8 @@ fn authentication(secret: &Path, admin_token: &str) -> Changes {
             "org.apache.pulsar.client.impl.auth.AuthenticationToken".to_owned(),
         ),
         ("brokerClientAuthenticationParameters", format!("token:{admin_token}")),
-    ]
+    ]);
+    changes
 }
 
 /// Replaces settings of a configuration, and adds missing ones.
@@ -276,15 +281,9 @@ pub fn record_classes(java: &Distribution) -> Result<()> {
 
 fn record(java: &Distribution, files: &Files, step: &mut Step) -> Result<()> {
     files.create()?;
-    let ports = Ports {
-        service: ports::one()?,
-        service_tls: 0,
-        web: ports::one()?,
-        web_tls: 0,
-        bookie: ports::one()?,
-    };
-    let settings =
-        Settings { auth: false, tls: false, heap_mib: super::SMALL_HEAP_MIB, in_cluster: false, ports };
+    let ports =
+        Ports { service: ports::one()?, web: ports::one()?, bookie: ports::one()?, ..Ports::default() };
+    let settings = Settings { heap_mib: super::SMALL_HEAP_MIB, ports, ..Settings::default() };
     let recording = files.dir.join("classes.jsa");
     let unrecorded = Distribution { classes: PathBuf::from("/nonexistent"), ..java.clone() };
     let (command, _) = command(&unrecorded, files, &settings)?;
@@ -330,8 +329,6 @@ fn record(java: &Distribution, files: &Files, step: &mut Step) -> Result<()> {
 mod tests {
     use super::*;
 
-    const PORTS: Ports = Ports { service: 1, service_tls: 2, web: 3, web_tls: 4, bookie: 5 };
-
     #[test]
     fn replaces_and_adds_settings() {
         let changes = vec![("b", "3".to_owned()), ("d", "4".to_owned())];
@@ -341,7 +338,7 @@ mod tests {
 
     #[test]
     fn all_listeners_use_loopback() {
-        let settings = Settings { auth: false, tls: false, heap_mib: 256, in_cluster: false, ports: PORTS };
+        let settings = Settings::default();
         let changes = common(&settings);
         let value = |name: &str| {
             changes.iter().find(|(changed, _)| *changed == name).map(|(_, value)| value.as_str())
@@ -353,7 +350,7 @@ mod tests {
 
     #[test]
     fn advertises_the_address_for_pods_in_a_cluster_network() {
-        let settings = Settings { auth: false, tls: false, heap_mib: 256, in_cluster: true, ports: PORTS };
+        let settings = Settings { in_cluster: true, ..Settings::default() };
         let changes = common(&settings);
         assert!(changes.contains(&("advertisedAddress", "10.88.0.1".to_owned())));
         assert!(changes.contains(&("bindAddress", "0.0.0.0".to_owned())));

@@ -80,6 +80,29 @@ fn follows_a_moved_topic() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
+fn a_producer_follows_a_moved_topic() {
+    let broker = plain();
+    let topic = "moves-under-load";
+    let consumer = Consumer::start(&broker.service_url(), topic, &[]);
+    consumer.until_ready(200);
+    let args = ["--message", "m", "--count", "2000", "--rate", "500"];
+    let load = producer(&broker.service_url(), topic, &[], &args).stderr(Stdio::piped()).spawn().unwrap();
+    for count in [200, 800] {
+        consumer.until_messages(count);
+        broker.admin().unwrap().unload(topic).unwrap();
+    }
+    let output = load.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("the topic moves"), "{said}");
+    until("every message", || {
+        let printed: BTreeSet<String> = consumer.messages().into_iter().collect();
+        numbered("m", 2_000).iter().all(|message| printed.contains(message)).then_some(())
+    });
+    consumer.stop().well();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
 fn a_broker_listens_only_on_loopback() {
     let broker = own("listens");
     let pid = broker.process().unwrap().unwrap().pid;

@@ -39,6 +39,13 @@ pub fn with_certificates() -> Broker {
     broker("certificates", true, Some(Lifetime::Year))
 }
 
+/// A broker with an OAuth2 issuer, for one test.
+pub fn with_issuer() -> Broker {
+    let prefix = env::var(variables::BROKERS).expect("these tests are run by `cargo xtask test --pulsar ''`");
+    let options = Options { auth: true, issuer: true, ..Options::new(format!("{prefix}-issuer")) };
+    Broker::up(&options).unwrap().0
+}
+
 /// A broker with TLS, for one test.
 pub fn with_tls(name: &str, lifetime: Lifetime) -> Broker {
     broker(name, false, Some(lifetime))

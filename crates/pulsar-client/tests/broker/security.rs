@@ -2,9 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
+use quintet_localcluster::pulsar::issuer::{AUDIENCE, CLIENT_SECRET};
 use quintet_localcluster::pulsar::{Broker, Lifetime, ROLE};
 
-use crate::program::{Consumer, own_file, produce_with, replace, with_certificates, with_tls, with_tokens};
+use crate::program::{
+    Consumer, own_file, produce_with, replace, until, with_certificates, with_issuer, with_tls, with_tokens,
+};
 
 fn path(file: &std::path::Path) -> String {
     file.to_string_lossy().into_owned()
@@ -167,6 +170,46 @@ fn authenticates_with_a_client_certificate_and_reads_a_new_one() {
     consumer.stop().well();
     let ended = Consumer::start(&server, "certificates", &variables[..1]).ended();
     assert!(ended.badly(3).contains("requires a token or a client certificate"), "{:?}", ended.stderr);
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn gets_tokens_from_an_issuer_and_new_ones_when_they_expire() {
+    let broker = with_issuer();
+    let server = broker.service_url();
+    let secret = own_file(&broker, "client-secret", "wrong");
+    let (secret_path, token_url) = (path(&secret), broker.token_url());
+    let variables = [
+        ("PULSAR_OAUTH2_TOKEN_URL", token_url.as_str()),
+        ("PULSAR_OAUTH2_CLIENT_ID", ROLE),
+        ("PULSAR_OAUTH2_CLIENT_SECRET_FILE", &secret_path),
+        ("PULSAR_OAUTH2_AUDIENCE", AUDIENCE),
+    ];
+    let consumer = Consumer::start(&server, "issued", &variables);
+    assert!(consumer.until_ready(401).contains("the issuer rejects the client (invalid_client)"));
+    let output = produce_with(&server, "issued", &variables, &[]);
+    assert_eq!(output.status.code(), Some(3));
+    replace(&secret, &format!("{CLIENT_SECRET}\n"));
+    consumer.until_ready(200);
+    let output = produce_with(&server, "issued", &variables, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(consumer.until_messages(1), ["Sample Message"]);
+    // The broker requests another token when one has expired.
+    let reconnects = consumer.metric("reconnects_total");
+    let log = || std::fs::read_to_string(broker.log()).unwrap();
+    until("two tokens have expired", || {
+        (log().matches("Refreshing authentication").count() >= 2).then_some(())
+    });
+    assert_eq!((consumer.metric("reconnects_total"), consumer.metric("connected")), (reconnects, 1));
+    // Without an issuer, a consumer waits for it.
+    broker.stop_issuer().unwrap();
+    let waiting = Consumer::start(&server, "issued", &variables);
+    assert!(waiting.until_ready(502).contains("cannot get a token from http://127.0.0.1:"));
+    broker.start_issuer().unwrap();
+    waiting.until_ready(200);
+    waiting.stop().well();
+    let said = consumer.stop();
+    assert!(!said.stderr.concat().contains(CLIENT_SECRET));
 }
 
 #[test]

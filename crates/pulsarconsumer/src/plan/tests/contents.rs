@@ -90,10 +90,20 @@ fn variable(consumer: &PulsarConsumer, name: &str) -> Option<Value> {
     env.into_iter().find(|one| one["name"] == name)
 }
 
+fn oauth2() -> Value {
+    json!({"auth": {"oauth2": {"tokenURL": "https://issuer/token", "clientID": "app", "clientSecret": {"name": "s"},
+        "audience": "urn:pulsar", "scope": "a b"}}})
+}
+
 #[rstest]
 #[case(json!({"subscriptionType": "Key_Shared"}), "PULSAR_SUBSCRIPTION_TYPE", "Key_Shared")]
 #[case(json!({"initialPosition": "Earliest"}), "PULSAR_INITIAL_POSITION", "Earliest")]
 #[case(json!({"auth": {"tokenSecret": {"name": "s"}}}), "PULSAR_TOKEN_FILE", "/var/run/secrets/pulsar/token/token")]
+#[case(oauth2(), "PULSAR_OAUTH2_TOKEN_URL", "https://issuer/token")]
+#[case(oauth2(), "PULSAR_OAUTH2_CLIENT_ID", "app")]
+#[case(oauth2(), "PULSAR_OAUTH2_CLIENT_SECRET_FILE", "/var/run/secrets/pulsar/oauth2/client-secret")]
+#[case(oauth2(), "PULSAR_OAUTH2_AUDIENCE", "urn:pulsar")]
+#[case(oauth2(), "PULSAR_OAUTH2_SCOPE", "a b")]
 #[case(json!({"auth": {"tlsSecret": {"name": "s"}}}), "PULSAR_TLS_CERT_FILE", "/var/run/secrets/pulsar/tls/tls.crt")]
 #[case(json!({"auth": {"tlsSecret": {"name": "s"}}}), "PULSAR_TLS_KEY_FILE", "/var/run/secrets/pulsar/tls/tls.key")]
 #[case(json!({"tls": {"caSecret": {"name": "s"}}}), "PULSAR_TLS_CA_FILE", "/var/run/secrets/pulsar/ca/ca.crt")]
@@ -137,6 +147,9 @@ fn mounts_secrets_and_sets_no_variable_from_them() {
         {"name": "pulsar-ca", "mountPath": "/var/run/secrets/pulsar/ca", "readOnly": true},
     ]);
     assert_eq!(pod["containers"][0]["volumeMounts"], mounts);
+    let issued = wanted(&with(&oauth2()));
+    let volume = secret("pulsar-oauth2", "s", "client-secret", "client-secret");
+    assert_eq!(issued["spec"]["template"]["spec"]["volumes"], json!([volume]));
     assert!(!pod["containers"][0]["env"].to_string().contains("secretKeyRef"));
 }
 

@@ -215,6 +215,8 @@ fn verifies_the_admin_api_with_its_own_ca_first(#[case] fields: Value, #[case] e
 #[rstest]
 #[case(json!({"tokenSecret": {"name": "t"}}), "bearer", &["bearerToken"])]
 #[case(json!({"tlsSecret": {"name": "c"}}), "tls", &["cert", "key"])]
+#[case(json!({"oauth2": {"tokenURL": "https://i/token", "clientID": "app", "clientSecret": {"name": "s"},
+    "audience": "urn:pulsar", "scope": "a b"}}), "oauth", &["clientSecret"])]
 #[case(json!({"tokenSecret": {"name": "t"}, "tlsSecret": {"name": "c"}}), "bearer,tls", &["bearerToken", "cert", "key"])]
 fn keda_authenticates_as_the_consumers_do(
     #[case] auth: Value,
@@ -224,8 +226,23 @@ fn keda_authenticates_as_the_consumers_do(
     let consumer =
         with(&json!({"adminURL": "https://broker:8443", "auth": auth, "autoscaling": {"maxReplicas": 1}}));
     let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false);
-    assert_eq!(scaled["spec"]["triggers"][0]["metadata"]["authModes"], modes);
+    let metadata = &scaled["spec"]["triggers"][0]["metadata"];
+    assert_eq!(metadata["authModes"], modes);
+    if modes == "oauth" {
+        let fields = ["oauthTokenURI", "clientID", "scope", "EndpointParams"].map(|field| &metadata[field]);
+        assert_eq!(fields, ["https://i/token", "app", "a,b", "audience=urn%3Apulsar"]);
+    }
     let authentication = trigger_authentication(&consumer).unwrap();
     let found = authentication["spec"]["secretTargetRef"].as_array().unwrap().iter();
     assert_eq!(found.map(|one| one["parameter"].as_str().unwrap()).collect::<Vec<_>>(), parameters);
+}
+
+/// A certificate without TLS would only make the broker refuse.
+#[test]
+fn keda_has_no_certificate_for_an_admin_api_without_tls() {
+    let fields = json!({"adminURL": "http://broker:8080", "auth": {"tlsSecret": {"name": "c"}}, "autoscaling": {"maxReplicas": 1}});
+    let consumer = with(&fields);
+    assert_eq!(trigger_authentication(&consumer), None);
+    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false);
+    assert!(scaled["spec"]["triggers"][0].get("authenticationRef").is_none());
 }
