@@ -308,31 +308,28 @@ pub struct UnhealthyNodes {
 }
 
 /// See [`UnhealthyNodes`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UnhealthyPolicy {
     /// The manager skips an unhealthy node after skipAfterSeconds.
-    #[default]
     SkipAfter,
     /// The run waits until an unhealthy node is healthy.
     Wait,
 }
 
 /// Whether running pods of an older template finish or are replaced.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OutdatedPods {
     /// Running pods of an older template finish. Pods that only wait for a restart after a failure are
     /// replaced.
-    #[default]
     Finish,
     /// The manager deletes a running pod of an older template when its node may run the new template.
     Replace,
 }
 
 /// Whether nodes that are created after the start of a run get a pod in this run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LateNodes {
     /// Nodes that are created after the start of a run get a pod in this run.
-    #[default]
     Run,
     /// Nodes that are created after the start of a run wait for the next run.
     Ignore,

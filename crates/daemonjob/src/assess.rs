@@ -134,7 +134,7 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
     survey.suspects_elsewhere.clear();
     let mut is_selected = vec![false; occupants.len()];
     for (at, history) in survey.histories.nodes.iter().enumerate() {
-        let Some(node) = history.node else { continue };
+        let node = history.node;
         let blocking = occupants[at];
         let mut assessment = assessor.assessment(node, history);
         // While its pod runs, a node has not failed, except if the node was not Ready for too long.

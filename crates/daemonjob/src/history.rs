@@ -55,9 +55,9 @@ pub struct AssessedPod<'a> {
     pub fate: PodOutcome,
     /// Whether the ledger has its outcome.
     pub recorded: bool,
-    /// Whether the kubelet has restarted its containers too often.
+    /// Whether the kubelet has restarted its containers too often. Only of a pod that counts for a node.
     pub exhausted: bool,
-    /// When the manager gives it up, if it is Pending.
+    /// When the manager gives it up, if it is Pending and counts for a node.
     pub pending_until: Option<Timestamp>,
 }
 
@@ -106,11 +106,11 @@ impl Deref for Latest<'_> {
 }
 
 /// The history of one existing node, selected or not.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate fact about a missing line")]
 pub struct History<'a> {
     /// The node.
-    pub node: Option<&'a Arc<Node>>,
+    pub node: &'a Arc<Node>,
     /// Whether the node may have a pod.
     pub eligibility: Eligibility,
     /// Its line in the ledger.
@@ -144,8 +144,8 @@ impl History<'_> {
 
     /// The rollout of the attempt after which the node has not been Ready, or None.
     pub fn suspect_rollout(&self) -> Option<u64> {
-        self.node.filter(|node| !node.ready)?;
-        self.risky_pod.or_else(|| Some(self.latest.as_ref()?.unclear()?.rollout))
+        let rollout = || self.risky_pod.or_else(|| Some(self.latest.as_ref()?.unclear()?.rollout));
+        if self.node.ready { None } else { rollout() }
     }
 }
 
@@ -183,7 +183,7 @@ impl<'a> Histories<'a> {
     pub fn at(&self, uid: &str) -> Option<usize> {
         let all = || {
             let nodes = self.nodes.iter().enumerate();
-            nodes.filter_map(|(at, history)| Some((&*history.node?.meta.uid, at))).collect()
+            nodes.map(|(at, history)| (&*history.node.meta.uid, at)).collect()
         };
         self.by_uid.get_or_init(all).get(uid).copied()
     }
@@ -191,7 +191,7 @@ impl<'a> Histories<'a> {
     /// The existing nodes that the template selects.
     pub fn selected(&self) -> impl Iterator<Item = &'a Node> {
         let selected = self.nodes.iter().filter(|history| history.eligibility.is_selected());
-        selected.filter_map(|history| history.node.map(|node| &**node))
+        selected.map(|history| &**history.node)
     }
 
     /// The history of the node that a pod counts for.
@@ -201,7 +201,7 @@ impl<'a> Histories<'a> {
 
     /// The UID of the node that a pod counts for.
     pub fn target_uid(&self, assessed: &AssessedPod<'_>) -> Option<&'a str> {
-        Some(&self.of_target(assessed)?.node?.meta.uid)
+        Some(&self.of_target(assessed)?.node.meta.uid)
     }
 }
 
@@ -213,9 +213,18 @@ pub fn histories<'a>(
     key: &Key,
     now: Timestamp,
 ) -> Histories<'a> {
-    let history = |node: &'a Arc<Node>| {
-        let eligibility = rules.placement.eligibility(node);
-        History { node: Some(node), eligibility, ..History::default() }
+    let history = |node: &'a Arc<Node>| History {
+        node,
+        eligibility: rules.placement.eligibility(node),
+        recorded: None,
+        latest: None,
+        lost: false,
+        unknown: false,
+        is_frozen: false,
+        number: 0,
+        risky_pod: None,
+        rejection: None,
+        is_superseded: false,
     };
     let mut all = Histories { nodes: world.nodes.iter().map(history).collect(), ..Histories::default() };
     let index = world.indexed(&key.hash);
@@ -253,7 +262,7 @@ pub fn histories<'a>(
         if history.latest.is_none() {
             history.latest = history.recorded.map(Latest::Recorded);
         }
-        if let (Some(latest), true) = (&mut history.latest, history.node.is_some_and(|node| node.ready))
+        if let (Some(latest), true) = (&mut history.latest, history.node.ready)
             && latest.unclear().is_some()
         {
             let mut entry = Box::new((**latest).clone());
@@ -321,7 +330,7 @@ struct Judge<'s> {
 impl Judge<'_> {
     /// Judges one pod, after the pods with lower numbers.
     fn fold<'a>(&self, history: &mut History<'a>, assessed: &mut AssessedPod<'a>) {
-        let node = history.node.map(|node| &**node);
+        let node: &Node = history.node;
         let before = history.latest.as_deref().or(history.recorded);
         let same = before.filter(|before| before.counts_on(assessed.rollout));
         let failures = same.map_or(0, |before| before.failures);
@@ -330,8 +339,7 @@ impl Judge<'_> {
             // The ledger has the outcome, so the first sight of its end no longer matters.
             self.rules.fate(assessed.pod, failures, false)
         } else {
-            let is_kept_away = node.is_some_and(|node| self.rules.keeps_away(node));
-            self.fate(assessed.pod, failures, is_kept_away)
+            self.fate(assessed.pod, failures, self.rules.keeps_away(node))
         };
         assessed.exhausted =
             assessed.fate == PodOutcome::Open && self.rules.restarts_too_often(assessed.pod, failures);
@@ -348,10 +356,10 @@ impl Judge<'_> {
             return;
         }
         // No Ready node is suspect.
-        if node.is_none_or(|node| !node.ready) && assessed.makes_suspect() {
+        if !node.ready && assessed.makes_suspect() {
             history.risky_pod = Some(assessed.rollout);
         }
-        if let Some(ended) = self.ended(assessed, node) {
+        if let Some(ended) = self.ended(assessed, Some(node)) {
             history.latest = Some(Latest::Owed(Box::new(Entry::after(before, ended))));
         }
     }
@@ -503,7 +511,7 @@ fn mark_unread_shards(job: &DaemonJob, world: &World, nodes: &mut [History<'_>])
         return;
     }
     for history in nodes {
-        let Some(uid) = history.node.map(|node| &*node.meta.uid) else { continue };
+        let uid = &*history.node.meta.uid;
         history.lost |= missing[usize::from(shard_of(uid))] && history.recorded.is_none();
         history.unknown |= foreign.iter().any(|shard| shard.may_have(name, uid));
     }

@@ -173,7 +173,8 @@ pub struct Ended {
     pub boot: Arc<str>,
     /// A digest of the node's machine ID when the pod was created.
     pub machine: Arc<str>,
-    /// Whether the node was Ready when the pod was created, and has not been seen Ready since the pod ended.
+    /// Whether the pod was bound and not rejected, its node was Ready when the pod was created, and the node has
+    /// not been seen Ready since the pod ended. Then the pod may have run.
     pub is_unclear: bool,
 }
 

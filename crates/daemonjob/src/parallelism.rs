@@ -14,7 +14,7 @@ use quintet_runtime::model::plan::MOST_CREATIONS;
 
 use crate::api::{DaemonJob, OutdatedPods};
 use crate::labels::pinned_to;
-use crate::node_state::{Cause, Reason, State, counted, node_lost_after, occupants, pod_name};
+use crate::node_state::{Cause, Reason, SelectedNode, State, counted, node_lost_after, occupants, pod_name};
 use crate::observe::World;
 use crate::survey::Survey;
 
@@ -136,8 +136,12 @@ fn name_taken(job: &DaemonJob, world: &World, node: &Node, number: u64) -> Optio
 }
 
 fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots, blocked: impl Fn(&Node, u64) -> Option<Reason>) {
+    let is_due = |one: &SelectedNode<'_>| matches!(one.state, State::Due(_));
+    if !survey.nodes.iter().any(is_due) {
+        return;
+    }
     let pods_elsewhere = survey.elsewhere_message();
-    let mut due: Vec<_> = survey.nodes.iter_mut().filter(|one| matches!(one.state, State::Due(_))).collect();
+    let mut due: Vec<_> = survey.nodes.iter_mut().filter(|one| is_due(one)).collect();
     // The sort is stable, so nodes without a slot keep their order.
     due.sort_by_key(|one| (one.holds_slot.is_none(), one.holds_slot));
     for selected in due {

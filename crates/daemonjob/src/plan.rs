@@ -47,12 +47,12 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     let survey = assess(job, world, now);
     let record = Record::of(job, world, &survey, now);
     let ledger = record.writes();
-    let released = |when: Release| -> Actions {
-        let deleted = survey.pods().iter().filter(|assessed| assessed.is_deleted);
-        let free = deleted.filter(|assessed| record.release(assessed) == Some(when));
-        free.filter_map(|assessed| release(&assessed.pod.meta)).collect()
-    };
-    let (now_free, then_free) = (released(Release::Now), released(Release::Recorded));
+    let deleted = survey.pods().iter().filter(|assessed| assessed.is_deleted);
+    let (mut now_free, mut then_free) = (Actions::new(), Actions::new());
+    for (assessed, when) in deleted.filter_map(|assessed| Some((assessed, record.release(assessed)?))) {
+        let free = if when == Release::Now { &mut now_free } else { &mut then_free };
+        free.extend(release(&assessed.pod.meta));
+    }
     if world.stopping {
         // A drain may delete the pods together with this manager, and no other manager may be able to run.
         plan.steps.extend([now_free, ledger, then_free].into_iter().filter(|step| !step.is_empty()));

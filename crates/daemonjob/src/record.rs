@@ -93,7 +93,7 @@ impl<'a> Record<'a> {
     fn add_nodes(&mut self) {
         let survey = self.survey;
         for history in survey.histories.nodes.iter().filter(|history| !history.is_frozen) {
-            let Some(node) = history.node else { continue };
+            let node = history.node;
             let uid = &*node.meta.uid;
             let entry = match &history.latest {
                 _ if history.lost => Cow::Owned(Entry {
@@ -164,7 +164,7 @@ impl<'a> Record<'a> {
             }
         }
         for history in &survey.histories.nodes {
-            let Some(node) = history.node else { continue };
+            let node = history.node;
             let uid = &*node.meta.uid;
             let was_suspect = || history.recorded.is_some_and(|recorded| recorded.unclear().is_some());
             let has_failed =

@@ -6,12 +6,19 @@ use std::time::Duration;
 
 use http::{Method, Request, StatusCode, header};
 use serde::Deserialize;
+use serde_json::Value;
 
 /// How long a token without `expires_in` is used.
 const DEFAULT_LIFETIME: Duration = Duration::from_mins(5);
 
+/// The longest use of a token.
+const LONGEST_LIFETIME: Duration = Duration::from_hours(24);
+
+/// The longest error code that is reported.
+const LONGEST_ERROR: usize = 64;
+
 /// A client of an issuer. Its secret is not here, because a file or a Kubernetes Secret has it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Client {
     /// The address of the issuer's token endpoint.
     pub token_url: String,
@@ -67,21 +74,26 @@ impl Token {
         #[derive(Deserialize)]
         struct Answer {
             access_token: String,
-            expires_in: Option<u64>,
+            /// A number, or at some issuers a text.
+            expires_in: Option<Value>,
         }
         #[derive(Deserialize)]
         struct Failure {
             error: String,
         }
+        let is_passing = [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT].contains(&status);
         if status.is_client_error()
+            && !is_passing
             && let Ok(Failure { error }) = serde_json::from_slice(body)
+            && error.len() <= LONGEST_ERROR
             && error.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_')
         {
             return Err(Refusal::Rejected(error));
         }
         let answer = serde_json::from_slice(body).ok().filter(|_| status == StatusCode::OK);
         let Answer { access_token, expires_in } = answer.ok_or(Refusal::Unusable(status))?;
-        let lifetime = expires_in.map_or(DEFAULT_LIFETIME, Duration::from_secs) * 9 / 10;
+        let seconds = expires_in.and_then(|value| value.as_u64().or_else(|| value.as_str()?.parse().ok()));
+        let lifetime = seconds.map_or(DEFAULT_LIFETIME, Duration::from_secs).min(LONGEST_LIFETIME) * 9 / 10;
         Ok(Self { value: access_token, lifetime })
     }
 }
@@ -110,6 +122,9 @@ mod tests {
 
     #[rstest]
     #[case(200, r#"{"access_token":"t","expires_in":100,"token_type":"bearer"}"#, Ok(90))]
+    #[case::text(200, r#"{"access_token":"t","expires_in":"100"}"#, Ok(90))]
+    #[case::endless(200, r#"{"access_token":"t","expires_in":9223372036854775807}"#, Ok(77_760))]
+    #[case::limited(429, r#"{"error":"too_many_requests"}"#, Err("not an issuer's (429 Too Many Requests)"))]
     #[case::no_lifetime(200, r#"{"access_token":"t"}"#, Ok(270))]
     #[case(
         401,

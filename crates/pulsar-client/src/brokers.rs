@@ -33,6 +33,8 @@ pub struct Brokers {
 impl Brokers {
     /// Connects to any host of a service.
     pub async fn connect(server: &ServiceAddress, files: &Files) -> Result<Self, Problem> {
+        // An issuer that gives no token gives none for every host.
+        files.token().await?;
         let base = connect_any(server, files).await?;
         let links = vec![(base.host().clone(), None, base)];
         Ok(Self { server: server.clone(), files: files.clone(), links, turn: 0 })
@@ -104,6 +106,7 @@ impl Brokers {
         if let Some(link) = self.links.iter().position(|(to, via, _)| (to, via) == (&host, &behind)) {
             return Ok(link);
         }
+        self.files.token().await?;
         let link = Link::connect(self.server.tls, &host, behind.clone(), &self.files).await?;
         self.links.push((host, behind, link));
         Ok(self.links.len() - 1)

@@ -149,6 +149,7 @@ async fn send(
         Some(publisher) => publisher,
         none => none.insert(in_time(Box::pin(connect(reader))).await?),
     };
+    in_time(publisher.keep_alive()).await?;
     let mut unconfirmed = 0;
     let mut count = 0;
     for entry in entries(letter, origin, publisher.max_message_size()) {

@@ -60,9 +60,10 @@ impl Issuer {
         Ok(value)
     }
 
-    /// Drops a token that a broker has rejected.
-    pub async fn drop_current(&self) {
-        *self.current.lock().await = None;
+    /// Drops a token that a broker has rejected, unless there is a newer one.
+    pub async fn drop_rejected(&self, rejected: &str) {
+        let mut current = self.current.lock().await;
+        current.take_if(|(token, _)| token.value == rejected);
     }
 
     async fn request(&self, files: &Files) -> Result<Token, Problem> {

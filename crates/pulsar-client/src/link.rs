@@ -61,6 +61,8 @@ pub struct Link {
     requests: u64,
     heard: Instant,
     asked: bool,
+    /// The last token that the broker got.
+    token: Option<String>,
     /// Whether the broker waits for a new token.
     challenged: bool,
     /// As the broker states it; 0 if it does not.
@@ -132,6 +134,7 @@ impl Link {
             requests: 0,
             heard: Instant::now(),
             asked: false,
+            token: None,
             challenged: false,
             max_message_size: 0,
         };
@@ -140,12 +143,12 @@ impl Link {
     }
 
     async fn shake_hands(&mut self, behind: Option<String>) -> Result<(), Problem> {
-        let token = self.files.token().await?;
+        self.token = self.files.token().await?;
         let method = self.files.method();
         let connect = CommandConnect {
             client_version: client_version(),
             auth_method_name: method.map(str::to_owned),
-            auth_data: method.map(|_| token.unwrap_or_default().into_bytes()),
+            auth_data: method.map(|_| self.token.clone().unwrap_or_default().into_bytes()),
             protocol_version: Some(PROTOCOL),
             proxy_to_broker_url: behind,
             feature_flags: Some(FeatureFlags {
@@ -167,7 +170,7 @@ impl Link {
                     ));
                 }
                 if kind == ServerError::AuthenticationError {
-                    self.files.drop_token().await;
+                    self.files.drop_token(self.token.as_deref()).await;
                 }
                 return Err(Problem::answered(kind, &error.message));
             }
@@ -282,13 +285,15 @@ impl Link {
     /// Answers a request for a new token, also one whose answer was cancelled: an issuer may take seconds.
     async fn answer_challenge(&mut self) -> Result<(), Problem> {
         if self.challenged {
-            // The token expires; the file may have a newer one.
-            let token = self.files.token().await?.unwrap_or_default();
+            // The token expires; the file or the issuer may have a newer one.
+            self.files.drop_token(self.token.as_deref()).await;
+            let token = self.files.token().await?;
+            self.token.clone_from(&token);
             let response = CommandAuthResponse {
                 client_version: Some(client_version()),
                 response: Some(AuthData {
                     auth_method_name: self.files.method().map(str::to_owned),
-                    auth_data: Some(token.into_bytes()),
+                    auth_data: Some(token.unwrap_or_default().into_bytes()),
                 }),
                 protocol_version: Some(PROTOCOL),
             };

@@ -21,6 +21,9 @@ use crate::settings::ProducerArgs;
 /// The limit of messages that wait for confirmation. A higher limit uses more memory without more speed.
 const UNCONFIRMED: u64 = 10_000;
 
+/// The limit of their bytes.
+const UNCONFIRMED_BYTES: u64 = 64 << 20;
+
 /// The limit of messages in a batch.
 const BATCH: i32 = 1_000;
 
@@ -44,10 +47,17 @@ pub async fn run(args: ProducerArgs) -> Result<(), Failure> {
     let mut terminated =
         signal(SignalKind::terminate()).map_err(|error| Failure::other(error.to_string()))?;
     let connect = || Publisher::open(&server, &files, &topic);
-    let mut progress = Progress { confirmed: 0, sent: 0, at: Instant::now() };
+    let mut progress = Progress { confirmed: 0, sent: 0 };
     let sent = async {
         let publisher = Box::pin(within(args.timeout, connect)).await?;
-        let run = Run { publisher, connect, args: &args, waiting: VecDeque::new(), progress: &mut progress };
+        let run = Run {
+            publisher,
+            connect,
+            args: &args,
+            waiting: VecDeque::new(),
+            failing: None,
+            progress: &mut progress,
+        };
         Box::pin(run.send_all()).await
     };
     let ended = tokio::select! {
@@ -102,8 +112,6 @@ struct Progress {
     sent: u64,
     /// Messages that a broker has confirmed.
     confirmed: u64,
-    /// The time of the last confirmation, or of the first message that waits for one.
-    at: Instant,
 }
 
 struct Run<'a, C> {
@@ -112,6 +120,8 @@ struct Run<'a, C> {
     args: &'a ProducerArgs,
     /// Entries to send, in their order.
     waiting: VecDeque<Entry>,
+    /// Since when, and how often, the connection failed without a confirmation.
+    failing: Option<(Instant, u32)>,
     progress: &'a mut Progress,
 }
 
@@ -160,10 +170,8 @@ impl<C: AsyncFn() -> Result<Publisher, Problem>> Run<'_, C> {
             return Ok(());
         }
         self.confirm(Some(Instant::now()), 0).await?;
-        self.confirm(None, UNCONFIRMED - 1).await?;
-        if self.progress.sent == self.progress.confirmed {
-            self.progress.at = Instant::now();
-        }
+        let length = u64::try_from(self.args.message().len()).unwrap_or(u64::MAX).max(1);
+        self.confirm(None, UNCONFIRMED.min(UNCONFIRMED_BYTES / length).saturating_sub(1)).await?;
         self.progress.sent += count;
         self.waiting.push_back(std::mem::take(batch).entry());
         self.send_waiting().await
@@ -182,19 +190,25 @@ impl<C: AsyncFn() -> Result<Publisher, Problem>> Run<'_, C> {
     /// Counts confirmations until a time, or until at most this number of messages is unconfirmed.
     async fn confirm(&mut self, at: Option<Instant>, unconfirmed: u64) -> Result<(), Failure> {
         while self.progress.sent - self.progress.confirmed > unconfirmed {
-            let overdue = self.progress.at + self.args.timeout;
+            let overdue = self.publisher.waits_since().unwrap_or_else(Instant::now) + self.args.timeout;
             let until = at.map_or(overdue, |at| at.min(overdue));
-            match timeout_at(until, self.publisher.confirmed()).await {
+            let kept = match timeout_at(until, self.publisher.confirmed()).await {
                 Ok(Ok(messages)) => {
                     self.progress.confirmed += u64::from(messages);
-                    self.progress.at = Instant::now();
+                    self.failing = None;
+                    continue;
                 }
-                Ok(Err(problem)) => {
+                Ok(Err(problem)) => Err(problem),
+                Err(_) if until == overdue => return Err(self.overdue()),
+                // The broker may wait for a token.
+                Err(_) => self.publisher.keep_alive().await,
+            };
+            match kept {
+                Ok(()) => return Ok(()),
+                Err(problem) => {
                     self.reconnect(problem).await?;
                     Box::pin(self.send_waiting()).await?;
                 }
-                Err(_) if until == overdue => return Err(self.overdue()),
-                Err(_) => return Ok(()),
             }
         }
         Ok(())
@@ -205,15 +219,18 @@ impl<C: AsyncFn() -> Result<Publisher, Problem>> Run<'_, C> {
         if let Some(failure) = problem.failure() {
             return Err(failure);
         }
-        if self.progress.at.elapsed() >= self.args.timeout {
+        let (since, times) = self.failing.unwrap_or_else(|| (Instant::now(), 0));
+        let left = self.args.timeout.saturating_sub(since.elapsed());
+        if left.is_zero() {
             return Err(Failure::other(format!("the broker did not accept a message: {problem}")));
         }
         note(&format!("Retrying: {problem}"));
+        self.failing = Some((since, times + 1));
         let mut again = self.publisher.take_unconfirmed();
         again.append(&mut self.waiting);
         self.waiting = again;
-        sleep(backoff::pause(&backoff::PRODUCE, 1, backoff::random())).await;
-        self.publisher = within(self.args.timeout, &self.connect).await?;
+        sleep(backoff::pause(&backoff::PRODUCE, times + 1, backoff::random())).await;
+        self.publisher = within(left, &self.connect).await?;
         Ok(())
     }
 

@@ -5,12 +5,13 @@ use std::future::poll_fn;
 use std::time::{Duration, SystemTime};
 
 use pulsar::message::proto::base_command::Type;
-use pulsar::message::proto::{BaseCommand, CommandProducer, CommandSend};
-use tokio::time::sleep;
+use pulsar::message::proto::{BaseCommand, CommandProducer, CommandSend, ServerError};
+use tokio::time::{Instant, sleep};
 
 use crate::address::ServiceAddress;
 use crate::backoff;
 use crate::brokers::Brokers;
+use crate::exit::Exit;
 use crate::frame::{Entry, Frame};
 use crate::link::{command, number};
 use crate::problem::{Code, Problem};
@@ -36,8 +37,8 @@ struct Producer {
     name: String,
     /// The number of the next message.
     sequence: u64,
-    /// The unconfirmed entries in their order, with the numbers of their first messages.
-    sent: VecDeque<(u64, Entry)>,
+    /// The unconfirmed entries in their order, with the times of their sends and the numbers of their first messages.
+    sent: VecDeque<(Instant, u64, Entry)>,
 }
 
 impl Publisher {
@@ -76,7 +77,17 @@ impl Publisher {
 
     /// Takes the entries that no broker has confirmed. They may be stored nevertheless.
     pub fn take_unconfirmed(&mut self) -> VecDeque<Entry> {
-        self.producers.iter_mut().flat_map(|one| one.sent.drain(..)).map(|(_, entry)| entry).collect()
+        self.producers.iter_mut().flat_map(|one| one.sent.drain(..)).map(|(.., entry)| entry).collect()
+    }
+
+    /// When the oldest unconfirmed entry was sent.
+    pub fn waits_since(&self) -> Option<Instant> {
+        self.producers.iter().filter_map(|one| Some(one.sent.front()?.0)).min()
+    }
+
+    /// Pings silent brokers, answers requests for a token, and fails if a broker stays silent.
+    pub async fn keep_alive(&mut self) -> Result<(), Problem> {
+        self.brokers.keep_alive().await
     }
 
     /// Sends an entry. Sets the producer, the sequence and the time in its metadata. After an error the entry is
@@ -94,7 +105,7 @@ impl Publisher {
             num_messages: entry.metadata.num_messages_in_batch,
             ..CommandSend::default()
         };
-        producer.sent.push_back((producer.sequence, entry.clone()));
+        producer.sent.push_back((Instant::now(), producer.sequence, entry.clone()));
         producer.sequence += u64::from(messages(&entry));
         let link = producer.link;
         self.brokers.link(link).send_with(command(Type::Send, |c| c.send = Some(send)), Some(entry)).await
@@ -119,7 +130,7 @@ impl Publisher {
         loop {
             let attended = tokio::select! {
                 confirmed = self.confirmed() => confirmed.map(drop),
-                () = sleep(ATTEND) => self.brokers.keep_alive().await,
+                () = sleep(ATTEND) => self.keep_alive().await,
             };
             if let Err(problem) = attended {
                 return problem;
@@ -129,7 +140,11 @@ impl Publisher {
 
     fn receipt(&mut self, command: &BaseCommand) -> Result<Option<u32>, Problem> {
         if let Some(error) = &command.send_error {
-            return Err(Problem::answered(error.error(), &error.message));
+            let problem = Problem::answered(error.error(), &error.message);
+            // The same entry would be rejected again.
+            let is_final =
+                matches!(error.error(), ServerError::NotAllowedError | ServerError::TopicTerminatedError);
+            return Err(Problem { end: problem.end.or(is_final.then_some(Exit::Other)), ..problem });
         }
         if let Some(error) = &command.error {
             return Err(Problem::answered(error.error(), &error.message));
@@ -142,9 +157,9 @@ impl Publisher {
         let producer = usize::try_from(receipt.producer_id).ok();
         let Some(producer) = producer.and_then(|at| self.producers.get_mut(at)) else { return Ok(None) };
         // Usually the first: only a non-persistent topic may confirm entries in another order.
-        let confirmed = producer.sent.iter().position(|(sequence, _)| *sequence == receipt.sequence_id);
+        let confirmed = producer.sent.iter().position(|(_, sequence, _)| *sequence == receipt.sequence_id);
         let confirmed = confirmed.and_then(|at| producer.sent.remove(at));
-        Ok(confirmed.map(|(_, entry)| messages(&entry)))
+        Ok(confirmed.map(|(.., entry)| messages(&entry)))
     }
 
     /// The partition of an entry: by its key, as in Pulsar's clients, or else in turn.

@@ -45,10 +45,10 @@ impl Files {
         }
     }
 
-    /// Drops a token that a broker has rejected.
-    pub async fn drop_token(&self) {
-        if let Some(TokenSource::Issuer(issuer)) = &self.token {
-            issuer.drop_current().await;
+    /// Drops a token that a broker has rejected, or that has expired for it.
+    pub async fn drop_token(&self, rejected: Option<&str>) {
+        if let (Some(TokenSource::Issuer(issuer)), Some(rejected)) = (&self.token, rejected) {
+            issuer.drop_rejected(rejected).await;
         }
     }
 

@@ -112,9 +112,11 @@ impl Where {
         match (text(&self.oauth2_token_url), text(&self.oauth2_client_id), file) {
             (Some(token_url), Some(client_id), Some(file)) => {
                 let client = Client { token_url, client_id, audience, scope };
-                client
-                    .request("")
-                    .map_err(|error| format!("{:?} is not an address: {error}", client.token_url))?;
+                let scheme =
+                    client.request("").ok().and_then(|request| request.uri().scheme_str().map(str::to_owned));
+                if !matches!(scheme.as_deref(), Some("http" | "https")) {
+                    return Err(format!("{:?} is not an address: use https://host/path", client.token_url));
+                }
                 Ok(Some((client, file.into())))
             }
             (None, None, None) if audience.is_none() && scope.is_none() => Ok(None),

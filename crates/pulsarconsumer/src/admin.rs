@@ -6,7 +6,7 @@
 //! key of a client certificate is never sent.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{Request, StatusCode, Uri, header};
@@ -43,6 +43,12 @@ const READERS: usize = 2;
 const ALERT: &str = "received fatal alert";
 /// The header that names the authentication method. Without it, a broker tries each method.
 const AUTH_METHOD: &str = "x-pulsar-auth-method-name";
+/// The size limit of an issuer's answer.
+const LONGEST_TOKEN: usize = 64 * 1024;
+/// The shortest time between two requests of a client for a token, apart from its expiry.
+const TOKEN_PAUSE: Duration = Duration::from_mins(1);
+/// The limit of OAuth2 clients whose tokens are kept.
+const CLIENTS: usize = 4_096;
 /// The limit of redirects.
 const REDIRECTS: usize = 3;
 
@@ -71,16 +77,38 @@ pub struct Access {
 pub struct Token {
     /// The token.
     pub value: Sensitive,
-    /// When another token is requested; None for a token from a Secret.
-    pub until: Option<Instant>,
+    /// Its expiry, and the memory of its OAuth2 client; None for a token from a Secret.
+    pub issued: Option<(Instant, Issued)>,
 }
 
 impl Token {
-    /// Whether no other token is needed yet.
-    pub fn is_valid(&self) -> bool {
-        self.until.is_some_and(|until| Instant::now() < until)
+    /// Whether another token is needed.
+    pub fn has_expired(&self) -> bool {
+        self.issued.as_ref().is_some_and(|(until, _)| *until <= Instant::now())
+    }
+
+    /// Makes the next read request another token, but at most once a minute: a role without permission does not
+    /// get it with another token.
+    pub async fn reject(&self) {
+        if let Some((_, issued)) = &self.issued {
+            issued.0.lock().await.take_if(|answer| answer.at.elapsed() >= TOKEN_PAUSE);
+        }
     }
 }
+
+/// The last answer of an issuer to a client. The lock is held during a request, so that the others wait for it.
+#[derive(Clone, Debug, Default)]
+pub struct Issued(Arc<tokio::sync::Mutex<Option<IssuerAnswer>>>);
+
+#[derive(Debug)]
+struct IssuerAnswer {
+    at: Instant,
+    until: Instant,
+    token: Result<Sensitive, Unknown>,
+}
+
+/// An OAuth2 client, its secret, and the CAs of its issuer.
+type IssuerClient = (quintet_oauth2::Client, Sensitive, Option<Vec<u8>>);
 
 /// The certificates for an `https` address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,6 +130,7 @@ pub struct Admin {
     plain: Connection,
     /// The clients for `https` addresses.
     encrypted: Mutex<BTreeMap<TlsFiles, Connection>>,
+    issued: Mutex<BTreeMap<IssuerClient, Issued>>,
     readers: Semaphore,
 }
 
@@ -112,6 +141,7 @@ impl Default for Admin {
         Self {
             plain: BoxCloneSyncService::new(client.map_err(Failure::from)),
             encrypted: Mutex::default(),
+            issued: Mutex::default(),
             readers: Semaphore::new(READERS),
         }
     }
@@ -138,13 +168,18 @@ enum Failure {
     Answer(String),
 }
 
-/// The message of the innermost error, with a remedy; the outer errors add nothing.
-fn root(error: &hyper_util::client::legacy::Error) -> String {
+/// The message of the innermost error; the outer errors add nothing.
+fn innermost(error: &hyper_util::client::legacy::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    let message = innermost.to_string();
+    innermost.to_string()
+}
+
+/// The message of the innermost error, with a remedy.
+fn root(error: &hyper_util::client::legacy::Error) -> String {
+    let message = innermost(error);
     if message.starts_with("invalid peer certificate") {
         return format!("{message}: set adminTLS.caSecret to its CA");
     }
@@ -281,11 +316,12 @@ impl Admin {
         Ok(body.to_bytes())
     }
 
-    /// Requests a token from an OAuth2 issuer, which has a certificate of a public CA or of one of `authorities`.
+    /// A token of an OAuth2 issuer, which has a certificate of a public CA or of one of `authorities`. All objects of
+    /// a client share it. A failure is kept for a while, too.
     pub async fn token(
         &self,
         oauth2: &OAuth2,
-        secret: &Sensitive,
+        secret: Sensitive,
         authorities: Option<Vec<u8>>,
     ) -> Result<Token, Unknown> {
         let client = quintet_oauth2::Client {
@@ -294,22 +330,53 @@ impl Admin {
             audience: oauth2.audience.clone(),
             scope: oauth2.scope.clone(),
         };
-        let files = TlsFiles { authorities, and_public: true, identity: None };
+        let client = (client, secret, authorities);
+        let issued = {
+            let mut all = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+            // Tokens of clients that no object has any more.
+            if all.len() > CLIENTS {
+                all.clear();
+            }
+            all.entry(client.clone()).or_default().clone()
+        };
+        let mut last = issued.0.lock().await;
+        let now = Instant::now();
+        let answer = match last.take().filter(|answer| now < answer.until) {
+            Some(answer) => answer,
+            None => match self.request_token(&client).await {
+                Ok((token, lifetime)) => IssuerAnswer { at: now, until: now + lifetime, token: Ok(token) },
+                Err(unknown) => IssuerAnswer { at: now, until: now + TOKEN_PAUSE, token: Err(unknown) },
+            },
+        };
+        let IssuerAnswer { until, token, .. } = last.insert(answer);
+        Ok(Token { value: token.clone()?, issued: Some((*until, issued.clone())) })
+    }
+
+    async fn request_token(&self, client: &IssuerClient) -> Result<(Sensitive, Duration), Unknown> {
+        let (client, secret, authorities) = client;
+        let files = TlsFiles { authorities: authorities.clone(), and_public: true, identity: None };
         let requested = async {
             let request = client.request(&secret.text()).map(|request| request.map(Full::from));
             let answer = self.send(request, &files).await?;
-            let (status, body) = (answer.status(), self.body(answer).await?);
-            quintet_oauth2::Token::read(status, &body).map_err(|refusal| Failure::Answer(refusal.to_string()))
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), LONGEST_TOKEN).collect().await;
+            let body =
+                body.map_err(|_| Failure::Answer("the answer was too long or incomplete".to_owned()))?;
+            quintet_oauth2::Token::read(status, &body.to_bytes())
+                .map_err(|refusal| Failure::Answer(refusal.to_string()))
         };
         let token = tokio::time::timeout(CALL, requested).await.unwrap_or_else(|_elapsed| {
             Err(Failure::Answer(format!("no answer within {} s", CALL.as_secs())))
         });
         let token = token.map_err(|failure| {
-            let message = format!("Cannot get a token from {}: {failure}.", client.token_url);
+            let why = match failure {
+                Failure::Connection(error) => innermost(&error),
+                other => other.to_string(),
+            };
+            let message = format!("Cannot get a token from {}: {why}.", client.token_url);
             Unknown::new("TokenUnavailable", message)
         })?;
-        let until = Instant::now() + token.lifetime;
-        Ok(Token { value: Sensitive::from(token.value.as_str()), until: Some(until) })
+        Ok((Sensitive::from(token.value.as_str()), token.lifetime))
     }
 
     fn encrypted(&self, files: &TlsFiles) -> Result<Connection, Failure> {
@@ -444,7 +511,7 @@ mod tests {
     }
 
     fn with_token() -> Access {
-        Access { token: Some(Token { value: Sensitive::from("secret"), until: None }), ..Access::default() }
+        Access { token: Some(Token { value: Sensitive::from("secret"), issued: None }), ..Access::default() }
     }
 
     #[rstest]

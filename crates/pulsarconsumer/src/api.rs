@@ -247,11 +247,12 @@ impl PulsarConsumerSpec {
         self.admin_url.as_ref().is_some_and(|url| url.starts_with("https://"))
     }
 
-    /// The field and the Secret with the CA certificates for an `https://` adminURL; None for the public CAs.
+    /// The field and the Secret with the CA certificates for an `https://` adminURL or issuer; None for the public CAs.
     pub fn admin_ca(&self) -> Option<(&'static str, &SecretKey)> {
         let fields = [("adminTLS.caSecret", &self.admin_tls), ("tls.caSecret", &self.tls)];
         let found = fields.into_iter().find_map(|(field, tls)| Some((field, &tls.as_ref()?.ca_secret)));
-        found.filter(|_| self.has_encrypted_admin())
+        let issuer = self.oauth2().is_some_and(|oauth2| oauth2.token_url.starts_with("https://"));
+        found.filter(|_| issuer || self.has_encrypted_admin())
     }
 }
 
@@ -369,7 +370,7 @@ pub struct Auth {
     /// Default key: token.
     pub token_secret: Option<SecretKey>,
     /// The OAuth2 issuer from which the pods, the manager and KEDA get tokens. Its certificate must come from a
-    /// public CA or a CA in tls or adminTLS.
+    /// public CA or a CA in tls. For the manager and KEDA, adminTLS replaces tls.
     pub oauth2: Option<OAuth2>,
     /// The Secret with the client certificate (tls.crt) and its key (tls.key), such as one of cert-manager. The
     /// pods mount both as files. The manager and KEDA use them for an https adminURL.

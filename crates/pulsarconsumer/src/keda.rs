@@ -153,6 +153,8 @@ pub fn scaled_object(consumer: &PulsarConsumer, autoscaling: &Autoscaling, parti
     if let Some(oauth2) = spec.oauth2() {
         metadata["oauthTokenURI"] = (*oauth2.token_url).into();
         metadata["clientID"] = (*oauth2.client_id).into();
+        // Otherwise each query of the autoscaler, too, requests a token.
+        trigger["useCachedMetrics"] = true.into();
         if let Some(scope) = &oauth2.scope {
             metadata["scope"] = scope.split_whitespace().collect::<Vec<_>>().join(",").into();
         }

@@ -18,7 +18,7 @@ use quintet_runtime::model::object::{Key, Object as _};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::admin::{Access, Admin, BacklogQuery};
+use crate::admin::{Access, Admin, BacklogQuery, Token};
 use crate::api::{PulsarConsumer, PulsarConsumerSpec};
 use crate::backlog::{BacklogSample, Unknown};
 use crate::metrics::Metrics;
@@ -191,12 +191,10 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
         }
         let now = Instant::now();
         let (read_at, access) = match read.take() {
-            Some(read) if now < read.0 + SECRETS => read,
-            before => {
-                let (executor, before) =
-                    (&tools.context.executor, before.and_then(|(_, access)| access.ok()));
-                let (namespace, spec) = (&key.namespace, &order.spec);
-                (now, secrets::access(executor, &tools.admin, namespace, spec, before.as_ref()).await)
+            Some((at, access)) if now < at + SECRETS && !has_expired(&access) => (at, access),
+            _ => {
+                let (executor, namespace) = (&tools.context.executor, &key.namespace);
+                (now, secrets::access(executor, &tools.admin, namespace, &order.spec).await)
             }
         };
         let before = poller.reading(key);
@@ -208,6 +206,9 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
         // A rejected credential may have been renewed, so it is read again at the next poll.
         let is_refused =
             reading.figures.as_ref().is_err_and(|unknown| unknown.reason == Unknown::ADMIN_REFUSED);
+        if let (true, Ok(Access { token: Some(token), .. })) = (is_refused, &access) {
+            token.reject().await;
+        }
         read = Some((read_at, access)).filter(|_| !is_refused);
         // A topic that cannot be read for a while has not lost its partitions.
         reading.partitioned = reading.partitioned.or(partitioned);
@@ -223,6 +224,11 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
             _ = gate.wait_for(Option::is_none) => {}
         }
     }
+}
+
+/// Whether the token has expired.
+fn has_expired(access: &Result<Access, Unknown>) -> bool {
+    access.as_ref().is_ok_and(|access| access.token.as_ref().is_some_and(Token::has_expired))
 }
 
 /// Returns the reading for the status after another read. It omits the rate, and keeps the message of a

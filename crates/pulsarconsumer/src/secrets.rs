@@ -63,15 +63,13 @@ struct Secret {
     data: BTreeMap<String, ByteString>,
 }
 
-/// Reads the credentials, and for an `https://` address the client certificate and the CA. Takes the token of an
-/// OAuth2 issuer from the access before while it is valid. Returns a reason if a value does not exist, or the manager
+/// Reads the credentials, and for an `https://` address the client certificate and the CA. Returns a reason if a value does not exist, or the manager
 /// may not read it, or the issuer gives no token.
 pub async fn access(
     executor: &Executor,
     admin: &Admin,
     namespace: &str,
     spec: &PulsarConsumerSpec,
-    before: Option<&Access>,
 ) -> Result<Access, Unknown> {
     let mut access = Access::default();
     if let Some(secret) = spec.admin_tls_secret() {
@@ -86,16 +84,13 @@ pub async fn access(
     if let Some(secret) = spec.token_secret() {
         let keys = [key_of(secret, TOKEN.0)];
         let [token] = read(executor, namespace, &secret.name, keys, "auth.tokenSecret").await?;
-        access.token = Some(Token { value: token, until: None });
+        access.token = Some(Token { value: token, issued: None });
     }
     if let Some(oauth2) = spec.oauth2() {
-        access.token = before.and_then(|before| before.token.clone()).filter(Token::is_valid);
-        if access.token.is_none() {
-            let secret = &oauth2.client_secret;
-            let (keys, field) = ([key_of(secret, OAUTH2.0)], "auth.oauth2.clientSecret");
-            let [secret] = read(executor, namespace, &secret.name, keys, field).await?;
-            access.token = Some(admin.token(oauth2, &secret, access.tls.authorities.clone()).await?);
-        }
+        let secret = &oauth2.client_secret;
+        let (keys, field) = ([key_of(secret, OAUTH2.0)], "auth.oauth2.clientSecret");
+        let [secret] = read(executor, namespace, &secret.name, keys, field).await?;
+        access.token = Some(admin.token(oauth2, secret, access.tls.authorities.clone()).await?);
     }
     Ok(access)
 }

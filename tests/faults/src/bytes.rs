@@ -87,7 +87,8 @@ const DECODERS: [Decoder; 13] = [
         is_text: true,
         decode: |bytes| {
             let line = String::from_utf8_lossy(bytes);
-            let entry: Entry = line.parse().map_err(|error: Unusable| format!("{error:?}"))?;
+            let entry: Entry =
+                line.parse().map_err(|error: Unusable| shorten(format!("{error:?}"), LONGEST))?;
             let again: Result<Entry, _> = entry.to_string().parse();
             if again.as_ref() == Ok(&entry) {
                 Ok(())

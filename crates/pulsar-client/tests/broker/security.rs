@@ -1,12 +1,14 @@
 //! Tokens, client certificates and TLS.
 
+use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use quintet_localcluster::pulsar::issuer::{AUDIENCE, CLIENT_SECRET};
 use quintet_localcluster::pulsar::{Broker, Lifetime, ROLE};
 
 use crate::program::{
-    Consumer, own_file, produce_with, replace, until, with_certificates, with_issuer, with_tls, with_tokens,
+    Consumer, own_file, produce_with, producer, replace, until, with_certificates, with_issuer, with_tls,
+    with_tokens,
 };
 
 fn path(file: &std::path::Path) -> String {
@@ -194,6 +196,8 @@ fn gets_tokens_from_an_issuer_and_new_ones_when_they_expire() {
     let output = produce_with(&server, "issued", &variables, &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(consumer.until_messages(1), ["Sample Message"]);
+    let args = ["--message", "m", "--count", "300", "--rate", "10"];
+    let load = producer(&server, "issued", &variables, &args).stderr(Stdio::piped()).spawn().unwrap();
     // The broker requests another token when one has expired.
     let reconnects = consumer.metric("reconnects_total");
     let log = || std::fs::read_to_string(broker.log()).unwrap();
@@ -201,6 +205,9 @@ fn gets_tokens_from_an_issuer_and_new_ones_when_they_expire() {
         (log().matches("Refreshing authentication").count() >= 2).then_some(())
     });
     assert_eq!((consumer.metric("reconnects_total"), consumer.metric("connected")), (reconnects, 1));
+    let output = load.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !said.contains("Retrying"), "{said}");
     // Without an issuer, a consumer waits for it.
     broker.stop_issuer().unwrap();
     let waiting = Consumer::start(&server, "issued", &variables);

@@ -230,6 +230,7 @@ fn keda_authenticates_as_the_consumers_do(
     assert_eq!(metadata["authModes"], modes);
     if modes == "oauth" {
         let fields = ["oauthTokenURI", "clientID", "scope", "EndpointParams"].map(|field| &metadata[field]);
+        assert_eq!(scaled["spec"]["triggers"][0]["useCachedMetrics"], true);
         assert_eq!(fields, ["https://i/token", "app", "a,b", "audience=urn%3Apulsar"]);
     }
     let authentication = trigger_authentication(&consumer).unwrap();
