@@ -445,7 +445,7 @@ mod tests {
             let go_mod = fs::read_to_string(file).unwrap();
             assert!(required_version(&go_mod, recipe.module).is_some(), "{}", recipe.name);
             assert!(go_directive(&go_mod).is_some(), "{}", recipe.name);
-            let known = [&ALL[..], &REAL, &CHART, &PROSE].concat();
+            let known = [&ALL[..], &REAL, &CHART, &ISSUER, &PROSE].concat();
             assert!(known.contains(&recipe.name), "{}", recipe.name);
         }
     }
