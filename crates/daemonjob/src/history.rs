@@ -57,8 +57,6 @@ pub struct AssessedPod<'a> {
     pub recorded: bool,
     /// Whether the kubelet has restarted its containers too often. Only of a pod that counts for a node.
     pub exhausted: bool,
-    /// When the manager gives it up, if it is Pending and counts for a node.
-    pub pending_until: Option<Timestamp>,
 }
 
 impl AssessedPod<'_> {
@@ -176,6 +174,9 @@ pub struct Histories<'a> {
     /// The pods, by node and number.
     pub pods: Vec<AssessedPod<'a>>,
     by_uid: OnceCell<HashMap<&'a str, usize>>,
+    /// When the manager gives up pods that are Pending and count for a node, by UID. Rarely any, so it is not a
+    /// field of each pod.
+    pending: HashMap<&'a str, Timestamp>,
 }
 
 impl<'a> Histories<'a> {
@@ -186,6 +187,12 @@ impl<'a> Histories<'a> {
             nodes.map(|(at, history)| (&*history.node.meta.uid, at)).collect()
         };
         self.by_uid.get_or_init(all).get(uid).copied()
+    }
+
+    /// When the manager gives up a pod, if it is Pending and counts for a node.
+    pub fn pending_until(&self, assessed: &AssessedPod<'_>) -> Option<Timestamp> {
+        // Without the first question, every pod would be read from memory.
+        if self.pending.is_empty() { None } else { self.pending.get(&*assessed.pod.meta.uid).copied() }
     }
 
     /// The existing nodes that the template selects.
@@ -245,10 +252,13 @@ pub fn histories<'a>(
     }
     mark_unread_shards(job, world, &mut all.nodes);
     let judge = Judge { rules, clocks: &world.clocks, key, now };
-    let Histories { nodes, gone, pods, .. } = &mut all;
+    let Histories { nodes, gone, pods, pending, .. } = &mut all;
     for assessed in pods {
         if let Some(target) = assessed.target {
             judge.fold(&mut nodes[target], assessed);
+            let uid = &*assessed.pod.meta.uid;
+            let until = rules.pending_until(assessed.pod, || world.clocks.pending_since(uid, now));
+            pending.extend(until.map(|until| (uid, until)));
             continue;
         }
         assessed.fate = judge.fate(assessed.pod, 0, false);
@@ -310,7 +320,6 @@ fn assessed_pods<'a>(world: &'a World, index: &Index, key: &Key) -> Vec<Assessed
             fate: PodOutcome::Open,
             recorded: false,
             exhausted: false,
-            pending_until: None,
         }
     };
     let mut pods: Vec<AssessedPod<'_>> = world.pods.iter().zip(index.pods()).map(assess).collect();
@@ -343,8 +352,6 @@ impl Judge<'_> {
         };
         assessed.exhausted =
             assessed.fate == PodOutcome::Open && self.rules.restarts_too_often(assessed.pod, failures);
-        let since = || self.clocks.pending_since(&assessed.pod.meta.uid, self.now);
-        assessed.pending_until = self.rules.pending_until(assessed.pod, since);
         history.number = history.number.max(assessed.number);
         history.rejection = assessed.pod.rejection.as_deref();
         history.is_superseded |= match assessed.fate {

@@ -39,7 +39,7 @@ pub(crate) fn pod_action(
     };
     let action = match (reason, assessed.deleted_for) {
         _ if !assessed.is_counted() => return (None, None),
-        (None, None) => return (None, assessed.pending_until),
+        (None, None) => return (None, survey.histories.pending_until(assessed)),
         // The annotation has the reason.
         (Some(reason), Some(marked)) if reason == marked => Action::delete(PODS, &pod.meta, false),
         // The pod is deleted in a later reconcile.
@@ -97,7 +97,7 @@ pub fn deletion_reason(
     {
         Some(DeletedFor::Outdated)
     } else {
-        let is_late = assessed.pending_until.is_some_and(|until| until <= now);
+        let is_late = survey.histories.pending_until(assessed).is_some_and(|until| until <= now);
         is_late.then_some(DeletedFor::PendingDeadline)
     }
 }
