@@ -20,16 +20,48 @@ pub const NAME_LABEL: &str = "pulsarcrd";
 pub const UID_LABEL: &str = "pulsar.pulsarconsumer.krvarma.com/uid";
 /// The name of the container, as in the tutorial.
 pub const CONTAINER: &str = "pulsarconsumer";
-/// The volume of the token, and its mount path.
-pub const TOKEN: (&str, &str) = ("pulsar-token", "/var/run/secrets/pulsar/token");
-/// The volume of the OAuth2 client's secret, and its mount path.
-pub const OAUTH2: (&str, &str) = ("pulsar-oauth2", "/var/run/secrets/pulsar/oauth2");
+/// A Secret that the container mounts.
+pub struct Mount {
+    volume: &'static str,
+    path: &'static str,
+    /// The default key in the Secret, which is also the name of the file.
+    key: &'static str,
+}
+
+/// The token.
+pub const TOKEN: Mount =
+    Mount { volume: "pulsar-token", path: "/var/run/secrets/pulsar/token", key: "token" };
+/// The secret of the OAuth2 client.
+pub const OAUTH2: Mount =
+    Mount { volume: "pulsar-oauth2", path: "/var/run/secrets/pulsar/oauth2", key: "client-secret" };
+/// The CA certificates.
+pub const AUTHORITIES: Mount =
+    Mount { volume: "pulsar-ca", path: "/var/run/secrets/pulsar/ca", key: "ca.crt" };
 /// The volume of the client certificate and its key, and its mount path.
 const IDENTITY: (&str, &str) = ("pulsar-tls", "/var/run/secrets/pulsar/tls");
 /// The keys of a Secret with a certificate and its key, as for the type kubernetes.io/tls.
 pub const TLS_KEYS: [&str; 2] = ["tls.crt", "tls.key"];
-/// The volume of the CA certificates, and its mount path.
-pub const AUTHORITIES: (&str, &str) = ("pulsar-ca", "/var/run/secrets/pulsar/ca");
+
+impl Mount {
+    /// The key in a Secret.
+    pub fn key_of<'a>(&self, secret: &'a SecretKey) -> &'a str {
+        secret.key.as_deref().unwrap_or(self.key)
+    }
+
+    /// The path of the file.
+    fn file(&self) -> String {
+        format!("{}/{}", self.path, self.key)
+    }
+
+    fn volume<'a>(&self, secret: &'a SecretKey) -> SecretVolume<'a> {
+        SecretVolume {
+            place: (self.volume, self.path),
+            secret: &secret.name,
+            files: vec![(self.key_of(secret), self.key)],
+        }
+    }
+}
+
 /// The variable of the subscription type.
 const SUBSCRIPTION_TYPE: &str = "PULSAR_SUBSCRIPTION_TYPE";
 /// The default user and group of the consumer, as in images without users.
@@ -56,18 +88,6 @@ pub fn label_value(consumer: &PulsarConsumer) -> String {
 
 fn name_of(consumer: &PulsarConsumer) -> &str {
     consumer.meta().name.as_deref().unwrap_or_default()
-}
-
-/// The key in a Secret for a volume.
-pub fn key_of<'a>(secret: &'a SecretKey, volume: &str) -> &'a str {
-    let default = if volume == TOKEN.0 {
-        "token"
-    } else if volume == OAUTH2.0 {
-        "client-secret"
-    } else {
-        "ca.crt"
-    };
-    secret.key.as_deref().unwrap_or(default)
 }
 
 /// The health port of an object's consumer.
@@ -214,7 +234,7 @@ fn template(consumer: &PulsarConsumer, default: &Image) -> Value {
     template
 }
 
-/// A Secret that the container mounts.
+/// A volume and its Secret.
 struct SecretVolume<'a> {
     /// The volume, and its mount path.
     place: (&'static str, &'static str),
@@ -224,21 +244,14 @@ struct SecretVolume<'a> {
 }
 
 fn secret_volumes(spec: &PulsarConsumerSpec) -> impl Iterator<Item = SecretVolume<'_>> {
-    fn one<'a>(
-        place: (&'static str, &'static str),
-        secret: &'a SecretKey,
-        file: &'static str,
-    ) -> SecretVolume<'a> {
-        SecretVolume { place, secret: &secret.name, files: vec![(key_of(secret, place.0), file)] }
-    }
-    let token = spec.token_secret().map(|secret| one(TOKEN, secret, "token"));
-    let oauth2 = spec.oauth2().map(|oauth2| one(OAUTH2, &oauth2.client_secret, "client-secret"));
+    let token = spec.token_secret().map(|secret| TOKEN.volume(secret));
+    let oauth2 = spec.oauth2().map(|oauth2| OAUTH2.volume(&oauth2.client_secret));
     let identity = spec.tls_secret().map(|secret| SecretVolume {
         place: IDENTITY,
         secret: &secret.name,
         files: TLS_KEYS.map(|key| (key, key)).to_vec(),
     });
-    let authorities = spec.tls.as_ref().map(|tls| one(AUTHORITIES, &tls.ca_secret, "ca.crt"));
+    let authorities = spec.tls.as_ref().map(|tls| AUTHORITIES.volume(&tls.ca_secret));
     [token, oauth2, identity, authorities].into_iter().flatten()
 }
 
@@ -306,12 +319,12 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
         spec.initial_position.map(|begin| json!({ "name": "PULSAR_INITIAL_POSITION", "value": begin })),
     );
     if spec.token_secret().is_some() {
-        env.push(text("PULSAR_TOKEN_FILE", &format!("{}/token", TOKEN.1)));
+        env.push(text("PULSAR_TOKEN_FILE", &TOKEN.file()));
     }
     if let Some(oauth2) = spec.oauth2() {
         env.push(text("PULSAR_OAUTH2_TOKEN_URL", &oauth2.token_url));
         env.push(text("PULSAR_OAUTH2_CLIENT_ID", &oauth2.client_id));
-        env.push(text("PULSAR_OAUTH2_CLIENT_SECRET_FILE", &format!("{}/client-secret", OAUTH2.1)));
+        env.push(text("PULSAR_OAUTH2_CLIENT_SECRET_FILE", &OAUTH2.file()));
         env.extend(oauth2.audience.as_deref().map(|audience| text("PULSAR_OAUTH2_AUDIENCE", audience)));
         env.extend(oauth2.scope.as_deref().map(|scope| text("PULSAR_OAUTH2_SCOPE", scope)));
     }
@@ -321,7 +334,7 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
         }
     }
     if spec.tls.is_some() {
-        env.push(text("PULSAR_TLS_CA_FILE", &format!("{}/ca.crt", AUTHORITIES.1)));
+        env.push(text("PULSAR_TLS_CA_FILE", &AUTHORITIES.file()));
     }
     if let Some(policy) = &spec.dead_letter_policy {
         env.push(text("PULSAR_MAX_REDELIVER_COUNT", &policy.max_redeliver_count.to_string()));

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::api::{Autoscaling, OAuth2, PulsarConsumer};
-use crate::deployment::{AUTHORITIES, NAME_LABEL, OAUTH2, TLS_KEYS, TOKEN, key_of, label_value};
+use crate::deployment::{AUTHORITIES, NAME_LABEL, OAUTH2, TLS_KEYS, TOKEN, label_value};
 use crate::managed_object::{APPLIED_ANNOTATION, ManagedObject};
 use crate::topic::Topic;
 
@@ -198,10 +198,10 @@ pub fn trigger_authentication(consumer: &PulsarConsumer) -> Option<Value> {
         |name: &str, secret: &str, key: &str| json!({ "parameter": name, "name": secret, "key": key });
     let mut parameters = Vec::new();
     if let Some(secret) = spec.token_secret() {
-        parameters.push(parameter("bearerToken", &secret.name, key_of(secret, TOKEN.0)));
+        parameters.push(parameter("bearerToken", &secret.name, TOKEN.key_of(secret)));
     }
     if let Some(OAuth2 { client_secret: secret, .. }) = spec.oauth2() {
-        parameters.push(parameter("clientSecret", &secret.name, key_of(secret, OAUTH2.0)));
+        parameters.push(parameter("clientSecret", &secret.name, OAUTH2.key_of(secret)));
     }
     if let Some(secret) = spec.admin_tls_secret() {
         parameters.extend(
@@ -209,7 +209,7 @@ pub fn trigger_authentication(consumer: &PulsarConsumer) -> Option<Value> {
         );
     }
     if let Some((_, secret)) = spec.admin_ca() {
-        parameters.push(parameter("ca", &secret.name, key_of(secret, AUTHORITIES.0)));
+        parameters.push(parameter("ca", &secret.name, AUTHORITIES.key_of(secret)));
     }
     let wanted = json!({ "secretTargetRef": parameters });
     Some(object(consumer, &TRIGGER_AUTHENTICATIONS, &trigger_authentication_name(consumer), &wanted))

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::admin::{Access, Admin, Token};
 use crate::api::PulsarConsumerSpec;
 use crate::backlog::Unknown;
-use crate::deployment::{AUTHORITIES, OAUTH2, TLS_KEYS, TOKEN, key_of};
+use crate::deployment::{AUTHORITIES, OAUTH2, TLS_KEYS, TOKEN};
 
 /// Secrets.
 const SECRETS: Resource =
@@ -77,18 +77,18 @@ pub async fn access(
         access.tls.identity = Some(identity);
     }
     if let Some((field, secret)) = spec.admin_ca() {
-        let keys = [key_of(secret, AUTHORITIES.0)];
+        let keys = [AUTHORITIES.key_of(secret)];
         let [authorities] = read(executor, namespace, &secret.name, keys, field).await?;
         access.tls.authorities = Some(authorities.0.0);
     }
     if let Some(secret) = spec.token_secret() {
-        let keys = [key_of(secret, TOKEN.0)];
+        let keys = [TOKEN.key_of(secret)];
         let [token] = read(executor, namespace, &secret.name, keys, "auth.tokenSecret").await?;
         access.token = Some(Token { value: token, issued: None });
     }
     if let Some(oauth2) = spec.oauth2() {
         let secret = &oauth2.client_secret;
-        let (keys, field) = ([key_of(secret, OAUTH2.0)], "auth.oauth2.clientSecret");
+        let (keys, field) = ([OAUTH2.key_of(secret)], "auth.oauth2.clientSecret");
         let [secret] = read(executor, namespace, &secret.name, keys, field).await?;
         access.token = Some(admin.token(oauth2, secret, access.tls.authorities.clone()).await?);
     }
