@@ -13,7 +13,6 @@ pub mod metrics;
 pub mod observe;
 pub mod plan;
 pub mod printer;
-pub mod sweep;
 
 use quintet_runtime::model::rule::Rule;
 
@@ -41,8 +40,10 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// The permissions of [`sweep`], which runs while the kind is off, so that no deletion hangs on its
-/// finalizer.
+/// The sweeper's name in metrics and logs.
+pub const SWEEPER: &str = "greeting-sweeper";
+
+/// The permissions of the sweeper, which runs while the kind is off.
 pub const SWEEP_RULES: &[Rule] = &[Rule {
     group: "example.com",
     resources: &["greetings"],

@@ -10,10 +10,9 @@ use kube::Resource as _;
 use quintet_runtime::model::clock::{is_recent, whole_seconds};
 use quintet_runtime::model::conditions::{self, Wanted, shorten};
 use quintet_runtime::model::digest;
+use quintet_runtime::model::finalizer;
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::{Action, Event, EventType, Plan};
-use quintet_runtime::model::resource::Resource;
-use serde_json::json;
 
 use crate::FINALIZER;
 use crate::api::{Claim, Greeting, GreetingStatus, LONGEST_INTERVAL};
@@ -116,7 +115,7 @@ impl Pass<'_> {
                 Called::GivenUp(reason, message) => plan.events.push(unsaid(reason, DELETE, message)),
             }
         }
-        plan.steps.push(vec![let_go(self.greeting)]);
+        plan.steps.push(vec![finalizer::remove(self.greeting, FINALIZER)]);
         plan.steps.push(vec![Action::Effect(Effect::LetGo(self.now))]);
     }
 
@@ -134,7 +133,9 @@ impl Pass<'_> {
         }
         match self.call(plan, cause) {
             // The finalizer comes before the first line, because it guarantees the last one.
-            Called::Said(..) if !self.is_held() => plan.steps.push(vec![hold(self.greeting)]),
+            Called::Said(..) if !self.is_held() => {
+                plan.steps.push(vec![finalizer::add(self.greeting, FINALIZER)]);
+            }
             Called::Said(..) if cause == Cause::Resume => {
                 plan.status = Some(self.with_condition(self.before.clone(), GREETED));
                 self.tick(plan);
@@ -252,7 +253,7 @@ impl Pass<'_> {
 
     /// Whether the Greeting has the finalizer.
     fn is_held(&self) -> bool {
-        self.greeting.meta().finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
+        finalizer::has(self.greeting, FINALIZER)
     }
 
     /// Whether this generation has timed out before.
@@ -295,45 +296,6 @@ fn said(cause: Cause) -> Event {
 
 fn unsaid(reason: &'static str, action: &'static str, note: String) -> Event {
     Event { type_: EventType::Warning, reason, action, note }
-}
-
-/// Adds the finalizer, if the Greeting has not changed. A patch of the metadata does not touch the spec.
-fn hold(greeting: &Greeting) -> Action<GreetingStatus, Effect> {
-    let operation = if greeting.meta().finalizers.as_ref().is_none_or(Vec::is_empty) {
-        json!({ "op": "add", "path": "/metadata/finalizers", "value": [FINALIZER] })
-    } else {
-        json!({ "op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER })
-    };
-    let version = greeting.resource_version();
-    let unchanged = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version });
-    patch(greeting, [unchanged, operation])
-}
-
-/// Removes the finalizer, if it is still at the same index. A repeated or late removal does no harm.
-pub fn let_go<E>(greeting: &Greeting) -> Action<GreetingStatus, E> {
-    let at = greeting
-        .meta()
-        .finalizers
-        .iter()
-        .flatten()
-        .position(|finalizer| finalizer == FINALIZER)
-        .unwrap_or_default();
-    let path = format!("/metadata/finalizers/{at}");
-    let there = json!({ "op": "test", "path": path, "value": FINALIZER });
-    patch(greeting, [there, json!({ "op": "remove", "path": path })])
-}
-
-/// A patch of the Greeting with this UID.
-fn patch<E>(greeting: &Greeting, operations: [serde_json::Value; 2]) -> Action<GreetingStatus, E> {
-    let key = greeting.key();
-    let [first, second] = operations;
-    let uid = json!({ "op": "test", "path": "/metadata/uid", "value": &*key.uid });
-    Action::JsonPatch {
-        resource: Resource::of::<Greeting>(),
-        namespace: key.namespace,
-        name: key.name,
-        operations: json!([uid, first, second]),
-    }
 }
 
 #[cfg(test)]

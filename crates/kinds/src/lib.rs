@@ -14,6 +14,7 @@ use quintet_podset::api::PodSet;
 pub use quintet_pulsarconsumer::Image;
 use quintet_pulsarconsumer::api::PulsarConsumer;
 use quintet_runtime::control::context::Context;
+use quintet_runtime::control::sweeper;
 use quintet_runtime::model::resource::{PODS, Resource};
 use quintet_runtime::model::rule::Rule;
 
@@ -129,7 +130,11 @@ pub const KINDS: [Kind; 5] = [
                 let printer = Printer::stdout().context("cannot start the printer's thread")?;
                 quintet_greeting::register(context, &options.identity, printer)?;
             } else {
-                quintet_greeting::sweep::register(context);
+                sweeper::register::<Greeting>(
+                    context,
+                    quintet_greeting::SWEEPER,
+                    quintet_greeting::FINALIZER,
+                );
             }
             Ok(())
         },

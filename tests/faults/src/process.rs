@@ -123,7 +123,11 @@ impl Process {
         let mut printer = None;
         let mut served = None;
         if !kinds.contains(&Kind::Greeting) {
-            quintet_greeting::sweep::register(&context);
+            quintet_runtime::control::sweeper::register::<quintet_greeting::api::Greeting>(
+                &context,
+                quintet_greeting::SWEEPER,
+                quintet_greeting::FINALIZER,
+            );
         }
         for kind in kinds {
             match kind {

@@ -3,6 +3,7 @@ use crate::observe::{Memory, Recalled};
 use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::Value;
+use serde_json::json;
 
 const FIRST: [&str; 3] = ["Greeting: Hi", "Create: Hi", "Timer: Hi"];
 

@@ -6,4 +6,5 @@ pub mod controller;
 pub mod queue;
 mod reconcile;
 pub mod reconciler;
+pub mod sweeper;
 pub mod waker;

@@ -4,6 +4,7 @@ pub mod clock;
 pub mod conditions;
 pub mod core_types;
 pub mod digest;
+pub mod finalizer;
 pub mod int_or_percent;
 pub mod object;
 pub mod plan;

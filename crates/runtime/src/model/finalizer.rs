@@ -1,0 +1,57 @@
+//! Finalizers of custom resources: whether an object has one, and the patches that add and remove it.
+
+use serde_json::{Value, json};
+
+use crate::model::object::Object;
+use crate::model::plan::Action;
+use crate::model::resource::Resource;
+
+/// The index of a finalizer in an object; None if the object does not have it.
+fn index(object: &impl kube::Resource, finalizer: &str) -> Option<usize> {
+    object.meta().finalizers.iter().flatten().position(|one| one == finalizer)
+}
+
+/// Whether an object has a finalizer.
+pub fn has(object: &impl kube::Resource, finalizer: &str) -> bool {
+    index(object, finalizer).is_some()
+}
+
+/// Adds a finalizer, if the object has not changed. A patch of the metadata does not touch the spec.
+pub fn add<K, S, E>(object: &K, finalizer: &str) -> Action<S, E>
+where
+    K: kube::Resource<DynamicType = ()> + Object,
+{
+    let operation = if object.meta().finalizers.as_ref().is_none_or(Vec::is_empty) {
+        json!({ "op": "add", "path": "/metadata/finalizers", "value": [finalizer] })
+    } else {
+        json!({ "op": "add", "path": "/metadata/finalizers/-", "value": finalizer })
+    };
+    let version = object.resource_version();
+    let unchanged = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version });
+    patch(object, [unchanged, operation])
+}
+
+/// Removes a finalizer, if it is still at the same index. A repeated or late removal does no harm.
+pub fn remove<K, S, E>(object: &K, finalizer: &str) -> Action<S, E>
+where
+    K: kube::Resource<DynamicType = ()> + Object,
+{
+    let path = format!("/metadata/finalizers/{}", index(object, finalizer).unwrap_or_default());
+    let there = json!({ "op": "test", "path": path, "value": finalizer });
+    patch(object, [there, json!({ "op": "remove", "path": path })])
+}
+
+/// A patch of the object with this UID.
+fn patch<K, S, E>(object: &K, [first, second]: [Value; 2]) -> Action<S, E>
+where
+    K: kube::Resource<DynamicType = ()> + Object,
+{
+    let key = object.key();
+    let uid = json!({ "op": "test", "path": "/metadata/uid", "value": &*key.uid });
+    Action::JsonPatch {
+        resource: Resource::of::<K>(),
+        namespace: key.namespace,
+        name: key.name,
+        operations: json!([uid, first, second]),
+    }
+}
