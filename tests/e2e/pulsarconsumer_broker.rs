@@ -182,13 +182,16 @@ fn consumes_and_reports_the_state_of_consumers() {
     for (name, topic, reason) in
         [("no-topic", "absent", "TopicNotFound"), ("no-subscription", "empty", "SubscriptionNotFound")]
     {
-        env.apply(&of(name, topic, &json!({ "replicas": 0 }))).unwrap();
+        let fields = json!({ "replicas": 0, "subscription": { "create": false } });
+        env.apply(&of(name, topic, &fields)).unwrap();
         comes_to(&env, name, "BacklogObserved", reason);
     }
     env.apply(&of("parts", "parts", &json!({ "initialPosition": "Earliest" }))).unwrap();
     env.wait_for("pulsarconsumer", "parts", "the consumer reads every partition", |one| {
         is_available(one) && condition(one, "BacklogObserved").0 == "True" && one["status"]["consumers"] == 1
     });
+
+    creates_and_deletes_subscriptions(&env, &broker, &of);
 
     // The status reports an absent broker, and recovers without an action of the user.
     broker.kill().unwrap();
@@ -204,6 +207,45 @@ fn consumes_and_reports_the_state_of_consumers() {
     // Deleting the object removes its metrics.
     env.kubectl(&["delete", "pcon", "live", "--timeout=60s"]).unwrap();
     env.wait("the object's metrics are gone", || !manager.metrics().unwrap().contains("name=\"live\""));
+}
+
+/// The manager creates a subscription before the first consumer, and deletes it with its PulsarConsumer.
+fn creates_and_deletes_subscriptions(
+    env: &TestEnv,
+    broker: &TestBroker,
+    of: &dyn Fn(&str, &str, &Value) -> Value,
+) {
+    let admin = broker.admin().unwrap();
+    env.apply(&of("sleeping", "asleep", &json!({ "replicas": 0 }))).unwrap();
+    comes_to(env, "sleeping", "BacklogObserved", "Observed");
+    produce(&broker.service_url(), "asleep", "early", 20, &[]);
+    assert_eq!(admin.backlog("asleep", "s").unwrap(), Some(20));
+    env.kubectl(&["scale", "pcon", "sleeping", "--replicas=1"]).unwrap();
+    env.wait("all messages are printed", || printed(env, "sleeping", "Message Received: early") == 20);
+    // By default, the subscription stays.
+    env.kubectl(&["delete", "pcon", "sleeping", "--timeout=60s"]).unwrap();
+    assert!(!admin.subscription("asleep", "s").unwrap().is_null());
+
+    // "doomed" waits for the consumer of "other", whose adminURL differs, so that "doomed" does not know it.
+    let partition = "parts-partition-0";
+    let shared = |name: &str, fields: Value| {
+        let mut consumer = of(name, "parts", &fields);
+        consumer["spec"]["subscriptionName"] = json!("shared");
+        consumer
+    };
+    env.apply(&shared("doomed", json!({ "subscription": { "cleanup": "Delete" } }))).unwrap();
+    let mut other = shared("other", json!({}));
+    other["spec"].as_object_mut().unwrap().remove("adminURL");
+    env.apply(&other).unwrap();
+    for name in ["doomed", "other"] {
+        env.wait_for("pulsarconsumer", name, "the consumer is available", is_available);
+    }
+    env.kubectl(&["delete", "pcon", "doomed", "--wait=false"]).unwrap();
+    comes_to(env, "doomed", "SubscriptionDeleted", "SubscriptionInUse");
+    assert!(!admin.subscription(partition, "shared").unwrap().is_null());
+    env.kubectl(&["scale", "pcon", "other", "--replicas=0"]).unwrap();
+    env.wait("the PulsarConsumer is deleted", || env.get("pulsarconsumer", "doomed").is_none());
+    assert!(admin.subscription(partition, "shared").unwrap().is_null());
 }
 
 /// Lets the manager read the Secrets of the namespace.

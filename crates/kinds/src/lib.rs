@@ -107,12 +107,18 @@ pub const KINDS: [Kind; 5] = [
         resource: Resource::of::<PulsarConsumer>,
         sample: "pulsarconsumer-sample-1.yaml",
         rules: quintet_pulsarconsumer::RULES,
-        sweep_rules: &[],
+        sweep_rules: quintet_pulsarconsumer::SWEEP_RULES,
         uninstall_rules: quintet_pulsarconsumer::UNINSTALL_RULES,
-        finalizer: None,
+        finalizer: Some(Finalizer {
+            name: quintet_pulsarconsumer::FINALIZER,
+            resource: Resource::of::<PulsarConsumer>,
+        }),
         register: |context, options, is_enabled| {
             if is_enabled {
                 quintet_pulsarconsumer::register(context, options.consumer_image.clone())?;
+            } else {
+                let (name, finalizer) = (quintet_pulsarconsumer::SWEEPER, quintet_pulsarconsumer::FINALIZER);
+                sweeper::register::<PulsarConsumer>(context, name, finalizer);
             }
             Ok(())
         },

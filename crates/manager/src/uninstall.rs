@@ -34,18 +34,18 @@ const NAMED: usize = 10;
 /// The line above commands for a user with more permissions.
 const MANUALLY: &str = "To do it manually, with sufficient permissions, run:";
 
-/// Remove Quintet's finalizers from pods and Greetings, so that they can be deleted while no manager runs.
+/// Remove Quintet's finalizers from pods, PulsarConsumers and Greetings, so that they can be deleted while no manager runs.
 ///
-/// The finalizers are dj.dysproz.io/ledger on pods and example.com/farewell on Greetings. The command deletes no
-/// objects of users.
+/// The finalizers are dj.dysproz.io/ledger on pods, pulsar.pulsarconsumer.krvarma.com/subscription on PulsarConsumers
+/// and example.com/farewell on Greetings. The command deletes no objects of users.
 ///
 /// Stop the manager before you run the command, and do not start the manager again. A running manager adds the
 /// finalizers again, and loses the outcome of each pod that is deleted without a finalizer. With --manager, the command
 /// stops the manager for you. Without --manager, stop the manager yourself: kubectl scale deployment NAME --replicas=0
 /// -n NAMESPACE.
 ///
-/// You can interrupt the command at any time, and run it again to continue. You need permission to list and patch pods
-/// and Greetings. With --manager, you also need permission to get the manager's Deployment, to patch the Deployment's
+/// You can interrupt the command at any time, and run it again to continue. You need permission to list and patch pods,
+/// PulsarConsumers and Greetings. With --manager, you also need permission to get the manager's Deployment, to patch the Deployment's
 /// scale, to list the pods in its namespace, and to get, watch, create, update and delete the manager's Lease.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -167,7 +167,7 @@ fn ask(everywhere: &str, stops_the_manager: bool) -> Result<()> {
     let mut stdout = std::io::stdout();
     let _ = write!(
         stdout,
-        "This removes Quintet's finalizers from pods and Greetings {everywhere}. {} Continue? [y/N] ",
+        "This removes Quintet's finalizers {everywhere}. {} Continue? [y/N] ",
         if stops_the_manager { "It stops the manager first." } else { "Stop the manager first." }
     );
     let _ = stdout.flush();

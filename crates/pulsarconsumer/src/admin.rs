@@ -1,4 +1,4 @@
-//! Reads a topic's statistics from Pulsar's admin API with one GET.
+//! Pulsar's admin API: reads a topic's statistics, and creates and deletes a subscription.
 //!
 //! Each call has limits of time and size, and every failure has a reason that a user can act on. Brokers
 //! redirect to the broker that serves the topic. The client follows a redirect only with the same path and
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{Request, StatusCode, Uri, header};
+use http::{Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
@@ -26,8 +26,8 @@ use tokio::time::Instant;
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
-use crate::api::OAuth2;
-use crate::backlog::{BacklogSample, Figures, Unknown, figures};
+use crate::api::{InitialPosition, OAuth2};
+use crate::backlog::{BacklogSample, Figures, TopicFigures, Unknown, figures};
 use crate::secrets::Sensitive;
 use crate::topic::Topic;
 
@@ -37,7 +37,9 @@ const CALL: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
 /// The size limit of an answer; enough for a topic with ten thousand consumers.
 const LONGEST: usize = 4 * 1024 * 1024;
-/// The limit of answers that are read at the same time, so that large answers cannot exhaust the memory.
+/// The size up to which any number of answers are read at the same time.
+const SMALL: usize = 16 * 1024;
+/// The limit of larger answers that are read at the same time, so that they cannot exhaust the memory.
 const READERS: usize = 2;
 /// The beginning of the error of a server that rejects a client certificate.
 const ALERT: &str = "received fatal alert";
@@ -52,7 +54,7 @@ const CLIENTS: usize = 4_096;
 /// The limit of redirects.
 const REDIRECTS: usize = 3;
 
-/// The target of a read.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BacklogQuery {
     /// The admin API's address.
@@ -187,104 +189,153 @@ fn root(error: &hyper_util::client::legacy::Error) -> String {
 }
 
 impl Admin {
-    /// Reads the figures of a subscription. `partitioned` is the last known state of the topic, which decides
-    /// the first request.
+    /// Reads the figures of a subscription. `partitions` are the last known ones of the topic, which decide the
+    /// first request.
     pub async fn read(
         &self,
         asked: &BacklogQuery,
         access: &Access,
-        partitioned: Option<bool>,
+        partitions: Option<u32>,
     ) -> BacklogSample {
-        let reading = self.look(asked, access, partitioned.unwrap_or_default());
-        tokio::time::timeout(CALL, reading).await.unwrap_or_else(|_elapsed| {
-            let message = format!("{} did not answer within {} s.", asked.url, CALL.as_secs());
-            BacklogSample { figures: Err(Unknown::new("AdminUnreachable", message)), partitioned: None }
-        })
+        let reading = self.look(asked, access, partitions.is_some_and(|partitions| partitions > 0));
+        timely(asked, async { Ok(reading.await) })
+            .await
+            .unwrap_or_else(|unknown| BacklogSample { figures: Err(unknown), partitions: None })
+    }
+
+    /// Creates a subscription, which begins at `position`, and the topic if the broker allows it. An existing
+    /// subscription stays as it is.
+    pub async fn create_subscription(
+        &self,
+        asked: &BacklogQuery,
+        access: &Access,
+        position: InitialPosition,
+    ) -> Result<(), Unknown> {
+        let position = match position {
+            InitialPosition::Earliest => r#""earliest""#,
+            InitialPosition::Latest => r#""latest""#,
+        };
+        let path = subscription_path(asked);
+        let creation = self.call(asked, access, Method::PUT, &path, position);
+        match timely(asked, creation).await?.0 {
+            status if status.is_success() || status == StatusCode::CONFLICT => Ok(()),
+            status => Err(refused(asked, access, status)),
+        }
+    }
+
+    /// Deletes a subscription without consumers. Succeeds when it no longer exists.
+    pub async fn delete_subscription(&self, asked: &BacklogQuery, access: &Access) -> Result<(), Unknown> {
+        let path = subscription_path(asked);
+        let deletion = self.call(asked, access, Method::DELETE, &path, "");
+        match timely(asked, deletion).await?.0 {
+            // An answer may concern only some partitions, so the subscription is read again.
+            status if status.is_success() || status == StatusCode::NOT_FOUND => {}
+            StatusCode::PRECONDITION_FAILED => {}
+            status => return Err(refused(asked, access, status)),
+        }
+        match self.read(asked, access, None).await.figures {
+            Err(unknown) if unknown.is_none_yet() => Ok(()),
+            Err(unknown) => Err(unknown),
+            Ok(Figures { consumers, .. }) => {
+                let message = format!("The subscription {} has {consumers} consumers.", asked.subscription);
+                Err(Unknown::new("SubscriptionInUse", message))
+            }
+        }
     }
 
     async fn look(&self, asked: &BacklogQuery, access: &Access, partitioned: bool) -> BacklogSample {
         for partitioned in [partitioned, !partitioned] {
             match self.stats(asked, access, partitioned).await {
-                Ok(Some(figures)) => {
-                    let figures = figures.ok_or_else(|| {
+                Ok(Some(TopicFigures { subscription, partitions })) => {
+                    let figures = subscription.ok_or_else(|| {
                         let message = format!(
                             "The topic {} has no subscription {}. The first consumer creates it.",
                             asked.topic, asked.subscription
                         );
                         Unknown::new(Unknown::NO_SUBSCRIPTION, message)
                     });
-                    return BacklogSample { figures, partitioned: Some(partitioned) };
+                    return BacklogSample { figures, partitions: Some(partitions) };
                 }
                 Ok(None) => {}
-                Err(unknown) => return BacklogSample { figures: Err(unknown), partitioned: None },
+                Err(unknown) => return BacklogSample { figures: Err(unknown), partitions: None },
             }
         }
         let message = format!(
             "There is no topic {}. The first client creates it, if the broker allows it.",
             asked.topic
         );
-        BacklogSample { figures: Err(Unknown::new(Unknown::NO_TOPIC, message)), partitioned: None }
+        BacklogSample { figures: Err(Unknown::new(Unknown::NO_TOPIC, message)), partitions: None }
     }
 
-    /// Reads the statistics of a topic, as partitioned or not. Returns None without such a topic, Some(None)
-    /// without the subscription.
+    /// Reads the statistics of a topic, as partitioned or not. Returns None without such a topic.
     async fn stats(
         &self,
         asked: &BacklogQuery,
         access: &Access,
         partitioned: bool,
-    ) -> Result<Option<Option<Figures>>, Unknown> {
+    ) -> Result<Option<TopicFigures>, Unknown> {
         let what = if partitioned { "partitioned-stats?perPartition=false" } else { "stats" };
+        let (status, body) = self.call(asked, access, Method::GET, what, "").await?;
+        match status {
+            StatusCode::OK => {
+                let mut figures = figures(&body, &asked.subscription).map_err(|_| {
+                    let message = format!("The answer of {} is not the statistics of a topic.", asked.url);
+                    Unknown::new("AdminFailed", message)
+                })?;
+                figures.partitions = if partitioned { figures.partitions.max(1) } else { 0 };
+                Ok(Some(figures))
+            }
+            StatusCode::NOT_FOUND => Ok(None),
+            other => Err(refused(asked, access, other)),
+        }
+    }
+
+    /// Sends a request about the topic. `path` is below the topic's path. Only an answer with status 200 has a body.
+    async fn call(
+        &self,
+        asked: &BacklogQuery,
+        access: &Access,
+        method: Method,
+        path: &str,
+        body: &'static str,
+    ) -> Result<(StatusCode, Bytes), Unknown> {
         let topic: Vec<String> = asked.topic.segments().map(escape).collect();
-        let url = format!("{}/admin/v2/{}/{what}", asked.url.trim_end_matches('/'), topic.join("/"));
-        let answer = self.get(&url, access).await.map_err(|failure| {
+        let url = format!("{}/admin/v2/{}/{path}", asked.url.trim_end_matches('/'), topic.join("/"));
+        self.follow(method, &url, body, access).await.map_err(|failure| {
             let reason = match &failure {
                 Failure::Connection(error) if root(error).starts_with(ALERT) => Unknown::ADMIN_REFUSED,
                 Failure::Connection(_) => "AdminUnreachable",
                 _ => "AdminFailed",
             };
             Unknown::new(reason, format!("{}: {failure}.", asked.url))
-        });
-        let (status, body) = answer?;
-        match status {
-            StatusCode::OK => figures(&body, &asked.subscription).map(Some).map_err(|_| {
-                Unknown::new(
-                    "AdminFailed",
-                    format!("The answer of {} is not the statistics of a topic.", asked.url),
-                )
-            }),
-            StatusCode::NOT_FOUND => Ok(None),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(Unknown::new(
-                Unknown::ADMIN_REFUSED,
-                match (&access.token, &access.tls.identity) {
-                    (Some(_), _) => {
-                        format!("{} rejects the token of auth ({status}).", asked.url)
-                    }
-                    (None, Some(_)) => {
-                        format!("{} rejects the certificate of auth.tlsSecret ({status}).", asked.url)
-                    }
-                    (None, None) => format!(
-                        "{} requires authentication ({status}): set auth. A client certificate needs an https adminURL.",
-                        asked.url
-                    ),
-                },
-            )),
-            other => Err(Unknown::new("AdminFailed", format!("{} answered {other}.", asked.url))),
-        }
+        })
     }
 
-    async fn get(&self, url: &str, access: &Access) -> Result<(StatusCode, Bytes), Failure> {
+    /// Sends a request, and follows redirects.
+    async fn follow(
+        &self,
+        method: Method,
+        url: &str,
+        body: &'static str,
+        access: &Access,
+    ) -> Result<(StatusCode, Bytes), Failure> {
         let first: Uri = url.parse().map_err(|_| Failure::Answer("the address is invalid".to_owned()))?;
         let mut uri = first.clone();
         for _ in 0..=REDIRECTS {
-            let mut request = Request::get(uri.clone()).header(header::ACCEPT, "application/json");
+            let mut request = Request::builder()
+                .method(method.clone())
+                .uri(uri.clone())
+                .header(header::ACCEPT, "application/json");
+            if !body.is_empty() {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+            }
             if let Some(token) = access.token.as_ref().filter(|_| is_within(&first, &uri)) {
                 let bearer = token.value.bearer().map_err(Failure::Answer)?;
                 request = request.header(header::AUTHORIZATION, bearer).header(AUTH_METHOD, "token");
             } else if access.tls.identity.is_some() {
                 request = request.header(AUTH_METHOD, "tls");
             }
-            let answer = self.send(request.body(Full::default()), &access.tls).await?;
+            let answer = self.send(request.body(Full::from(body)), &access.tls).await?;
             let status = answer.status();
             if matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::FOUND) {
                 uri = redirected(&uri, answer.headers().get(header::LOCATION))?;
@@ -310,10 +361,18 @@ impl Admin {
     }
 
     async fn body(&self, answer: Answer) -> Result<Bytes, Failure> {
-        let Ok(_reader) = self.readers.acquire().await else { return Ok(Bytes::new()) };
-        let body = Limited::new(answer.into_body(), LONGEST).collect().await;
-        let body = body.map_err(|_| Failure::Answer("the answer was too long or incomplete".to_owned()))?;
-        Ok(body.to_bytes())
+        let broken = |_| Failure::Answer("the answer was too long or incomplete".to_owned());
+        let mut body = Limited::new(answer.into_body(), LONGEST);
+        let mut read = Vec::new();
+        // A slow answer must not delay the others, and most are small.
+        let mut reader = None;
+        while let Some(frame) = body.frame().await {
+            read.extend_from_slice(&frame.map_err(broken)?.into_data().unwrap_or_default());
+            if read.len() > SMALL && reader.is_none() {
+                reader = Some(self.readers.acquire().await);
+            }
+        }
+        Ok(read.into())
     }
 
     /// A token of an OAuth2 issuer, which has a certificate of a public CA or of one of `authorities`. All objects of
@@ -419,6 +478,38 @@ impl Admin {
         connections.insert(files.clone(), connection.clone());
         Ok(connection)
     }
+}
+
+/// The path of a subscription, below the topic's path.
+fn subscription_path(asked: &BacklogQuery) -> String {
+    format!("subscription/{}", escape(&asked.subscription))
+}
+
+/// The result of a call within its time limit.
+async fn timely<T>(
+    asked: &BacklogQuery,
+    call: impl Future<Output = Result<T, Unknown>>,
+) -> Result<T, Unknown> {
+    tokio::time::timeout(CALL, call).await.unwrap_or_else(|_elapsed| {
+        let message = format!("{} did not answer within {} s.", asked.url, CALL.as_secs());
+        Err(Unknown::new("AdminUnreachable", message))
+    })
+}
+
+/// Why the admin API did not do what it was asked for.
+fn refused(asked: &BacklogQuery, access: &Access, status: StatusCode) -> Unknown {
+    let url = &asked.url;
+    if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        return Unknown::new("AdminFailed", format!("{url} answered {status}."));
+    }
+    let message = match (&access.token, &access.tls.identity) {
+        (Some(_), _) => format!("{url} rejects the token of auth ({status})."),
+        (None, Some(_)) => format!("{url} rejects the certificate of auth.tlsSecret ({status})."),
+        (None, None) => format!(
+            "{url} requires authentication ({status}): set auth. A client certificate needs an https adminURL."
+        ),
+    };
+    Unknown::new(Unknown::ADMIN_REFUSED, message)
 }
 
 /// Whether a redirect goes to the host of the spec or to a host within its name. A StatefulSet's pod has a
@@ -537,12 +628,12 @@ mod tests {
 
     #[tokio::test]
     async fn detects_partitions_and_then_requests_them_first() {
-        let body = r#"{"subscriptions":{"s":{"msgBacklog":9}}}"#;
+        let body = r#"{"subscriptions":{"s":{"msgBacklog":9}},"metadata":{"partitions":2}}"#;
         let (url, seen) = server(vec![("/partitioned-stats", 200, body.to_owned())]).await;
         let admin = Admin::default();
         let reading = admin.read(&asked(&url), &Access::default(), None).await;
-        assert_eq!((reading.partitioned, reading.figures.unwrap().backlog), (Some(true), 9));
-        admin.read(&asked(&url), &Access::default(), reading.partitioned).await.figures.unwrap();
+        assert_eq!((reading.partitions, reading.figures.unwrap().backlog), (Some(2), 9));
+        admin.read(&asked(&url), &Access::default(), reading.partitions).await.figures.unwrap();
         let seen: Vec<String> = seen.lock().unwrap().iter().map(|asked| asked.trim().to_owned()).collect();
         let (whole, parts) =
             (format!("{TOPIC}/stats"), format!("{TOPIC}/partitioned-stats?perPartition=false"));

@@ -63,6 +63,12 @@ use serde_with::skip_serializing_none;
         .message("adminTLS needs an encrypted adminURL, as in https://broker:8443"),
     validation = Rule::new("!has(self.autoscaling) || has(self.adminURL)")
         .message("autoscaling needs adminURL, where the backlog is read"),
+    validation = Rule::new(
+        "!has(self.subscription) || has(self.adminURL) && !self.topic.startsWith('non-persistent://') \
+         || !(has(self.subscription.create) && self.subscription.create) \
+         && !(has(self.subscription.cleanup) && self.subscription.cleanup == 'Delete')"
+    )
+    .message("subscription.create and the cleanup Delete need adminURL and a persistent topic"),
     validation = Rule::new("!has(self.autoscaling) || !self.topic.startsWith('non-persistent://')")
         .message("autoscaling needs a persistent topic: KEDA reads the backlog of no other"),
     validation = Rule::new(
@@ -91,12 +97,15 @@ use serde_with::skip_serializing_none;
         .message("template must not set the deprecated serviceAccount: set serviceAccountName"),
     validation = Rule::new(of_our_container("!has(one.image)", "has(one.image)"))
         .message("template must set the image of every container but pulsarconsumer, whose image is spec.image"),
-    validation = Rule::new(of_our_container(
-        "(!has(one.env) || one.env.all(variable, !variable.name.startsWith('PULSAR_'))) \
-         && (!has(one.envFrom) || one.envFrom.all(source, !has(source.prefix) || !source.prefix.startsWith('PULSAR_')))",
-        "true"
+    validation = Rule::new(format!(
+        "has(self.image) || ({})",
+        of_our_container(
+            "(!has(one.env) || one.env.all(variable, !variable.name.startsWith('PULSAR_'))) \
+             && (!has(one.envFrom) || one.envFrom.all(source, !has(source.prefix) || !source.prefix.startsWith('PULSAR_')))",
+            "true"
+        )
     ))
-    .message("template must not set variables of the container pulsarconsumer that begin with PULSAR_: set the fields of the spec"),
+    .message("template must not set variables that begin with PULSAR_ for Quintet's image: set the fields of the spec"),
     validation = Rule::new(format!(
         "has(self.healthPort) && self.healthPort == 0 || has(self.image) && !has(self.healthPort) || ({})",
         of_our_container(
@@ -126,7 +135,8 @@ pub struct PulsarConsumerSpec {
     )]
     pub topic: String,
 
-    /// The subscription that all pods share. The first pod that connects creates the subscription.
+    /// The subscription that all pods share. The manager creates the subscription at adminURL, and without
+    /// adminURL the first pod that connects.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
         validation = Rule::new(IS_SUBSCRIPTION)
@@ -145,6 +155,9 @@ pub struct PulsarConsumerSpec {
 
     /// Where a new subscription begins. Default Latest: with messages that are sent later.
     pub initial_position: Option<InitialPosition>,
+
+    /// When the manager creates and deletes the subscription.
+    pub subscription: Option<Subscription>,
 
     /// How the pods authenticate to the broker, and how the manager authenticates when it reads the backlog.
     /// Default: without authentication.
@@ -241,6 +254,11 @@ impl PulsarConsumerSpec {
     /// Whether requests to adminURL have credentials.
     pub fn has_admin_auth(&self) -> bool {
         self.token_secret().is_some() || self.oauth2().is_some() || self.admin_tls_secret().is_some()
+    }
+
+    /// Whether the subscription is deleted with the PulsarConsumer.
+    pub fn deletes_subscription(&self) -> bool {
+        self.subscription.as_ref().and_then(|subscription| subscription.cleanup) == Some(Cleanup::Delete)
     }
 
     fn has_encrypted_admin(&self) -> bool {
@@ -344,6 +362,28 @@ pub enum SubscriptionType {
     /// Each message goes to one consumer. All messages with the same key go to the same consumer.
     #[serde(rename = "Key_Shared")]
     KeyShared,
+}
+
+/// When the manager creates and deletes the subscription.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Subscription {
+    /// Whether the manager creates a missing subscription at adminURL, so that messages are kept and KEDA knows
+    /// the backlog before the first pod connects. Default true with adminURL and a persistent topic.
+    pub create: Option<bool>,
+    /// What happens to the subscription and its backlog after the PulsarConsumer is deleted. Default Keep.
+    pub cleanup: Option<Cleanup>,
+}
+
+/// What happens to the subscription of a deleted PulsarConsumer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Cleanup {
+    /// The subscription stays, and Pulsar keeps its backlog.
+    Keep,
+    /// The manager stops the pods and deletes the subscription with its backlog, unless another
+    /// PulsarConsumer has this subscription. Until then, a finalizer keeps the PulsarConsumer.
+    Delete,
 }
 
 /// Where a new subscription begins.
@@ -565,8 +605,9 @@ pub struct PulsarConsumerStatus {
     /// spec. Ready is True if exactly the desired pods exist, have the current template and are ready.
     /// Progressing is the Deployment's condition. Stalled is True if a rollout exceeds the Deployment's deadline,
     /// and absent otherwise. BacklogObserved, which needs adminURL, is True if the backlog is known.
-    /// AutoscalingReady, which needs autoscaling, is True if KEDA scales the PulsarConsumer. The reason and
-    /// message of a condition that is False name the obstacle.
+    /// AutoscalingReady, which needs autoscaling, is True if KEDA scales the PulsarConsumer. SubscriptionDeleted
+    /// exists only while the subscription of a deleted PulsarConsumer is being deleted. The reason and message of
+    /// a condition that is False name the obstacle.
     // Conditions of another operator may lack fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient")]
     pub conditions: Vec<Condition>,

@@ -47,7 +47,10 @@ impl Unknown {
         Self { reason, message: message.into() }
     }
 
-    /// Whether the topic or subscription does not exist yet; the first client creates it.
+    /// A Secret or a key does not exist.
+    pub const NO_SECRET: &'static str = "SecretNotFound";
+
+    /// Whether the topic or subscription does not exist.
     pub fn is_none_yet(&self) -> bool {
         [Self::NO_TOPIC, Self::NO_SUBSCRIPTION].contains(&self.reason)
     }
@@ -58,26 +61,43 @@ impl Unknown {
 pub struct BacklogSample {
     /// The figures, or why they are unknown.
     pub figures: Result<Figures, Unknown>,
-    /// Whether the topic has partitions; None if unknown.
-    pub partitioned: Option<bool>,
+    /// The number of the topic's partitions; 0 for a topic without partitions, None if unknown.
+    pub partitions: Option<u32>,
 }
 
-/// Reads the figures of a subscription from the statistics of its topic; None without this subscription. The
-/// caller limits the size of `answer`.
-pub fn figures(answer: &[u8], subscription: &str) -> Result<Option<Figures>, serde_json::Error> {
+/// A topic's statistics.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TopicFigures {
+    /// The figures of the subscription; None without this subscription.
+    pub subscription: Option<Figures>,
+    /// The number of partitions; 0 for a topic without partitions.
+    pub partitions: u32,
+}
+
+/// Reads the statistics of a topic. The caller limits the size of `answer`.
+pub fn figures(answer: &[u8], subscription: &str) -> Result<TopicFigures, serde_json::Error> {
     let mut stats: TopicStats = serde_json::from_slice(answer)?;
-    Ok(stats.subscriptions.remove(subscription).map(|stats| Figures {
+    let subscription = stats.subscriptions.remove(subscription).map(|stats| Figures {
         backlog: stats.msg_backlog.max(0),
         unacked: stats.unacked_messages.max(0),
         consumers: i32::try_from(stats.consumers.len()).unwrap_or(i32::MAX),
         rate: stats.msg_rate_out,
-    }))
+    });
+    Ok(TopicFigures { subscription, partitions: stats.metadata.partitions })
 }
 
 #[derive(Deserialize)]
 struct TopicStats {
     // Required, so that other JSON is an error.
     subscriptions: HashMap<String, SubscriptionStats>,
+    #[serde(default)]
+    metadata: TopicMetadata,
+}
+
+/// Only a topic with partitions has it.
+#[derive(Default, Deserialize)]
+struct TopicMetadata {
+    partitions: u32,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -92,9 +112,15 @@ struct SubscriptionStats {
 /// Returns a status with only the figures that follow `before`.
 pub fn backlog_status(
     before: &PulsarConsumerStatus,
-    figures: Option<&Figures>,
+    sample: Option<&BacklogSample>,
     now: Timestamp,
 ) -> PulsarConsumerStatus {
+    let figures = match sample.map(|sample| &sample.figures) {
+        // The old figures are of a topic or subscription that is gone.
+        Some(Err(unknown)) if unknown.is_none_yet() => return PulsarConsumerStatus::default(),
+        Some(Ok(figures)) => Some(figures),
+        Some(Err(_)) | None => None,
+    };
     let is_news = |figures: &&Figures| {
         let pairs = [(before.backlog, figures.backlog), (before.unacked, figures.unacked)];
         before.consumers != Some(figures.consumers)
@@ -119,6 +145,10 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn sample(figures: Result<Figures, Unknown>) -> BacklogSample {
+        BacklogSample { figures, partitions: None }
     }
 
     fn status(backlog: i64, consumers: i32) -> PulsarConsumerStatus {
@@ -150,17 +180,28 @@ mod tests {
         #[case] second: i64,
         #[case] expected: Option<i64>,
     ) {
-        let figures = Figures { backlog, unacked: 0, consumers, rate: 0.0 };
-        let status = backlog_status(&status(before, 1), Some(&figures), at(second));
+        let sample = sample(Ok(Figures { backlog, unacked: 0, consumers, rate: 0.0 }));
+        let status = backlog_status(&status(before, 1), Some(&sample), at(second));
         assert_eq!(status.backlog, Some(expected.unwrap_or(before)));
         assert_eq!(status.backlog_time.is_some_and(|time| time.0 == at(second)), expected.is_some());
     }
 
     #[test]
     fn writes_first_figures_and_keeps_unreadable_ones() {
-        let first = backlog_status(&PulsarConsumerStatus::default(), Some(&Figures::default()), at(0));
+        let first = sample(Ok(Figures::default()));
+        let first = backlog_status(&PulsarConsumerStatus::default(), Some(&first), at(0));
         assert_eq!((first.backlog, first.unacked, first.consumers), (Some(0), Some(0), Some(0)));
         assert_eq!(backlog_status(&status(7, 1), None, at(99)).backlog, Some(7));
+        let unreadable = sample(Err(Unknown::new("AdminFailed", "")));
+        assert_eq!(backlog_status(&status(7, 1), Some(&unreadable), at(99)).backlog, Some(7));
+    }
+
+    #[rstest]
+    #[case(Unknown::NO_TOPIC)]
+    #[case(Unknown::NO_SUBSCRIPTION)]
+    fn drops_the_figures_of_what_is_gone(#[case] reason: &'static str) {
+        let gone = sample(Err(Unknown::new(reason, "")));
+        assert_eq!(backlog_status(&status(7, 1), Some(&gone), at(99)), PulsarConsumerStatus::default());
     }
 
     #[test]
@@ -168,11 +209,13 @@ mod tests {
         let answer =
             br#"{"msgRateIn": 0.0, "subscriptions": {"o": {}, "s": {"msgBacklog": 102, "unackedMessages": 3,
             "msgRateOut": 1.5, "consumers": [{"consumerName": "a"}, {}]}, "\u0061b": {}}, "x": [1]}"#;
-        let read = |subscription: &str| figures(answer, subscription).unwrap();
+        let read = |subscription: &str| figures(answer, subscription).unwrap().subscription;
         assert_eq!(read("s"), Some(Figures { backlog: 102, unacked: 3, consumers: 2, rate: 1.5 }));
         assert_eq!(read("ab"), Some(Figures::default()));
         assert_eq!(read("other"), None);
-        assert_eq!(figures(b"{\"subscriptions\": {}}", "s").unwrap(), None);
+        let partitions = |answer: &[u8]| figures(answer, "s").unwrap().partitions;
+        assert_eq!(partitions(br#"{"subscriptions": {}}"#), 0);
+        assert_eq!(partitions(br#"{"subscriptions": {}, "metadata": {"partitions": 3, "x": 1}}"#), 3);
         for nonsense in
             [&b"[]"[..], b"{}", b"{\"subscriptions\": 1}", b"{\"subscriptions\": {}} x", b"<html>"]
         {

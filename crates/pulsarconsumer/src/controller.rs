@@ -10,27 +10,30 @@ use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::lock;
 use quintet_runtime::model::core_types::Deployment;
+use quintet_runtime::model::finalizer;
 use quintet_runtime::model::object::{Key, Object};
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::Resource;
 use quintet_runtime::write::executor::{Error, Execution};
 
-use crate::CONTROLLER;
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
+use crate::cleanup::is_shared;
 use crate::deployment::{Image, NAME_LABEL, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
 };
-use crate::managed_object::{Attempt, Attempts};
+use crate::managed_object::{Attempts, Effect};
 use crate::metrics::Metrics;
 use crate::observe::{Keda, World};
 use crate::plan::plan;
 use crate::pods::Unready;
 use crate::poller::Poller;
+use crate::{CONTROLLER, FINALIZER};
 
 struct PulsarConsumers {
     context: Context,
+    objects: Informer<PulsarConsumer>,
     deployments: Informer<Deployment>,
     /// ScaledObjects and TriggerAuthentications.
     keda: [Informer<KedaObject>; 2],
@@ -45,7 +48,7 @@ impl Reconciler for PulsarConsumers {
     type Object = PulsarConsumer;
     type Status = PulsarConsumerStatus;
     type World = World;
-    type Effect = Attempt;
+    type Effect = Effect;
 
     fn name(&self) -> &'static str {
         CONTROLLER
@@ -67,11 +70,18 @@ impl Reconciler for PulsarConsumers {
             attempts: lock(&self.attempts).get(&key.uid).cloned().unwrap_or_default(),
             ..World::default()
         };
+        let name = deployment_name(object);
         if object.terminating() {
+            if finalizer::has(object, FINALIZER) {
+                world.deployment = self.find(&self.deployments, &key.namespace, &name, false).await?;
+                world.deletion = self.poller.deletion(&key);
+                let mut others = self.objects.all().into_iter();
+                world.shared_with =
+                    others.find(|other| is_shared(object, other)).map(|other| other.key().to_string());
+            }
             return Ok(world);
         }
         world.backlog = self.poller.reading(&key);
-        let name = deployment_name(object);
         world.deployment = self.find(&self.deployments, &key.namespace, &name, false).await?;
         world.keda = self.keda(object, &key).await;
         world.unready = self.unready.of(&key);
@@ -83,12 +93,17 @@ impl Reconciler for PulsarConsumers {
         object: &PulsarConsumer,
         world: &World,
         now: Timestamp,
-    ) -> Plan<PulsarConsumerStatus, Attempt> {
+    ) -> Plan<PulsarConsumerStatus, Effect> {
         plan(object, world, now)
     }
 
-    fn effect(&self, object: &PulsarConsumer, attempt: Attempt) -> Result<(), String> {
-        lock(&self.attempts).entry(object.key().uid).or_default().insert(attempt.resource, attempt);
+    fn effect(&self, object: &PulsarConsumer, effect: Effect) -> Result<(), String> {
+        match effect {
+            Effect::Attempt(attempt) => {
+                lock(&self.attempts).entry(object.key().uid).or_default().insert(attempt.resource, attempt);
+            }
+            Effect::DeleteSubscription => self.poller.allow_deletion(&object.key()),
+        }
         Ok(())
     }
 
@@ -202,6 +217,7 @@ pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error
     let (unready, poller) = (Arc::new(Unready::default()), Arc::new(Poller::default()));
     let reconciler = PulsarConsumers {
         context: context.clone(),
+        objects: objects.clone(),
         deployments: deployments.clone(),
         keda: keda.clone(),
         unready: unready.clone(),

@@ -10,7 +10,7 @@ use quintet_runtime::model::resource::Resource;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::api::{Autoscaling, OAuth2, PulsarConsumer};
+use crate::api::{Autoscaling, OAuth2, PulsarConsumer, PulsarConsumerSpec, SubscriptionType};
 use crate::deployment::{AUTHORITIES, NAME_LABEL, OAUTH2, TLS_KEYS, TOKEN, label_value};
 use crate::managed_object::{APPLIED_ANNOTATION, ManagedObject};
 use crate::topic::Topic;
@@ -121,13 +121,26 @@ impl ManagedObject for KedaObject {
     }
 }
 
+/// The most pods that KEDA may run. Of a Failover subscription, each partition has only one active consumer.
+/// `partitions` is 0 for a topic without partitions, None if unknown.
+fn max_replicas(spec: &PulsarConsumerSpec, autoscaling: &Autoscaling, partitions: Option<u32>) -> i32 {
+    let active = partitions.filter(|_| spec.subscription_type == Some(SubscriptionType::Failover));
+    let active = active.map_or(i32::MAX, |partitions| i32::try_from(partitions.max(1)).unwrap_or(i32::MAX));
+    autoscaling.max_replicas.min(active).max(autoscaling.min_replicas.unwrap_or_default())
+}
+
 /// The ScaledObject, with only the fields of this kind. `partitioned` is whether the topic has partitions,
-/// which KEDA must know.
-pub fn scaled_object(consumer: &PulsarConsumer, autoscaling: &Autoscaling, partitioned: bool) -> Value {
+/// which KEDA must know. `partitions` is their number; None if unknown.
+pub fn scaled_object(
+    consumer: &PulsarConsumer,
+    autoscaling: &Autoscaling,
+    partitioned: bool,
+    partitions: Option<u32>,
+) -> Value {
     let spec = &consumer.spec;
     let Autoscaling {
         min_replicas,
-        max_replicas,
+        max_replicas: _,
         target_backlog,
         activation_backlog,
         polling_interval_seconds,
@@ -176,7 +189,7 @@ pub fn scaled_object(consumer: &PulsarConsumer, autoscaling: &Autoscaling, parti
             "name": consumer.meta().name,
         },
         "minReplicaCount": min_replicas.unwrap_or_default(),
-        "maxReplicaCount": max_replicas,
+        "maxReplicaCount": max_replicas(spec, autoscaling, partitions),
         "triggers": [trigger],
     });
     if let Some(seconds) = polling_interval_seconds {

@@ -7,6 +7,7 @@
 mod admin;
 pub mod api;
 pub mod backlog;
+mod cleanup;
 pub mod controller;
 pub mod deployment;
 mod keda;
@@ -29,6 +30,20 @@ pub use deployment::Image;
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "pulsarconsumer";
 
+/// The finalizer of PulsarConsumers whose subscription is deleted with them.
+pub const FINALIZER: &str = "pulsar.pulsarconsumer.krvarma.com/subscription";
+
+/// The sweeper's name in metrics and logs.
+pub const SWEEPER: &str = "pulsarconsumer-sweeper";
+
+/// The permissions of the sweeper, which runs while the kind is off.
+pub const SWEEP_RULES: &[Rule] = &[Rule {
+    group: "pulsar.pulsarconsumer.krvarma.com",
+    resources: &["pulsarconsumers"],
+    verbs: &["get", "list", "watch", "patch"],
+    why: "The sweeper removes the finalizer from deleted PulsarConsumers while their kind is off.",
+}];
+
 /// The optional permissions of the controller: see `pulsarConsumer.readSecrets` of the chart.
 pub const SECRET_RULES: &[Rule] = &[Rule {
     group: "",
@@ -42,8 +57,8 @@ pub const RULES: &[Rule] = &[
     Rule {
         group: "pulsar.pulsarconsumer.krvarma.com",
         resources: &["pulsarconsumers"],
-        verbs: &["get", "list", "watch"],
-        why: "The controller reconciles PulsarConsumers.",
+        verbs: &["get", "list", "watch", "patch"],
+        why: "The controller reconciles PulsarConsumers, and adds and removes the finalizer of subscription.cleanup.",
     },
     Rule {
         group: "pulsar.pulsarconsumer.krvarma.com",
@@ -81,6 +96,6 @@ pub const RULES: &[Rule] = &[
 pub const UNINSTALL_RULES: &[Rule] = &[Rule {
     group: "pulsar.pulsarconsumer.krvarma.com",
     resources: &["pulsarconsumers"],
-    verbs: &["list"],
-    why: "Uninstall reports the PulsarConsumers that remain.",
+    verbs: &["list", "patch"],
+    why: "Uninstall removes the finalizer from PulsarConsumers, and reports those that remain.",
 }];

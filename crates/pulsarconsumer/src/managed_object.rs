@@ -67,6 +67,15 @@ impl Attempt {
     }
 }
 
+/// The effects of a plan besides writes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Stores an apply.
+    Attempt(Attempt),
+    /// Tries once to delete the subscription at the admin API.
+    DeleteSubscription,
+}
+
 /// The last apply of each type by this process.
 pub type Attempts = BTreeMap<Resource, Attempt>;
 
@@ -136,7 +145,7 @@ impl<'a> Past<'a> {
 }
 
 /// The steps of a plan of this kind.
-pub type Steps = Vec<Vec<Action<PulsarConsumerStatus, Attempt>>>;
+pub type Steps = Vec<Vec<Action<PulsarConsumerStatus, Effect>>>;
 
 /// The state of an object compared with its target.
 #[derive(Debug)]
@@ -214,7 +223,7 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
         // Without `force`, because another client may create the object before the apply.
         let (namespace, force) = (owner.namespace.clone(), own.is_some());
         let apply = Action::Apply { resource, namespace, name, body, force };
-        Self::Due(vec![vec![apply], vec![Action::Effect(attempt)]])
+        Self::Due(vec![vec![apply], vec![Action::Effect(Effect::Attempt(attempt))]])
     }
 
     /// Returns the due steps, and marks the object as being applied.

@@ -7,6 +7,7 @@ use quintet_runtime::model::core_types::{Deployment, Pod};
 use quintet_runtime::model::refusals::Refusals;
 
 use crate::backlog::BacklogSample;
+use crate::cleanup::DeletionAttempt;
 use crate::deployment::Image;
 use crate::keda::KedaObject;
 use crate::managed_object::Attempts;
@@ -22,6 +23,10 @@ pub struct World {
     pub keda: Keda,
     /// The last reading of its backlog; None before the first.
     pub backlog: Option<BacklogSample>,
+    /// The last attempt to delete its subscription; None before the first, and while it is not being deleted.
+    pub deletion: Option<DeletionAttempt>,
+    /// Another PulsarConsumer, which keeps the subscription of a deleted one.
+    pub shared_with: Option<String>,
     /// The default image and its port.
     pub image: Arc<Image>,
     /// The recent refusals, by the object's name.

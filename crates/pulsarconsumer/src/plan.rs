@@ -7,26 +7,36 @@ use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::{Value, json};
 
-use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
+use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus, SubscriptionType};
+use crate::cleanup;
 use crate::deployment::{becomes_exclusive, deployment, deployment_name, must_settle};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, is_partitioned, scaled_object, scaled_object_name,
     trigger_authentication, trigger_authentication_name,
 };
 use crate::managed_object::{
-    ApplyState, Attempt, FOLLOW_UP, LOOK_AGAIN, Past, Steps, Target, in_future, is_of,
+    ApplyState, Effect, FOLLOW_UP, LOOK_AGAIN, Past, Steps, Target, in_future, is_of,
 };
 use crate::observe::{Keda, World};
 use crate::status::{events, status};
 
 /// A plan of this kind.
-pub type ConsumerPlan = Plan<PulsarConsumerStatus, Attempt>;
+pub type ConsumerPlan = Plan<PulsarConsumerStatus, Effect>;
 
 /// Makes the plan.
 pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> ConsumerPlan {
+    if consumer.terminating() {
+        return cleanup::plan(consumer, world, now);
+    }
     let mut plan = Plan::default();
-    if consumer.terminating() || world.refusals.namespace_terminating {
-        // The garbage collector deletes its objects, and a terminating namespace accepts no new ones.
+    if world.refusals.namespace_terminating {
+        // It accepts no new objects.
+        return plan;
+    }
+    plan.steps.extend(cleanup::finalizer_change(consumer).map(|change| vec![change]));
+    plan.withhold(&world.refusals, now);
+    if !plan.steps.is_empty() {
+        // It comes before the pods, which create the subscription.
         return plan;
     }
     let before = consumer.status.clone().unwrap_or_default();
@@ -47,7 +57,8 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     let past = Past { reported: &before.applied, attempts: &world.attempts, refusals: &world.refusals };
     let mut apply_state = ApplyState::of(target, world.deployment.as_deref(), past, now);
     let mut scaling = scaling(consumer, world, past, now);
-    plan.again = apply_state.requeue_at(now).into_iter().chain(scaling.requeue_at(now)).min();
+    let times = [plan.again, apply_state.requeue_at(now), scaling.requeue_at(now)];
+    plan.again = times.into_iter().flatten().min();
     let due = apply_state.take_due();
     let is_waiting = must_settle && !due.is_empty();
     plan.steps.extend(patch.filter(|_| !due.is_empty()).map(|patch| vec![patch]));
@@ -69,7 +80,7 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
 }
 
 /// Removes `rollingUpdate` before an apply, because the API server rejects it with the strategy Recreate.
-fn preparing_patch(own: &Deployment, wanted: &Value) -> Option<Action<PulsarConsumerStatus, Attempt>> {
+fn preparing_patch(own: &Deployment, wanted: &Value) -> Option<Action<PulsarConsumerStatus, Effect>> {
     if wanted["spec"]["strategy"]["type"] != "Recreate" || own.spec["strategy"]["rollingUpdate"].is_null() {
         return None;
     }
@@ -131,11 +142,16 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
     };
     let key = consumer.key();
     let said = scaled.as_deref().filter(|scaled| is_of(*scaled, &key)).and_then(is_partitioned);
+    let partitions = world.backlog.as_ref().and_then(|reading| reading.partitions);
     let partitioned = match (autoscaling.partitioned, &world.backlog, said) {
         (Some(partitioned), ..) | (None, None, Some(partitioned)) => partitioned,
-        (None, Some(reading), said) => reading.partitioned.or(said).unwrap_or_default(),
+        (None, Some(_), said) => partitions.map(|partitions| partitions > 0).or(said).unwrap_or_default(),
         (None, None, None) => return Scaling::Waiting,
     };
+    if world.backlog.is_none() && consumer.spec.subscription_type == Some(SubscriptionType::Failover) {
+        // The partitions limit the pods.
+        return Scaling::Unknown;
+    }
     let apply_state = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
         let target =
             Target { resource, owner: &key, name, body, is_conditional: false, overrides_scaler: false };
@@ -148,7 +164,7 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
         scaled_object: apply_state(
             SCALED_OBJECTS,
             scaled_object_name(consumer),
-            scaled_object(consumer, autoscaling, partitioned),
+            scaled_object(consumer, autoscaling, partitioned, partitions),
             scaled,
         ),
     }
@@ -193,7 +209,7 @@ fn leftovers(consumer: &PulsarConsumer, world: &World) -> Steps {
 
 /// Requests that KEDA, when it deletes a ScaledObject, restores the replicas from before its creation, if KEDA
 /// has scaled to 0. Other replicas stay, because they may be the user's.
-fn restoring_patch(own: &KedaObject) -> Option<Action<PulsarConsumerStatus, Attempt>> {
+fn restoring_patch(own: &KedaObject) -> Option<Action<PulsarConsumerStatus, Effect>> {
     let advanced = json!({ "restoreToOriginalReplicaCount": true });
     let body = json!({ "metadata": { "uid": own.meta.uid }, "spec": { "advanced": advanced } });
     let patch = Action::merge_patch(SCALED_OBJECTS, &own.meta, body);

@@ -1,8 +1,8 @@
-//! Polls the backlog of each PulsarConsumer that has an `adminURL`.
+//! Polls the backlog of each PulsarConsumer that has an `adminURL`, and creates and deletes its subscription.
 //!
 //! Each object has its own task, so that an admin API that does not answer delays no other object. A task polls only while
 //! this process leads, at intervals with jitter, and wakes its object when the answer changes. The last answer is kept here
-//! and goes with the object.
+//! and goes with the object. The task of a deleted object deletes the subscription, when the plan allows it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -15,12 +15,14 @@ use quintet_runtime::cache::informer::{Change, Informer};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::waker::Waker;
 use quintet_runtime::model::object::{Key, Object as _};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::admin::{Access, Admin, BacklogQuery, Token};
-use crate::api::{PulsarConsumer, PulsarConsumerSpec};
+use crate::api::{InitialPosition, PulsarConsumer, PulsarConsumerSpec};
 use crate::backlog::{BacklogSample, Unknown};
+use crate::cleanup::DeletionAttempt;
 use crate::metrics::Metrics;
 use crate::secrets;
 use crate::topic::Topic;
@@ -32,18 +34,36 @@ const SECRETS: Duration = Duration::from_mins(1);
 /// The longest delay of the first read, so that a new leader spreads its requests.
 const SPREAD: Duration = Duration::from_secs(1);
 
-/// The polling settings of an object. A change restarts the task.
+/// The work of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// Polls the backlog, and creates a missing subscription at this position.
+    Poll { create: Option<InitialPosition> },
+    /// Deletes the subscription.
+    Delete,
+}
+
+/// The settings of an object's task. A change restarts the task.
 #[derive(Clone, Debug, PartialEq)]
 struct Order {
+    work: Work,
     asked: BacklogQuery,
     interval: Duration,
     spec: Arc<PulsarConsumerSpec>,
 }
 
 impl Order {
-    /// The polling settings of an object; None without `adminURL`.
+    /// The settings of an object's task; None without `adminURL`, or if a deleted object keeps its subscription.
     fn of(consumer: &PulsarConsumer) -> Option<Self> {
         let spec = &consumer.spec;
+        let work = if consumer.terminating() {
+            spec.deletes_subscription().then_some(Work::Delete)?
+        } else {
+            let subscription = spec.subscription.clone().unwrap_or_default();
+            let creates = subscription.create.unwrap_or(true) && !spec.topic.starts_with("non-persistent://");
+            let position = spec.initial_position.unwrap_or(InitialPosition::Latest);
+            Work::Poll { create: creates.then_some(position) }
+        };
         let asked = BacklogQuery {
             url: spec.admin_url.clone()?,
             topic: Topic::of(&spec.topic),
@@ -58,7 +78,7 @@ impl Order {
             admin_tls: spec.admin_tls.clone(),
             ..Default::default()
         };
-        Some(Self { asked, interval: interval.map_or(POLL, Duration::from_secs), spec: spec.into() })
+        Some(Self { work, asked, interval: interval.map_or(POLL, Duration::from_secs), spec: spec.into() })
     }
 }
 
@@ -67,6 +87,10 @@ struct Running {
     task: JoinHandle<()>,
     /// The last answer; None before the first.
     reading: Option<BacklogSample>,
+    /// The last attempt to delete the subscription.
+    deletion: Option<DeletionAttempt>,
+    /// The permission to delete the subscription.
+    may_delete: Arc<Notify>,
 }
 
 impl Drop for Running {
@@ -100,10 +124,8 @@ impl Poller {
     ) {
         let tools = Arc::new(Tools { context: context.clone(), admin: Admin::default(), metrics, waker });
         objects.subscribe(move |change| match change {
-            Change::Applied { new, .. } if !new.terminating() => self.order(new, &tools),
-            Change::Applied { new: gone, .. } | Change::Deleted { old: gone } => {
-                self.end(&gone.key(), &tools);
-            }
+            Change::Applied { new, .. } => self.order(new, &tools),
+            Change::Deleted { old } => self.end(&old.key(), &tools),
             // The spec is unreadable.
             Change::Undecodable { key, .. } | Change::Vanished { key } => self.end(key, &tools),
         });
@@ -122,14 +144,16 @@ impl Poller {
         }
         let mut reading = None;
         if let Some(before) = running.get(&key.uid) {
-            if before.order.asked == order.asked {
+            if before.order.asked == order.asked && order.work != Work::Delete {
                 reading.clone_from(&before.reading);
             } else {
                 tools.metrics.forget(&key);
             }
         }
-        let task = tokio::spawn(keep_polling(self.clone(), key.clone(), order.clone(), tools.clone()));
-        running.insert(key.uid, Running { order, task, reading });
+        let may_delete = Arc::<Notify>::default();
+        let work = keep_working(self.clone(), key.clone(), order.clone(), tools.clone(), may_delete.clone());
+        let task = tokio::spawn(work);
+        running.insert(key.uid, Running { order, task, reading, deletion: None, may_delete });
     }
 
     fn end(&self, key: &Key, tools: &Tools) {
@@ -143,6 +167,18 @@ impl Poller {
         self.lock().get(&key.uid)?.reading.clone()
     }
 
+    /// The last attempt to delete the subscription of a deleted object; None before the first.
+    pub fn deletion(&self, key: &Key) -> Option<DeletionAttempt> {
+        self.lock().get(&key.uid)?.deletion.clone()
+    }
+
+    /// Lets the task of a deleted object try once to delete the subscription.
+    pub fn allow_deletion(&self, key: &Key) {
+        if let Some(running) = self.lock().get(&key.uid) {
+            running.may_delete.notify_one();
+        }
+    }
+
     /// Stores a reading. Returns whether it differs from the last one.
     fn learn(&self, key: &Key, reading: Option<BacklogSample>) -> bool {
         let mut running = self.lock();
@@ -153,19 +189,56 @@ impl Poller {
     }
 }
 
-/// Polls permanently. After a panic it restarts within a minute.
-async fn keep_polling(poller: Arc<Poller>, key: Key, order: Order, tools: Arc<Tools>) {
+/// Works permanently. After a panic it restarts within a minute.
+async fn keep_working(
+    poller: Arc<Poller>,
+    key: Key,
+    order: Order,
+    tools: Arc<Tools>,
+    may_delete: Arc<Notify>,
+) {
     loop {
-        let polling = poll(&poller, &key, &order, &tools);
-        if AssertUnwindSafe(polling).catch_unwind().await.is_ok() {
+        let work = async {
+            match order.work {
+                Work::Poll { create } => poll(&poller, &key, &order, create, &tools).await,
+                Work::Delete => delete(&poller, &key, &order, &may_delete, &tools).await,
+            }
+        };
+        if AssertUnwindSafe(work).catch_unwind().await.is_ok() {
             return;
         }
-        tracing::error!(object = %key, "polling for this object panicked; restarting in a minute");
+        tracing::error!(object = %key, "the task of this object panicked; restarting in a minute");
         sleep(SECRETS).await;
     }
 }
 
-async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
+/// Tries to delete the subscription whenever the plan allows it.
+async fn delete(poller: &Poller, key: &Key, order: &Order, may_delete: &Notify, tools: &Tools) {
+    loop {
+        may_delete.notified().await;
+        // The plan of the next leader allows it there.
+        if tools.context.gate.term().is_none() {
+            continue;
+        }
+        let (executor, namespace) = (&tools.context.executor, &key.namespace);
+        let access = secrets::access(executor, &tools.admin, namespace, &order.spec).await;
+        let result = match &access {
+            Ok(access) => tools.admin.delete_subscription(&order.asked, access).await,
+            Err(unknown) => Err(unknown.clone()),
+        };
+        let is_deleted = result.is_ok();
+        if let Some(running) = poller.lock().get_mut(&key.uid) {
+            running.deletion = Some(DeletionAttempt { at: tools.context.clock.now(), result });
+        }
+        tools.waker.wake(key.clone());
+        if is_deleted {
+            // A permission that is left must not delete the subscription of a later object.
+            return;
+        }
+    }
+}
+
+async fn poll(poller: &Poller, key: &Key, order: &Order, create: Option<InitialPosition>, tools: &Tools) {
     let random = RandomState::new();
     let mut looks = 0_u64;
     let mut jitter = |within: Duration| {
@@ -198,10 +271,10 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
             }
         };
         let before = poller.reading(key);
-        let partitioned = before.as_ref().and_then(|reading| reading.partitioned);
+        let partitions = before.as_ref().and_then(|reading| reading.partitions);
         let mut reading = match &access {
-            Ok(access) => tools.admin.read(&order.asked, access, partitioned).await,
-            Err(unknown) => BacklogSample { figures: Err(unknown.clone()), partitioned: None },
+            Ok(access) => read_or_create(&tools.admin, &order.asked, access, partitions, create).await,
+            Err(unknown) => BacklogSample { figures: Err(unknown.clone()), partitions: None },
         };
         // A rejected credential may have been renewed, so it is read again at the next poll.
         let is_refused =
@@ -211,7 +284,7 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
         }
         read = Some((read_at, access)).filter(|_| !is_refused);
         // A topic that cannot be read for a while has not lost its partitions.
-        reading.partitioned = reading.partitioned.or(partitioned);
+        reading.partitions = reading.partitions.or(partitions);
         tools.metrics.read(key, &reading);
         failures = if reading.figures.is_err() { failures + 1 } else { 0 };
         // One failure after a success is not reported: the next poll may succeed.
@@ -223,6 +296,31 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
             () = sleep_until(now + order.interval - jitter(order.interval / 8)) => {}
             _ = gate.wait_for(Option::is_none) => {}
         }
+    }
+}
+
+/// Reads the figures, and first creates a missing subscription, at the position `create`.
+async fn read_or_create(
+    admin: &Admin,
+    asked: &BacklogQuery,
+    access: &Access,
+    partitions: Option<u32>,
+    create: Option<InitialPosition>,
+) -> BacklogSample {
+    let reading = admin.read(asked, access, partitions).await;
+    match (create, &reading.figures) {
+        (Some(position), Err(unknown)) if unknown.is_none_yet() => {
+            match admin.create_subscription(asked, access, position).await {
+                Ok(()) => admin.read(asked, access, reading.partitions).await,
+                Err(refusal) => {
+                    let message =
+                        format!("{} The manager cannot create it: {}", unknown.message, refusal.message);
+                    let figures = Err(Unknown::new(unknown.reason, message));
+                    BacklogSample { figures, ..reading }
+                }
+            }
+        }
+        _ => reading,
     }
 }
 
@@ -253,7 +351,7 @@ mod tests {
     }
 
     fn reading(figures: Result<Figures, Unknown>) -> BacklogSample {
-        BacklogSample { figures, partitioned: None }
+        BacklogSample { figures, partitions: None }
     }
 
     #[test]

@@ -114,7 +114,7 @@ async fn read<const N: usize>(
             Unknown::new("SecretUnknown", format!("Cannot read Secret {name} ({field}): {}", brief(&other)))
         }
     })?;
-    let missing = |what: String| Unknown::new("SecretNotFound", what);
+    let missing = |what: String| Unknown::new(Unknown::NO_SECRET, what);
     let found = found.ok_or_else(|| missing(format!("Secret {name} ({field}) does not exist.")))?;
     if let Some(key) = keys.iter().find(|key| !found.data.contains_key(**key)) {
         return Err(missing(format!("Secret {name} ({field}) has no key {key}.")));

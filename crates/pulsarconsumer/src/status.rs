@@ -11,7 +11,9 @@ use quintet_runtime::model::resource::DEPLOYMENTS;
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::backlog_status;
 use crate::deployment::{CONTAINER, NAME_LABEL, deployment_name, is_current, is_rolled_out, label_value};
-use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
+use crate::keda::{
+    KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
+};
 use crate::managed_object::{ApplyState, DRIFTED, NOT_OWNED};
 use crate::observe::World;
 use crate::plan::{Scaling, is_about};
@@ -59,11 +61,10 @@ pub fn status(
         wanted.push(backlog_observed(world));
     }
     wanted.extend(autoscaling_ready(consumer, scaling));
-    let figures = world.backlog.as_ref().and_then(|reading| reading.figures.as_ref().ok());
     let backlog = match spec.admin_url {
-        Some(_) if is_about(consumer, before) => backlog_status(before, figures, now),
+        Some(_) if is_about(consumer, before) => backlog_status(before, world.backlog.as_ref(), now),
         // The backlog in the status is of another topic.
-        Some(_) => backlog_status(&PulsarConsumerStatus::default(), figures, now),
+        Some(_) => backlog_status(&PulsarConsumerStatus::default(), world.backlog.as_ref(), now),
         None => PulsarConsumerStatus::default(),
     };
     PulsarConsumerStatus {
@@ -311,7 +312,8 @@ fn autoscaling_ready(consumer: &PulsarConsumer, scaling: &Scaling<'_>) -> Option
                 Some((reason, message)) => (Some(false), reason, message),
                 None => match scaled_object.own().and_then(|own| own.ready.as_ref()) {
                     Some(ready) if ready.is_true => {
-                        (Some(true), "ScaledObjectReady", format!("ScaledObject {name} is ready."))
+                        let limit = partition_limit(consumer, scaled_object);
+                        (Some(true), "ScaledObjectReady", format!("ScaledObject {name} is ready.{limit}"))
                     }
                     Some(ready) => (
                         Some(false),
@@ -326,6 +328,18 @@ fn autoscaling_ready(consumer: &PulsarConsumer, scaling: &Scaling<'_>) -> Option
         }
     };
     Some(Ok(Wanted { type_: AUTOSCALING_READY, status, reason, message }))
+}
+
+/// A sentence about the partitions, if they limit the pods.
+fn partition_limit(consumer: &PulsarConsumer, scaled_object: &ApplyState<'_, KedaObject>) -> String {
+    let max = scaled_object.own().and_then(|own| own.spec["maxReplicaCount"].as_i64());
+    let wanted = consumer.spec.autoscaling.as_ref().map(|autoscaling| i64::from(autoscaling.max_replicas));
+    match (max, wanted) {
+        (Some(max), Some(wanted)) if max < wanted => format!(
+            " It runs at most {max} of {wanted} pods, because each partition has only one active Failover consumer."
+        ),
+        _ => String::new(),
+    }
 }
 
 /// A condition of a status.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::backlog::{BacklogSample, Figures, Unknown};
 use crate::deployment::{Image, NAME_LABEL};
+use crate::managed_object::Attempt;
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
@@ -11,6 +12,7 @@ use scene::{
 };
 use std::sync::Arc;
 
+mod cleanup;
 mod contents;
 mod drift;
 mod keda;

@@ -98,7 +98,7 @@ fn waits_for_the_partitions_of_the_topic() {
     // An unreadable topic counts as not partitioned, so that KEDA can scale later.
     scene.world.backlog = Some(unknown());
     assert_eq!(is_partitioned(&bodies(&scene)[1]), "false");
-    scene.world.backlog = Some(BacklogSample { partitioned: Some(true), ..figures(0) });
+    scene.world.backlog = Some(BacklogSample { partitions: Some(3), ..figures(0) });
     let partitioned = bodies(&scene);
     assert_eq!(is_partitioned(&partitioned[1]), "true");
     // The last value stays while the topic cannot be read, for instance after a restart.
@@ -225,7 +225,7 @@ fn keda_authenticates_as_the_consumers_do(
 ) {
     let consumer =
         with(&json!({"adminURL": "https://broker:8443", "auth": auth, "autoscaling": {"maxReplicas": 1}}));
-    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false);
+    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false, None);
     let metadata = &scaled["spec"]["triggers"][0]["metadata"];
     assert_eq!(metadata["authModes"], modes);
     if modes == "oauth" {
@@ -244,6 +244,45 @@ fn keda_has_no_certificate_for_an_admin_api_without_tls() {
     let fields = json!({"adminURL": "http://broker:8080", "auth": {"tlsSecret": {"name": "c"}}, "autoscaling": {"maxReplicas": 1}});
     let consumer = with(&fields);
     assert_eq!(trigger_authentication(&consumer), None);
-    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false);
+    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false, None);
     assert!(scaled["spec"]["triggers"][0].get("authenticationRef").is_none());
+}
+
+#[rstest]
+#[case::unpartitioned(Some(0), 1, 1)]
+#[case::partitioned(Some(3), 1, 3)]
+#[case::many_partitions(Some(99), 1, 30)]
+#[case::a_minimum(Some(3), 5, 5)]
+#[case::unknown(None, 1, 30)]
+fn partitions_limit_failover_consumers(#[case] partitions: Option<u32>, #[case] min: i32, #[case] max: i64) {
+    let mut scene = scaled(&[]);
+    let scaling = scene.consumer.spec.autoscaling.as_mut().unwrap();
+    scaling.min_replicas = Some(min);
+    scene.world.backlog = Some(BacklogSample { partitions, ..figures(0) });
+    let limit = |scene: &Scene| {
+        let scaled_object = bodies(scene).into_iter().find(|body| body["kind"] == "ScaledObject")?;
+        scaled_object["spec"]["maxReplicaCount"].as_i64()
+    };
+    assert_eq!(limit(&scene), Some(30), "other types have no limit");
+    scene.consumer.spec.subscription_type = Some(SubscriptionType::Failover);
+    assert_eq!(limit(&scene), Some(max));
+    // A new leader has not counted the partitions yet.
+    scene.world.backlog = None;
+    assert_eq!(limit(&scene), None);
+}
+
+#[test]
+fn the_condition_reports_the_limit_of_partitions() {
+    let failover = |objects: &[Value]| {
+        let mut scene = scaled(objects);
+        scene.consumer.spec.subscription_type = Some(SubscriptionType::Failover);
+        scene.see(1, |_| ());
+        scene
+    };
+    let mut objects = bodies(&failover(&[]));
+    objects[1]["status"] = json!({"conditions": [{"type": "Ready", "status": "True", "message": "ok"}]});
+    let plan = failover(&objects).plan(0);
+    let (state, message) = condition(&plan, "AutoscalingReady");
+    assert_eq!(state, "True ScaledObjectReady");
+    assert!(message.contains("at most 1 of 30 pods"), "{message}");
 }

@@ -71,12 +71,12 @@ pub fn other_image(deployment: &mut Value) {
 
 pub fn figures(backlog: i64) -> BacklogSample {
     let figures = Figures { backlog, unacked: 0, consumers: 1, rate: 0.5 };
-    BacklogSample { figures: Ok(figures), partitioned: Some(false) }
+    BacklogSample { figures: Ok(figures), partitions: Some(0) }
 }
 
 pub fn unknown() -> BacklogSample {
     let unknown = Unknown { reason: "TopicNotFound", message: "There is no topic x.".into() };
-    BacklogSample { figures: Err(unknown), partitioned: None }
+    BacklogSample { figures: Err(unknown), partitions: None }
 }
 
 /// A refusal that ends 10 seconds after [`START`].
@@ -151,7 +151,7 @@ impl Scene {
     /// The answer to an apply, if the plan has one, has this generation.
     pub fn answer(&mut self, plan: &ConsumerPlan, generation: i64) {
         for action in plan.steps.iter().flatten() {
-            if let Action::Effect(attempt) = action {
+            if let Action::Effect(Effect::Attempt(attempt)) = action {
                 let after = Some(applied(&attempt.resource, generation));
                 let attempt = Attempt { after, ..attempt.clone() };
                 self.world.attempts.insert(attempt.resource, attempt);

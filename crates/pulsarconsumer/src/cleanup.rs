@@ -1,0 +1,160 @@
+//! The deletion of a PulsarConsumer with `subscription.cleanup: Delete`.
+//!
+//! A finalizer keeps the PulsarConsumer until the subscription is gone. The pods stop first, because a broker keeps a
+//! subscription with consumers, and a consumer creates a missing one. The finalizer never outlives its purpose: the user can
+//! change `cleanup` to Keep, and nothing waits for a Secret that is deleted too.
+
+use jiff::{SignedDuration, Timestamp};
+use kube::Resource as _;
+use quintet_runtime::model::conditions::{self, Wanted};
+use quintet_runtime::model::core_types::Deployment;
+use quintet_runtime::model::finalizer;
+use quintet_runtime::model::object::Object as _;
+use quintet_runtime::model::plan::{Action, Event, EventType, Plan};
+use quintet_runtime::model::resource::DEPLOYMENTS;
+use serde_json::json;
+
+use crate::FINALIZER;
+use crate::api::{PulsarConsumer, PulsarConsumerStatus};
+use crate::backlog::Unknown;
+use crate::deployment::is_current;
+use crate::managed_object::{Effect, in_future, is_of};
+use crate::observe::World;
+use crate::plan::ConsumerPlan;
+use crate::topic::Topic;
+
+/// The subscription of a deleted PulsarConsumer is deleted. Exists only until then.
+const SUBSCRIPTION_DELETED: &str = "SubscriptionDeleted";
+/// The reasons of a deletion without obstacles.
+const EXPECTED: [&str; 2] = ["ConsumersRunning", "Deleting"];
+/// The reasons and the action of Events.
+const KEPT: &str = "SubscriptionKept";
+const NOT_DELETED: &str = "SubscriptionNotDeleted";
+const DELETE: &str = "DeleteSubscription";
+/// The pause between two attempts to delete the subscription.
+const PAUSE: SignedDuration = SignedDuration::from_secs(10);
+
+/// An attempt to delete the subscription.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeletionAttempt {
+    /// Its end.
+    pub at: Timestamp,
+    /// Ok if the subscription no longer exists.
+    pub result: Result<(), Unknown>,
+}
+
+/// Adds the finalizer if the spec needs it, and removes it otherwise. None if it is as it should be.
+pub fn finalizer_change(consumer: &PulsarConsumer) -> Option<Action<PulsarConsumerStatus, Effect>> {
+    match (consumer.spec.deletes_subscription(), finalizer::has(consumer, FINALIZER)) {
+        (true, false) => Some(finalizer::add(consumer, FINALIZER)),
+        (false, true) => Some(finalizer::remove(consumer, FINALIZER)),
+        (true, true) | (false, false) => None,
+    }
+}
+
+/// Whether a deleted PulsarConsumer must leave its subscription to `other`.
+pub fn is_shared(consumer: &PulsarConsumer, other: &PulsarConsumer) -> bool {
+    let identity = |one: &PulsarConsumer| {
+        let url = one.spec.admin_url.as_deref().map(|url| url.trim_end_matches('/').to_owned());
+        (url, Topic::of(&one.spec.topic), one.spec.subscription_name.clone())
+    };
+    consumer.meta().uid != other.meta().uid
+        && identity(consumer) == identity(other)
+        && !(other.terminating() && other.spec.deletes_subscription())
+}
+
+/// The next step of the deletion.
+enum Step<'a> {
+    /// Nothing keeps the PulsarConsumer any more.
+    Finish,
+    /// The subscription stays, for this reason.
+    Keep(EventType, String),
+    /// The pods of this Deployment stop.
+    Stop(&'a Deployment),
+    /// The subscription is deleted at this time. The reason and message of the last failure.
+    Delete(Timestamp, Option<&'a Unknown>),
+}
+
+fn next_step<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> Step<'a> {
+    let own = world.deployment.as_deref().filter(|found| is_of(*found, &consumer.key()));
+    let is_stopped = |own: &Deployment| is_current(own) && own.spec["replicas"] == 0 && own.replicas == 0;
+    match (world.deletion.as_ref().map(|attempt| (attempt.at, &attempt.result)), &world.shared_with) {
+        _ if !consumer.spec.deletes_subscription() => Step::Finish,
+        (Some((_, Ok(()))), _) => Step::Finish,
+        (_, Some(other)) => Step::Keep(EventType::Normal, format!("PulsarConsumer {other} uses it.")),
+        // A client that deletes a whole namespace or manifest deletes the Secret too, which does not come back.
+        (Some((_, Err(unknown))), _) if unknown.reason == Unknown::NO_SECRET => {
+            Step::Keep(EventType::Warning, unknown.message.clone())
+        }
+        (last, None) => match (own.filter(|own| !is_stopped(own)), last) {
+            (Some(own), _) => Step::Stop(own),
+            (None, None) => Step::Delete(now, None),
+            (None, Some((at, result))) => Step::Delete(in_future(at, PAUSE), result.as_ref().err()),
+        },
+    }
+}
+
+/// Makes the plan for a PulsarConsumer that is being deleted.
+pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> ConsumerPlan {
+    let mut plan = Plan::default();
+    if !finalizer::has(consumer, FINALIZER) {
+        // The garbage collector deletes its objects.
+        return plan;
+    }
+    let release = || vec![finalizer::remove(consumer, FINALIZER)];
+    match next_step(consumer, world, now) {
+        Step::Finish => plan.steps.push(release()),
+        Step::Keep(type_, why) => {
+            plan.steps.push(release());
+            let note = format!("The subscription {} is kept: {why}", consumer.spec.subscription_name);
+            plan.events.push(Event { type_, reason: KEPT, action: DELETE, note });
+        }
+        Step::Stop(own) => {
+            if own.spec["replicas"] != 0 && !own.terminating() {
+                let body = json!({ "metadata": { "uid": own.meta.uid }, "spec": { "replicas": 0 } });
+                plan.steps.push(vec![Action::merge_patch(DEPLOYMENTS, &own.meta, body)]);
+            }
+            report(&mut plan, consumer, "ConsumersRunning", "The pods are stopping.", now);
+        }
+        Step::Delete(due, failure) => {
+            if due <= now {
+                plan.steps.push(vec![Action::Effect(Effect::DeleteSubscription)]);
+            }
+            // The result wakes the PulsarConsumer. The effect is repeated in case a process loses it.
+            plan.requeue_at(if due <= now { in_future(now, PAUSE) } else { due });
+            match failure {
+                None => report(&mut plan, consumer, "Deleting", "The subscription is being deleted.", now),
+                Some(unknown) => report(&mut plan, consumer, unknown.reason, &unknown.message, now),
+            }
+        }
+    }
+    plan.withhold(&world.refusals, now);
+    plan
+}
+
+/// Adds a status whose condition says why the PulsarConsumer still exists, and an Event for a new obstacle.
+fn report(
+    plan: &mut ConsumerPlan,
+    consumer: &PulsarConsumer,
+    reason: &'static str,
+    message: &str,
+    now: Timestamp,
+) {
+    let meta = consumer.meta();
+    let name = meta.name.as_deref().unwrap_or_default();
+    let message = format!(
+        "{message} To keep the subscription, run: kubectl patch pulsarconsumer {name} --type=merge \
+         --patch='{{\"spec\":{{\"subscription\":{{\"cleanup\":\"Keep\"}}}}}}'"
+    );
+    let mut status = consumer.status.clone().unwrap_or_default();
+    let was = status.conditions.iter().find(|one| one.type_ == SUBSCRIPTION_DELETED);
+    if !EXPECTED.contains(&reason) && was.is_none_or(|was| was.reason != reason) {
+        let note = format!("{reason}: {message}");
+        plan.events.push(Event { type_: EventType::Warning, reason: NOT_DELETED, action: DELETE, note });
+    }
+    let wanted = Wanted { type_: SUBSCRIPTION_DELETED, status: Some(false), reason, message };
+    let condition = conditions::next(&status.conditions, [wanted], meta.generation, now);
+    status.conditions.retain(|one| one.type_ != SUBSCRIPTION_DELETED);
+    status.conditions.extend(condition);
+    plan.status = Some(status);
+}

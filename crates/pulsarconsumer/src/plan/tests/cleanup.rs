@@ -1,0 +1,151 @@
+//! The subscription of a deleted PulsarConsumer.
+
+use super::*;
+use crate::FINALIZER;
+use crate::api::{Cleanup, Subscription};
+use crate::cleanup::{DeletionAttempt, is_shared};
+use quintet_runtime::model::plan::EventType;
+use quintet_runtime::model::resource::Resource;
+
+/// A PulsarConsumer that deletes its subscription, with its Deployment. It has the finalizer, and is being deleted.
+fn deleted() -> Scene {
+    let mut scene = Scene::settled(with(&json!({"adminURL": "http://broker:8080"})));
+    let cleanup = Some(Cleanup::Delete);
+    scene.consumer.spec.subscription = Some(Subscription { cleanup, ..Subscription::default() });
+    scene.consumer.metadata.finalizers = Some(vec!["other/one".to_owned(), FINALIZER.to_owned()]);
+    scene.consumer.metadata.deletion_timestamp = Some(Time(after(0)));
+    scene
+}
+
+/// The same after the last pod has stopped.
+fn stopped() -> Scene {
+    let mut scene = deleted();
+    see_stopped(&mut scene, |_| ());
+    scene
+}
+
+/// The caches have a Deployment without pods, with these changes.
+fn see_stopped(scene: &mut Scene, change: impl FnOnce(&mut Value)) {
+    let mut running = Scene::new(with(&json!({})));
+    running.see(2, |raw| {
+        raw["spec"]["replicas"] = json!(0);
+        raw["status"]["replicas"] = json!(0);
+        change(raw);
+    });
+    scene.world.deployment = running.world.deployment;
+}
+
+fn failure(reason: &'static str) -> Result<(), Unknown> {
+    Err(Unknown::new(reason, "It failed."))
+}
+
+/// The actions of a plan in short form.
+fn actions(plan: &ConsumerPlan) -> Vec<String> {
+    let name = |action: &Action<_, Effect>| match action {
+        Action::JsonPatch { operations, .. } => operations[2].to_string(),
+        Action::MergePatch { resource, body, .. } => format!("{} {}", resource.kind, body["spec"]),
+        Action::Effect(effect) => format!("{effect:?}"),
+        other => panic!("{other:?}"),
+    };
+    plan.steps.iter().flatten().map(name).collect()
+}
+
+const RELEASE: &str = r#"{"op":"remove","path":"/metadata/finalizers/1"}"#;
+const DELETE: &str = "DeleteSubscription";
+
+fn reason(plan: &ConsumerPlan) -> &str {
+    let mut conditions = plan.status.iter().flat_map(|status| &status.conditions);
+    conditions.find(|one| one.type_ == "SubscriptionDeleted").map_or("", |one| &one.reason)
+}
+
+#[test]
+fn adds_the_finalizer_before_the_first_pod() {
+    let mut scene = Scene::new(with(&json!({"adminURL": "http://b", "subscription": {"cleanup": "Delete"}})));
+    let added = format!(r#"{{"op":"add","path":"/metadata/finalizers","value":["{FINALIZER}"]}}"#);
+    assert_eq!(actions(&scene.plan(0)), [added]);
+    // The Deployment does not wait for a rejected finalizer.
+    let refusal = refusal(Verb::JsonPatch, "forbidden");
+    scene.world.refusals.insert(&Resource::of::<PulsarConsumer>(), "sample", refusal);
+    let plan = scene.plan(0);
+    assert!(applies(&plan).is_some());
+    assert_eq!(plan.again, Some(after(5)));
+}
+
+#[test]
+fn removes_the_finalizer_if_the_subscription_stays() {
+    let mut scene = deleted();
+    scene.consumer.spec.subscription = None;
+    assert_eq!(actions(&scene.plan(0)), [RELEASE]);
+    scene.consumer.metadata.deletion_timestamp = None;
+    assert_eq!(actions(&scene.plan(0)), [RELEASE]);
+}
+
+#[test]
+fn stops_the_pods_before_it_deletes_the_subscription() {
+    let mut scene = deleted();
+    let plan = scene.plan(0);
+    assert_eq!(
+        (actions(&plan), reason(&plan)),
+        (vec![r#"Deployment {"replicas":0}"#.into()], "ConsumersRunning")
+    );
+    // The Deployment controller has not seen the new replicas, and then a pod still runs.
+    for changed in [("observedGeneration", 1), ("replicas", 1)] {
+        see_stopped(&mut scene, |raw| raw["status"][changed.0] = json!(changed.1));
+        let plan = scene.plan(0);
+        assert_eq!((actions(&plan), reason(&plan)), (vec![], "ConsumersRunning"));
+    }
+    let plan = stopped().plan(0);
+    assert_eq!((actions(&plan), reason(&plan)), (vec![DELETE.into()], "Deleting"));
+    scene.world.deployment = None;
+    assert_eq!(actions(&scene.plan(0)), [DELETE]);
+}
+
+#[test]
+fn repeats_the_deletion_every_ten_seconds() {
+    let mut scene = stopped();
+    scene.world.deletion = Some(DeletionAttempt { at: after(5), result: failure("SubscriptionInUse") });
+    let plan = scene.pass(6);
+    assert_eq!((actions(&plan), plan.again), (vec![], Some(after(15))));
+    assert_eq!(reason(&plan), "SubscriptionInUse");
+    assert_eq!(plan.events.len(), 1, "{:?}", plan.events);
+    assert!(plan.events[0].note.contains("kubectl patch pulsarconsumer sample"));
+    let plan = scene.pass(15);
+    assert_eq!(actions(&plan), [DELETE]);
+    assert!(plan.events.is_empty(), "the Event is recorded once");
+}
+
+#[rstest]
+#[case::deleted(Ok(()), None)]
+#[case::without_the_secret(failure("SecretNotFound"), Some(EventType::Warning))]
+fn removes_the_finalizer_at_the_end(#[case] result: Result<(), Unknown>, #[case] event: Option<EventType>) {
+    let mut scene = stopped();
+    scene.world.deletion = Some(DeletionAttempt { at: after(0), result });
+    let plan = scene.plan(0);
+    assert_eq!(actions(&plan), [RELEASE]);
+    assert_eq!(plan.events.first().map(|event| event.type_), event);
+}
+
+#[test]
+fn keeps_a_subscription_of_another_consumer() {
+    let mut scene = deleted();
+    scene.world.shared_with = Some("ns/other".to_owned());
+    let plan = scene.plan(0);
+    assert_eq!(actions(&plan), [RELEASE]);
+    assert_eq!(plan.events[0].reason, "SubscriptionKept");
+
+    let other = |change: fn(&mut PulsarConsumer)| {
+        let mut other = deleted().consumer;
+        other.metadata.uid = Some("other".to_owned());
+        other.metadata.deletion_timestamp = None;
+        change(&mut other);
+        is_shared(&scene.consumer, &other)
+    };
+    assert!(other(|_| ()));
+    assert!(other(|other| other.spec.topic = "persistent://public/default/my-topic".to_owned()));
+    assert!(other(|other| other.spec.admin_url = Some("http://broker:8080/".to_owned())));
+    assert!(!other(|other| other.metadata.uid = Some("me".to_owned())));
+    assert!(!other(|other| other.spec.subscription_name = "another".to_owned()));
+    assert!(!other(|other| other.spec.admin_url = Some("http://elsewhere".to_owned())));
+    // Two that are deleted together do not keep it for each other.
+    assert!(!other(|other| other.metadata.deletion_timestamp = Some(Time(after(0)))));
+}
