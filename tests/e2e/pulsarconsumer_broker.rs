@@ -226,7 +226,7 @@ fn creates_and_deletes_subscriptions(
     env.kubectl(&["delete", "pcon", "sleeping", "--timeout=60s"]).unwrap();
     assert!(!admin.subscription("asleep", "s").unwrap().is_null());
 
-    // "doomed" waits for the consumer of "other", whose adminURL differs, so that "doomed" does not know it.
+    // "doomed" waits for the consumer of "other", whose addresses differ, so that "doomed" does not know it.
     let partition = "parts-partition-0";
     let shared = |name: &str, fields: Value| {
         let mut consumer = of(name, "parts", &fields);
@@ -236,6 +236,7 @@ fn creates_and_deletes_subscriptions(
     env.apply(&shared("doomed", json!({ "subscription": { "cleanup": "Delete" } }))).unwrap();
     let mut other = shared("other", json!({}));
     other["spec"].as_object_mut().unwrap().remove("adminURL");
+    other["spec"]["serverAddress"] = json!(broker.service_url().replace("127.0.0.1", "localhost"));
     env.apply(&other).unwrap();
     for name in ["doomed", "other"] {
         env.wait_for("pulsarconsumer", name, "the consumer is available", is_available);

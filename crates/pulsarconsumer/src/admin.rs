@@ -2,9 +2,10 @@
 //!
 //! Each call has limits of time and size, and every failure has a reason that a user can act on. Brokers
 //! redirect to the broker that serves the topic. The client follows a redirect only with the same path and
-//! query, and never from `https` to `http`. It sends the token only within the host name of the spec. The private
+//! query, apart from the parameter with which a broker marks redirects, and never from `https` to `http`. It sends the token only within the host name of the spec. The private
 //! key of a client certificate is never sent.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,11 +28,11 @@ use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
 use crate::api::{InitialPosition, OAuth2};
-use crate::backlog::{BacklogSample, Figures, TopicFigures, Unknown, figures};
+use crate::backlog::{BacklogSample, TopicFigures, Unknown, figures};
 use crate::secrets::Sensitive;
 use crate::topic::Topic;
 
-/// The time limit of one read, including redirects.
+/// The time limit of one request, including redirects.
 const CALL: Duration = Duration::from_secs(10);
 /// The time limit of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -223,24 +224,30 @@ impl Admin {
         }
     }
 
-    /// Deletes a subscription without consumers. Succeeds when it no longer exists.
+    /// Deletes a subscription without consumers. Succeeds when no partition has it any more.
     pub async fn delete_subscription(&self, asked: &BacklogQuery, access: &Access) -> Result<(), Unknown> {
-        let path = subscription_path(asked);
-        let deletion = self.call(asked, access, Method::DELETE, &path, "");
-        match timely(asked, deletion).await?.0 {
-            // An answer may concern only some partitions, so the subscription is read again.
-            status if status.is_success() || status == StatusCode::NOT_FOUND => {}
-            StatusCode::PRECONDITION_FAILED => {}
-            status => return Err(refused(asked, access, status)),
-        }
-        match self.read(asked, access, None).await.figures {
-            Err(unknown) if unknown.is_none_yet() => Ok(()),
-            Err(unknown) => Err(unknown),
-            Ok(Figures { consumers, .. }) => {
-                let message = format!("The subscription {} has {consumers} consumers.", asked.subscription);
-                Err(Unknown::new("SubscriptionInUse", message))
+        let reading = self.read(asked, access, None).await;
+        let topics = match (reading.partitions, reading.figures) {
+            (Some(0), _) => vec![asked.topic.clone()],
+            // An answer for the whole topic would be that of any partition.
+            (Some(partitions), _) => (0..partitions).map(|number| asked.topic.partition(number)).collect(),
+            (None, Err(unknown)) if unknown.reason != Unknown::NO_TOPIC => return Err(unknown),
+            (None, _) => Vec::new(),
+        };
+        for topic in topics {
+            let asked = BacklogQuery { topic, ..asked.clone() };
+            let path = subscription_path(&asked);
+            let deletion = self.call(&asked, access, Method::DELETE, &path, "");
+            match timely(&asked, deletion).await?.0 {
+                status if status.is_success() || status == StatusCode::NOT_FOUND => {}
+                StatusCode::PRECONDITION_FAILED => {
+                    let message = format!("A client consumes from the subscription {}.", asked.subscription);
+                    return Err(Unknown::new("SubscriptionInUse", message));
+                }
+                status => return Err(refused(&asked, access, status)),
             }
         }
+        Ok(())
     }
 
     async fn look(&self, asked: &BacklogQuery, access: &Access, partitioned: bool) -> BacklogSample {
@@ -248,10 +255,8 @@ impl Admin {
             match self.stats(asked, access, partitioned).await {
                 Ok(Some(TopicFigures { subscription, partitions })) => {
                     let figures = subscription.ok_or_else(|| {
-                        let message = format!(
-                            "The topic {} has no subscription {}. The first consumer creates it.",
-                            asked.topic, asked.subscription
-                        );
+                        let message =
+                            format!("The topic {} has no subscription {}.", asked.topic, asked.subscription);
                         Unknown::new(Unknown::NO_SUBSCRIPTION, message)
                     });
                     return BacklogSample { figures, partitions: Some(partitions) };
@@ -260,10 +265,7 @@ impl Admin {
                 Err(unknown) => return BacklogSample { figures: Err(unknown), partitions: None },
             }
         }
-        let message = format!(
-            "There is no topic {}. The first client creates it, if the broker allows it.",
-            asked.topic
-        );
+        let message = format!("There is no topic {}.", asked.topic);
         BacklogSample { figures: Err(Unknown::new(Unknown::NO_TOPIC, message)), partitions: None }
     }
 
@@ -513,10 +515,17 @@ fn refused(asked: &BacklogQuery, access: &Access, status: StatusCode) -> Unknown
 }
 
 /// Whether a redirect goes to the host of the spec or to a host within its name. A StatefulSet's pod has a
-/// name within the name of its Service.
+/// name within the name of its Service, and often with the cluster's domain.
 fn is_within(named: &Uri, uri: &Uri) -> bool {
     let (Some(named), Some(host)) = (named.host(), uri.host()) else { return false };
+    let host = host.strip_suffix(".cluster.local").filter(|_| named.ends_with(".svc")).unwrap_or(host);
     host == named || host.strip_suffix(named).is_some_and(|pod| pod.ends_with('.'))
+}
+
+/// The parameters of a query, except the one that a broker adds to a redirect.
+fn query(uri: &Uri) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
+    let parameters = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    parameters.filter(|(name, _)| name != "authoritative").collect()
 }
 
 /// Returns the target of a redirect: another server with the same path and query.
@@ -524,7 +533,7 @@ fn redirected(from: &Uri, to: Option<&header::HeaderValue>) -> Result<Uri, Failu
     let refuse = |why: &str| Failure::Answer(format!("it redirected {why}"));
     let to = to.and_then(|to| to.to_str().ok()).and_then(|to| to.parse::<Uri>().ok());
     let to = to.ok_or_else(|| refuse("without an address"))?;
-    if to.path_and_query() != from.path_and_query() {
+    if to.path() != from.path() || query(&to) != query(from) {
         return Err(refuse("to another path or query"));
     }
     match (from.scheme_str(), to.scheme_str()) {
@@ -544,6 +553,8 @@ mod tests {
     #[case("http://a/x", "https://b/x", Some("https://b/x"))]
     #[case::out_of_encryption("https://a/x", "http://b/x", None)]
     #[case::another_path("http://a/x", "http://b/y", None)]
+    #[case("http://a/x?y=1", "http://b/x?y=1&authoritative=true", Some("http://b/x?y=1&authoritative=true"))]
+    #[case("http://a/x", "http://b/x?authoritative=false", Some("http://b/x?authoritative=false"))]
     #[case::another_query("http://a/x?y", "http://b/x?z", None)]
     #[case::in_a_circle("https://a:1/x", "/x", None)]
     #[case("http://a/x", "", None)]
@@ -560,6 +571,9 @@ mod tests {
     #[rstest]
     #[case("http://broker:1/x", "http://broker:2/x", true)]
     #[case("http://broker.ns.svc/x", "http://broker-0.broker.ns.svc/x", true)]
+    #[case("http://broker.ns.svc/x", "http://broker-0.broker.ns.svc.cluster.local/x", true)]
+    #[case("http://broker.ns/x", "http://broker.ns.cluster.local/x", false)]
+    #[case("http://broker.ns.svc/x", "http://broker.ns.svc.evil/x", false)]
     #[case("http://broker/x", "http://evilbroker/x", false)]
     #[case("http://broker/x", "http://other/x", false)]
     fn sends_tokens_only_within_the_host_name(
@@ -583,7 +597,8 @@ mod tests {
             let token =
                 request.headers().get(header::AUTHORIZATION).map(|token| token.to_str().unwrap().to_owned());
             seen.lock().unwrap().push(format!("{uri} {}", token.unwrap_or_default()));
-            let answer = answers.iter().find(|(part, ..)| uri.contains(part)).cloned();
+            let line = format!("{} {uri}", request.method());
+            let answer = answers.iter().find(|(part, ..)| line.contains(part)).cloned();
             async move {
                 let (_, code, body) = answer.unwrap_or(("", 404, String::new()));
                 let answer = http::Response::builder().status(code);
@@ -624,6 +639,60 @@ mod tests {
         let reading = Admin::default().read(&asked(&url), &Access::default(), None).await;
         let found = reading.figures.map(|figures| figures.backlog).map_err(|unknown| unknown.reason);
         assert_eq!(found, expected);
+    }
+
+    #[rstest]
+    #[case::created(204, Ok(()))]
+    #[case::exists(409, Ok(()))]
+    #[case::forbidden(403, Err("AdminRefused"))]
+    #[case::without_topic(404, Err("AdminFailed"))]
+    #[tokio::test]
+    async fn creates_a_missing_subscription(#[case] code: u16, #[case] expected: Result<(), &str>) {
+        let (url, seen) = server(vec![("PUT", code, String::new())]).await;
+        let (admin, access) = (Admin::default(), Access::default());
+        let created = admin.create_subscription(&asked(&url), &access, InitialPosition::Earliest).await;
+        assert_eq!(created.map_err(|unknown| unknown.reason), expected);
+        assert_eq!(seen.lock().unwrap()[0].trim(), format!("{TOPIC}/subscription/s"));
+    }
+
+    #[rstest]
+    #[case::deleted([204, 204], Ok(()))]
+    #[case::absent_there([204, 404], Ok(()))]
+    #[case::in_use_there([404, 412], Err("SubscriptionInUse"))]
+    #[case::failed_there([404, 500], Err("AdminFailed"))]
+    #[case::forbidden([403, 403], Err("AdminRefused"))]
+    #[tokio::test]
+    async fn deletes_the_subscription_of_each_partition(
+        #[case] codes: [u16; 2],
+        #[case] expected: Result<(), &str>,
+    ) {
+        // A broker leaves out partitions that it cannot read.
+        let stats = r#"{"subscriptions":{},"metadata":{"partitions":2}}"#;
+        let (url, _) = server(vec![
+            ("DELETE /admin/v2/persistent/public/default/t-partition-0/", codes[0], String::new()),
+            ("DELETE /admin/v2/persistent/public/default/t-partition-1/", codes[1], String::new()),
+            ("/partitioned-stats", 200, stats.to_owned()),
+        ])
+        .await;
+        let deletion = Admin::default().delete_subscription(&asked(&url), &Access::default()).await;
+        assert_eq!(deletion.map_err(|unknown| unknown.reason), expected);
+    }
+
+    #[rstest]
+    #[case::deleted(204, 200, Ok(()))]
+    #[case::in_use(412, 200, Err("SubscriptionInUse"))]
+    #[case::no_topic(500, 404, Ok(()))]
+    #[case::unknown(204, 503, Err("AdminFailed"))]
+    #[tokio::test]
+    async fn deletes_the_subscription_of_a_topic_without_partitions(
+        #[case] code: u16,
+        #[case] stats: u16,
+        #[case] expected: Result<(), &str>,
+    ) {
+        let body = r#"{"subscriptions":{"s":{}}}"#.to_owned();
+        let (url, _) = server(vec![("DELETE", code, String::new()), ("/stats", stats, body)]).await;
+        let deletion = Admin::default().delete_subscription(&asked(&url), &Access::default()).await;
+        assert_eq!(deletion.map_err(|unknown| unknown.reason), expected);
     }
 
     #[tokio::test]

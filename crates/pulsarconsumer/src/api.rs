@@ -207,8 +207,8 @@ pub struct PulsarConsumerSpec {
     #[schemars(schema_with = "partial_template")]
     pub template: Option<RawTemplate>,
 
-    /// The address of the broker's admin API, such as http://broker:8080. The manager reads the backlog
-    /// there. Default: the manager does not read the backlog.
+    /// The address of the broker's admin API, such as http://broker:8080. The manager reads the backlog, and
+    /// creates and deletes the subscription there. Default: the manager does nothing of this.
     #[serde(rename = "adminURL")]
     #[schemars(length(max = 2048))]
     #[x_kube(
@@ -370,7 +370,8 @@ pub enum SubscriptionType {
 #[serde(rename_all = "camelCase")]
 pub struct Subscription {
     /// Whether the manager creates a missing subscription at adminURL, so that messages are kept and KEDA knows
-    /// the backlog before the first pod connects. Default true with adminURL and a persistent topic.
+    /// the backlog before the first pod connects. Default true with adminURL and a persistent topic, but false
+    /// with image and without initialPosition, because the image may begin at another position.
     pub create: Option<bool>,
     /// What happens to the subscription and its backlog after the PulsarConsumer is deleted. Default Keep.
     pub cleanup: Option<Cleanup>,
@@ -382,7 +383,7 @@ pub enum Cleanup {
     /// The subscription stays, and Pulsar keeps its backlog.
     Keep,
     /// The manager stops the pods and deletes the subscription with its backlog, unless another
-    /// PulsarConsumer has this subscription. Until then, a finalizer keeps the PulsarConsumer.
+    /// PulsarConsumer has the same subscription. A finalizer keeps the PulsarConsumer until then.
     Delete,
 }
 

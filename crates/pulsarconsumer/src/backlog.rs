@@ -49,6 +49,8 @@ impl Unknown {
 
     /// A Secret or a key does not exist.
     pub const NO_SECRET: &'static str = "SecretNotFound";
+    /// The manager may not read a Secret.
+    pub const SECRET_FORBIDDEN: &'static str = "SecretForbidden";
 
     /// Whether the topic or subscription does not exist.
     pub fn is_none_yet(&self) -> bool {

@@ -1,8 +1,8 @@
 //! The deletion of a PulsarConsumer with `subscription.cleanup: Delete`.
 //!
 //! A finalizer keeps the PulsarConsumer until the subscription is gone. The pods stop first, because a broker keeps a
-//! subscription with consumers, and a consumer creates a missing one. The finalizer never outlives its purpose: the user can
-//! change `cleanup` to Keep, and nothing waits for a Secret that is deleted too.
+//! subscription with consumers, and a consumer creates a missing one. Nothing waits for a Secret or a permission that is
+//! deleted too. Of all else the status reports, and the user can change `cleanup` to Keep.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Resource as _;
@@ -11,20 +11,23 @@ use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::finalizer;
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::{Action, Event, EventType, Plan};
+use quintet_runtime::model::refusals::Verb;
 use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::json;
 
 use crate::FINALIZER;
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::Unknown;
-use crate::deployment::is_current;
-use crate::managed_object::{Effect, in_future, is_of};
+use crate::deployment::{deployment_name, is_current};
+use crate::managed_object::{Effect, FOLLOW_UP, in_future, is_of};
 use crate::observe::World;
 use crate::plan::ConsumerPlan;
 use crate::topic::Topic;
 
 /// The subscription of a deleted PulsarConsumer is deleted. Exists only until then.
 const SUBSCRIPTION_DELETED: &str = "SubscriptionDeleted";
+/// The finalizer of the garbage collector for a deletion that keeps the Deployment.
+const ORPHAN: &str = "orphan";
 /// The reasons of a deletion without obstacles.
 const EXPECTED: [&str; 2] = ["ConsumersRunning", "Deleting"];
 /// The reasons and the action of Events.
@@ -54,13 +57,14 @@ pub fn finalizer_change(consumer: &PulsarConsumer) -> Option<Action<PulsarConsum
 
 /// Whether a deleted PulsarConsumer must leave its subscription to `other`.
 pub fn is_shared(consumer: &PulsarConsumer, other: &PulsarConsumer) -> bool {
-    let identity = |one: &PulsarConsumer| {
-        let url = one.spec.admin_url.as_deref().map(|url| url.trim_end_matches('/').to_owned());
-        (url, Topic::of(&one.spec.topic), one.spec.subscription_name.clone())
-    };
+    let url =
+        |one: &PulsarConsumer| one.spec.admin_url.as_deref().map(|url| url.trim_end_matches('/').to_owned());
+    let (spec, theirs) = (&consumer.spec, &other.spec);
     consumer.meta().uid != other.meta().uid
-        && identity(consumer) == identity(other)
-        && !(other.terminating() && other.spec.deletes_subscription())
+        && spec.subscription_name == theirs.subscription_name
+        && Topic::of(&spec.topic) == Topic::of(&theirs.topic)
+        && (url(consumer) == url(other) || spec.server_address == theirs.server_address)
+        && !(other.terminating() && theirs.deletes_subscription())
 }
 
 /// The next step of the deletion.
@@ -69,28 +73,34 @@ enum Step<'a> {
     Finish,
     /// The subscription stays, for this reason.
     Keep(EventType, String),
-    /// The pods of this Deployment stop.
-    Stop(&'a Deployment),
+    /// The pods stop. The Deployment, if it still has to be scaled.
+    Stop(Option<&'a Deployment>),
     /// The subscription is deleted at this time. The reason and message of the last failure.
     Delete(Timestamp, Option<&'a Unknown>),
 }
 
 fn next_step<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> Step<'a> {
     let own = world.deployment.as_deref().filter(|found| is_of(*found, &consumer.key()));
-    let is_stopped = |own: &Deployment| is_current(own) && own.spec["replicas"] == 0 && own.replicas == 0;
+    let is_stopped = own.is_none_or(|own| is_current(own) && own.spec["replicas"] == 0 && own.replicas == 0);
     match (world.deletion.as_ref().map(|attempt| (attempt.at, &attempt.result)), &world.shared_with) {
         _ if !consumer.spec.deletes_subscription() => Step::Finish,
         (Some((_, Ok(()))), _) => Step::Finish,
         (_, Some(other)) => Step::Keep(EventType::Normal, format!("PulsarConsumer {other} uses it.")),
-        // A client that deletes a whole namespace or manifest deletes the Secret too, which does not come back.
-        (Some((_, Err(unknown))), _) if unknown.reason == Unknown::NO_SECRET => {
+        // The user keeps the Deployment, which needs the subscription.
+        _ if finalizer::has(consumer, ORPHAN) => {
+            Step::Keep(EventType::Normal, "the Deployment is kept too.".to_owned())
+        }
+        // A client that deletes a whole namespace or manifest deletes the Secret or the permission too.
+        (Some((_, Err(unknown))), _)
+            if [Unknown::NO_SECRET, Unknown::SECRET_FORBIDDEN].contains(&unknown.reason) =>
+        {
             Step::Keep(EventType::Warning, unknown.message.clone())
         }
-        (last, None) => match (own.filter(|own| !is_stopped(own)), last) {
-            (Some(own), _) => Step::Stop(own),
-            (None, None) => Step::Delete(now, None),
-            (None, Some((at, result))) => Step::Delete(in_future(at, PAUSE), result.as_ref().err()),
-        },
+        _ if !is_stopped => Step::Stop(own.filter(|own| own.spec["replicas"] != 0 && !own.terminating())),
+        // The Deployment does not count terminating pods.
+        _ if world.running_pods > 0 => Step::Stop(None),
+        (None, None) => Step::Delete(now, None),
+        (Some((at, result)), None) => Step::Delete(in_future(at, PAUSE), result.as_ref().err()),
     }
 }
 
@@ -110,11 +120,24 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
             plan.events.push(Event { type_, reason: KEPT, action: DELETE, note });
         }
         Step::Stop(own) => {
-            if own.spec["replicas"] != 0 && !own.terminating() {
+            let name = deployment_name(consumer);
+            let refusal = own.and_then(|_| world.refusals.of(Verb::MergePatch, &DEPLOYMENTS, &name));
+            plan.steps.extend(own.map(|own| {
                 let body = json!({ "metadata": { "uid": own.meta.uid }, "spec": { "replicas": 0 } });
-                plan.steps.push(vec![Action::merge_patch(DEPLOYMENTS, &own.meta, body)]);
+                vec![Action::merge_patch(DEPLOYMENTS, &own.meta, body)]
+            }));
+            // The end of a terminating pod causes no event here.
+            plan.requeue_at(in_future(now, FOLLOW_UP));
+            match refusal {
+                Some(refusal) => report(&mut plan, consumer, "Refused", &refusal.message, now),
+                None => report(
+                    &mut plan,
+                    consumer,
+                    "ConsumersRunning",
+                    &format!("{} pods are stopping.", world.running_pods),
+                    now,
+                ),
             }
-            report(&mut plan, consumer, "ConsumersRunning", "The pods are stopping.", now);
         }
         Step::Delete(due, failure) => {
             if due <= now {
@@ -129,6 +152,10 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         }
     }
     plan.withhold(&world.refusals, now);
+    if plan.steps.is_empty() && plan.status.is_none() {
+        // The finalizer stays for now.
+        plan.events.clear();
+    }
     plan
 }
 
@@ -142,9 +169,10 @@ fn report(
 ) {
     let meta = consumer.meta();
     let name = meta.name.as_deref().unwrap_or_default();
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
     let message = format!(
         "{message} To keep the subscription, run: kubectl patch pulsarconsumer {name} --type=merge \
-         --patch='{{\"spec\":{{\"subscription\":{{\"cleanup\":\"Keep\"}}}}}}'"
+         --namespace={namespace} --patch='{{\"spec\":{{\"subscription\":{{\"cleanup\":\"Keep\"}}}}}}'"
     );
     let mut status = consumer.status.clone().unwrap_or_default();
     let was = status.conditions.iter().find(|one| one.type_ == SUBSCRIPTION_DELETED);

@@ -9,7 +9,7 @@ use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::lock;
-use quintet_runtime::model::core_types::Deployment;
+use quintet_runtime::model::core_types::{Deployment, Pod};
 use quintet_runtime::model::finalizer;
 use quintet_runtime::model::object::{Key, Object};
 use quintet_runtime::model::plan::Plan;
@@ -19,7 +19,7 @@ use quintet_runtime::write::executor::{Error, Execution};
 
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
 use crate::cleanup::is_shared;
-use crate::deployment::{Image, NAME_LABEL, deployment_name};
+use crate::deployment::{Image, NAME_LABEL, UID_LABEL, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
 };
@@ -35,6 +35,7 @@ struct PulsarConsumers {
     context: Context,
     objects: Informer<PulsarConsumer>,
     deployments: Informer<Deployment>,
+    pods: Informer<Pod>,
     /// ScaledObjects and TriggerAuthentications.
     keda: [Informer<KedaObject>; 2],
     unready: Arc<Unready>,
@@ -75,6 +76,8 @@ impl Reconciler for PulsarConsumers {
             if finalizer::has(object, FINALIZER) {
                 world.deployment = self.find(&self.deployments, &key.namespace, &name, false).await?;
                 world.deletion = self.poller.deletion(&key);
+                let is_running = |pod: &Pod| pod.is_running() && pod.label(UID_LABEL) == Some(&*key.uid);
+                world.running_pods = self.pods.names(&key.namespace, &name, is_running).len();
                 let mut others = self.objects.all().into_iter();
                 world.shared_with =
                     others.find(|other| is_shared(object, other)).map(|other| other.key().to_string());
@@ -219,6 +222,7 @@ pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error
         context: context.clone(),
         objects: objects.clone(),
         deployments: deployments.clone(),
+        pods: pods.clone(),
         keda: keda.clone(),
         unready: unready.clone(),
         poller: poller.clone(),

@@ -121,21 +121,31 @@ impl ManagedObject for KedaObject {
     }
 }
 
-/// The most pods that KEDA may run. Of a Failover subscription, each partition has only one active consumer.
-/// `partitions` is 0 for a topic without partitions, None if unknown.
-fn max_replicas(spec: &PulsarConsumerSpec, autoscaling: &Autoscaling, partitions: Option<u32>) -> i32 {
-    let active = partitions.filter(|_| spec.subscription_type == Some(SubscriptionType::Failover));
-    let active = active.map_or(i32::MAX, |partitions| i32::try_from(partitions.max(1)).unwrap_or(i32::MAX));
+/// The most pods that KEDA may run. Each partition has only one active consumer of a Failover subscription.
+/// `partitions` is 0 for a topic without partitions. If it is unknown, the limit of `own` stays, which is the
+/// existing ScaledObject.
+pub fn max_replicas(
+    spec: &PulsarConsumerSpec,
+    autoscaling: &Autoscaling,
+    partitions: Option<u32>,
+    own: Option<&KedaObject>,
+) -> i32 {
+    if spec.subscription_type != Some(SubscriptionType::Failover) {
+        return autoscaling.max_replicas;
+    }
+    let last = || own.and_then(|own| own.spec["maxReplicaCount"].as_i64()?.try_into().ok());
+    let active = partitions.map(|partitions| partitions.max(1)).or_else(last).unwrap_or(u32::MAX);
+    let active = i32::try_from(active).unwrap_or(i32::MAX);
     autoscaling.max_replicas.min(active).max(autoscaling.min_replicas.unwrap_or_default())
 }
 
 /// The ScaledObject, with only the fields of this kind. `partitioned` is whether the topic has partitions,
-/// which KEDA must know. `partitions` is their number; None if unknown.
+/// which KEDA must know.
 pub fn scaled_object(
     consumer: &PulsarConsumer,
     autoscaling: &Autoscaling,
     partitioned: bool,
-    partitions: Option<u32>,
+    max_replicas: i32,
 ) -> Value {
     let spec = &consumer.spec;
     let Autoscaling {
@@ -189,7 +199,7 @@ pub fn scaled_object(
             "name": consumer.meta().name,
         },
         "minReplicaCount": min_replicas.unwrap_or_default(),
-        "maxReplicaCount": max_replicas(spec, autoscaling, partitions),
+        "maxReplicaCount": max_replicas,
         "triggers": [trigger],
     });
     if let Some(seconds) = polling_interval_seconds {

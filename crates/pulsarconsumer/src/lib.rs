@@ -49,7 +49,7 @@ pub const SECRET_RULES: &[Rule] = &[Rule {
     group: "",
     resources: &["secrets"],
     verbs: &["get"],
-    why: "The controller reads the token and the CA of PulsarConsumers with adminURL.",
+    why: "The controller reads the credentials and the CA for requests to adminURL.",
 }];
 
 /// The permissions of the controller.

@@ -25,6 +25,8 @@ pub struct World {
     pub backlog: Option<BacklogSample>,
     /// The last attempt to delete its subscription; None before the first, and while it is not being deleted.
     pub deletion: Option<DeletionAttempt>,
+    /// Of a deleted PulsarConsumer, the pods that have not ended, even terminating ones.
+    pub running_pods: usize,
     /// Another PulsarConsumer, which keeps the subscription of a deleted one.
     pub shared_with: Option<String>,
     /// The default image and its port.

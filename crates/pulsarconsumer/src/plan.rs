@@ -7,12 +7,12 @@ use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::{Value, json};
 
-use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus, SubscriptionType};
+use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
 use crate::cleanup;
 use crate::deployment::{becomes_exclusive, deployment, deployment_name, must_settle};
 use crate::keda::{
-    KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, is_partitioned, scaled_object, scaled_object_name,
-    trigger_authentication, trigger_authentication_name,
+    KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, is_partitioned, max_replicas, scaled_object,
+    scaled_object_name, trigger_authentication, trigger_authentication_name,
 };
 use crate::managed_object::{
     ApplyState, Effect, FOLLOW_UP, LOOK_AGAIN, Past, Steps, Target, in_future, is_of,
@@ -141,17 +141,15 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
         Keda::There { scaled_object, trigger_authentication } => (scaled_object, trigger_authentication),
     };
     let key = consumer.key();
-    let said = scaled.as_deref().filter(|scaled| is_of(*scaled, &key)).and_then(is_partitioned);
+    let own = scaled.as_deref().filter(|scaled| is_of(*scaled, &key));
+    let said = own.and_then(is_partitioned);
     let partitions = world.backlog.as_ref().and_then(|reading| reading.partitions);
     let partitioned = match (autoscaling.partitioned, &world.backlog, said) {
         (Some(partitioned), ..) | (None, None, Some(partitioned)) => partitioned,
         (None, Some(_), said) => partitions.map(|partitions| partitions > 0).or(said).unwrap_or_default(),
         (None, None, None) => return Scaling::Waiting,
     };
-    if world.backlog.is_none() && consumer.spec.subscription_type == Some(SubscriptionType::Failover) {
-        // The partitions limit the pods.
-        return Scaling::Unknown;
-    }
+    let max_replicas = max_replicas(&consumer.spec, autoscaling, partitions, own);
     let apply_state = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
         let target =
             Target { resource, owner: &key, name, body, is_conditional: false, overrides_scaler: false };
@@ -164,7 +162,7 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
         scaled_object: apply_state(
             SCALED_OBJECTS,
             scaled_object_name(consumer),
-            scaled_object(consumer, autoscaling, partitioned, partitions),
+            scaled_object(consumer, autoscaling, partitioned, max_replicas),
             scaled,
         ),
     }

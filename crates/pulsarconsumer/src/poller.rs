@@ -59,8 +59,10 @@ impl Order {
         let work = if consumer.terminating() {
             spec.deletes_subscription().then_some(Work::Delete)?
         } else {
-            let subscription = spec.subscription.clone().unwrap_or_default();
-            let creates = subscription.create.unwrap_or(true) && !spec.topic.starts_with("non-persistent://");
+            let create = spec.subscription.as_ref().and_then(|subscription| subscription.create);
+            // Another image may begin at a position that only it knows.
+            let default = spec.image.is_none() || spec.initial_position.is_some();
+            let creates = create.unwrap_or(default) && !spec.topic.starts_with("non-persistent://");
             let position = spec.initial_position.unwrap_or(InitialPosition::Latest);
             Work::Poll { create: creates.then_some(position) }
         };
@@ -214,22 +216,32 @@ async fn keep_working(
 
 /// Tries to delete the subscription whenever the plan allows it.
 async fn delete(poller: &Poller, key: &Key, order: &Order, may_delete: &Notify, tools: &Tools) {
+    let gate = &tools.context.gate;
     loop {
         may_delete.notified().await;
-        // The plan of the next leader allows it there.
-        if tools.context.gate.term().is_none() {
-            continue;
-        }
-        let (executor, namespace) = (&tools.context.executor, &key.namespace);
-        let access = secrets::access(executor, &tools.admin, namespace, &order.spec).await;
-        let result = match &access {
-            Ok(access) => tools.admin.delete_subscription(&order.asked, access).await,
-            Err(unknown) => Err(unknown.clone()),
+        let attempt = async {
+            let (executor, namespace) = (&tools.context.executor, &key.namespace);
+            let access = secrets::access(executor, &tools.admin, namespace, &order.spec).await;
+            let result = match &access {
+                Ok(access) => tools.admin.delete_subscription(&order.asked, access).await,
+                Err(unknown) => Err(unknown.clone()),
+            };
+            reject_token(&access, result.as_ref().err()).await;
+            result
         };
+        // Without the Lease, the plan of the next leader decides.
+        let Some(term) = gate.term() else { continue };
+        let Some(result) = gate.while_held(term.since, attempt).await else { continue };
         let is_deleted = result.is_ok();
-        if let Some(running) = poller.lock().get_mut(&key.uid) {
+        // A permission from before the result is of an older plan.
+        let _ = may_delete.notified().now_or_never();
+        let mut running = poller.lock();
+        if let Some(running) =
+            running.get_mut(&key.uid).filter(|running| std::ptr::eq(&*running.may_delete, may_delete))
+        {
             running.deletion = Some(DeletionAttempt { at: tools.context.clock.now(), result });
         }
+        drop(running);
         tools.waker.wake(key.clone());
         if is_deleted {
             // A permission that is left must not delete the subscription of a later object.
@@ -249,6 +261,8 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, create: Option<InitialP
     let mut gate = tools.context.gate.watch();
     let mut read: Option<(Instant, Result<Access, Unknown>)> = None;
     let mut failures = 0_u32;
+    // A failed creation may have succeeded for some partitions, and then the broker lists the subscription.
+    let mut is_uncreated = false;
     sleep(jitter(SPREAD)).await;
     loop {
         if tools.context.gate.term().is_none() {
@@ -273,15 +287,28 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, create: Option<InitialP
         let before = poller.reading(key);
         let partitions = before.as_ref().and_then(|reading| reading.partitions);
         let mut reading = match &access {
-            Ok(access) => read_or_create(&tools.admin, &order.asked, access, partitions, create).await,
+            Ok(access) => {
+                let reading = tools.admin.read(&order.asked, access, partitions).await;
+                let is_missing = reading.figures.as_ref().is_err_and(Unknown::is_none_yet);
+                match create.filter(|_| is_missing || is_uncreated) {
+                    None => reading,
+                    Some(position) => {
+                        let created = tools.admin.create_subscription(&order.asked, access, position).await;
+                        is_uncreated = created.is_err();
+                        match created {
+                            Ok(()) => {
+                                tracing::info!(object = %key, "created the subscription");
+                                tools.admin.read(&order.asked, access, reading.partitions).await
+                            }
+                            Err(refusal) => after_refusal(reading, &refusal),
+                        }
+                    }
+                }
+            }
             Err(unknown) => BacklogSample { figures: Err(unknown.clone()), partitions: None },
         };
         // A rejected credential may have been renewed, so it is read again at the next poll.
-        let is_refused =
-            reading.figures.as_ref().is_err_and(|unknown| unknown.reason == Unknown::ADMIN_REFUSED);
-        if let (true, Ok(Access { token: Some(token), .. })) = (is_refused, &access) {
-            token.reject().await;
-        }
+        let is_refused = reject_token(&access, reading.figures.as_ref().err()).await;
         read = Some((read_at, access)).filter(|_| !is_refused);
         // A topic that cannot be read for a while has not lost its partitions.
         reading.partitions = reading.partitions.or(partitions);
@@ -299,29 +326,24 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, create: Option<InitialP
     }
 }
 
-/// Reads the figures, and first creates a missing subscription, at the position `create`.
-async fn read_or_create(
-    admin: &Admin,
-    asked: &BacklogQuery,
-    access: &Access,
-    partitions: Option<u32>,
-    create: Option<InitialPosition>,
-) -> BacklogSample {
-    let reading = admin.read(asked, access, partitions).await;
-    match (create, &reading.figures) {
-        (Some(position), Err(unknown)) if unknown.is_none_yet() => {
-            match admin.create_subscription(asked, access, position).await {
-                Ok(()) => admin.read(asked, access, reading.partitions).await,
-                Err(refusal) => {
-                    let message =
-                        format!("{} The manager cannot create it: {}", unknown.message, refusal.message);
-                    let figures = Err(Unknown::new(unknown.reason, message));
-                    BacklogSample { figures, ..reading }
-                }
-            }
-        }
-        _ => reading,
+/// The reading of a subscription that could not be created.
+fn after_refusal(reading: BacklogSample, refusal: &Unknown) -> BacklogSample {
+    let figures = reading.figures.map_err(|unknown| {
+        // The reason tells whether the credentials or the subscription need attention.
+        let is_refused = refusal.reason == Unknown::ADMIN_REFUSED;
+        let reason = if is_refused { refusal.reason } else { unknown.reason };
+        Unknown::new(reason, format!("{} The manager cannot create it: {}", unknown.message, refusal.message))
+    });
+    BacklogSample { figures, ..reading }
+}
+
+/// Rejects the token if the admin API has rejected the credentials. Returns whether it has.
+async fn reject_token(access: &Result<Access, Unknown>, failure: Option<&Unknown>) -> bool {
+    let is_refused = failure.is_some_and(|unknown| unknown.reason == Unknown::ADMIN_REFUSED);
+    if let (true, Ok(Access { token: Some(token), .. })) = (is_refused, access) {
+        token.reject().await;
     }
+    is_refused
 }
 
 /// Whether the token has expired.

@@ -108,7 +108,7 @@ async fn read<const N: usize>(
         kube::Error::Api(status) if status.code == 403 => {
             let remedy = "install the chart with pulsarConsumer.readSecrets=true.";
             let message = format!("The manager may not read Secret {name} ({field}): {remedy}");
-            Unknown::new("SecretForbidden", message)
+            Unknown::new(Unknown::SECRET_FORBIDDEN, message)
         }
         other => {
             Unknown::new("SecretUnknown", format!("Cannot read Secret {name} ({field}): {}", brief(&other)))

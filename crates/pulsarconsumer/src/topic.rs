@@ -14,6 +14,11 @@ impl Topic {
         Self(format!("{domain}://{place}{rest}"))
     }
 
+    /// The topic of a partition.
+    pub fn partition(&self, number: u32) -> Self {
+        Self(format!("{self}-partition-{number}"))
+    }
+
     /// The default dead-letter topic of a subscription, named as by Pulsar's clients.
     pub fn dead_letter(&self, subscription: &str) -> String {
         format!("{self}-{subscription}-DLQ")

@@ -26,9 +26,15 @@ where
     } else {
         json!({ "op": "add", "path": "/metadata/finalizers/-", "value": finalizer })
     };
-    let version = object.resource_version();
-    let unchanged = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version });
-    patch(object, [unchanged, operation])
+    let (uid, version) = (object.meta().uid.as_deref(), object.resource_version());
+    patch(
+        object,
+        json!([
+            { "op": "test", "path": "/metadata/uid", "value": uid },
+            { "op": "test", "path": "/metadata/resourceVersion", "value": version },
+            operation,
+        ]),
+    )
 }
 
 /// Removes a finalizer, if it is still at the same index. A repeated or late removal does no harm.
@@ -36,22 +42,24 @@ pub fn remove<K, S, E>(object: &K, finalizer: &str) -> Action<S, E>
 where
     K: kube::Resource<DynamicType = ()> + Object,
 {
-    let path = format!("/metadata/finalizers/{}", index(object, finalizer).unwrap_or_default());
-    let there = json!({ "op": "test", "path": path, "value": finalizer });
-    patch(object, [there, json!({ "op": "remove", "path": path })])
+    let uid = object.meta().uid.as_deref().unwrap_or_default();
+    patch(object, removal(uid, index(object, finalizer).unwrap_or_default(), finalizer))
 }
 
-/// A patch of the object with this UID.
-fn patch<K, S, E>(object: &K, [first, second]: [Value; 2]) -> Action<S, E>
+/// The JSON patch that removes the finalizer at an index from the object with this UID.
+pub fn removal(uid: &str, index: usize, finalizer: &str) -> Value {
+    let path = format!("/metadata/finalizers/{index}");
+    json!([
+        { "op": "test", "path": "/metadata/uid", "value": uid },
+        { "op": "test", "path": path, "value": finalizer },
+        { "op": "remove", "path": path },
+    ])
+}
+
+fn patch<K, S, E>(object: &K, operations: Value) -> Action<S, E>
 where
     K: kube::Resource<DynamicType = ()> + Object,
 {
     let key = object.key();
-    let uid = json!({ "op": "test", "path": "/metadata/uid", "value": &*key.uid });
-    Action::JsonPatch {
-        resource: Resource::of::<K>(),
-        namespace: key.namespace,
-        name: key.name,
-        operations: json!([uid, first, second]),
-    }
+    Action::JsonPatch { resource: Resource::of::<K>(), namespace: key.namespace, name: key.name, operations }
 }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::model::finalizer;
 use crate::model::protobuf;
 use crate::model::resource::Resource;
 
@@ -243,12 +244,7 @@ impl Meta {
     /// The JSON patch that removes a finalizer, if its position has not changed; None if the object does not have it.
     pub fn without_finalizer(&self, finalizer: &str) -> Option<Value> {
         let at = self.finalizers.iter().position(|one| **one == *finalizer)?;
-        let path = format!("/metadata/finalizers/{at}");
-        Some(json!([
-            { "op": "test", "path": "/metadata/uid", "value": &*self.uid },
-            { "op": "test", "path": path, "value": finalizer },
-            { "op": "remove", "path": path },
-        ]))
+        Some(finalizer::removal(&self.uid, at, finalizer))
     }
 
     /// The JSON patch that removes the controller reference, if its position has not changed; None without a

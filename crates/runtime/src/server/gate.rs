@@ -134,7 +134,7 @@ impl Gate {
 
     /// Runs `work`. Returns None if the term that began at `since` ends first. The clock is checked before each poll
     /// of `work`, because a process that was stopped gets its timers late.
-    pub(crate) async fn while_held<F: Future>(&self, since: Instant, work: F) -> Option<F::Output> {
+    pub async fn while_held<F: Future>(&self, since: Instant, work: F) -> Option<F::Output> {
         let (mut work, mut over) = (pin!(work), pin!(self.over(since)));
         let fence = self.fence(since);
         poll_fn(|context| {

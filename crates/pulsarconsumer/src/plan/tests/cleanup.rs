@@ -94,6 +94,12 @@ fn stops_the_pods_before_it_deletes_the_subscription() {
         let plan = scene.plan(0);
         assert_eq!((actions(&plan), reason(&plan)), (vec![], "ConsumersRunning"));
     }
+    // The Deployment does not count a terminating pod.
+    let mut draining = stopped();
+    draining.world.running_pods = 1;
+    let plan = draining.plan(0);
+    assert_eq!((actions(&plan), reason(&plan)), (vec![], "ConsumersRunning"));
+    assert_eq!(plan.again, Some(after(5)));
     let plan = stopped().plan(0);
     assert_eq!((actions(&plan), reason(&plan)), (vec![DELETE.into()], "Deleting"));
     scene.world.deployment = None;
@@ -117,12 +123,35 @@ fn repeats_the_deletion_every_ten_seconds() {
 #[rstest]
 #[case::deleted(Ok(()), None)]
 #[case::without_the_secret(failure("SecretNotFound"), Some(EventType::Warning))]
+#[case::without_permission(failure("SecretForbidden"), Some(EventType::Warning))]
 fn removes_the_finalizer_at_the_end(#[case] result: Result<(), Unknown>, #[case] event: Option<EventType>) {
     let mut scene = stopped();
     scene.world.deletion = Some(DeletionAttempt { at: after(0), result });
     let plan = scene.plan(0);
     assert_eq!(actions(&plan), [RELEASE]);
     assert_eq!(plan.events.first().map(|event| event.type_), event);
+}
+
+#[test]
+fn an_orphaned_deployment_keeps_its_pods_and_subscription() {
+    let mut scene = deleted();
+    scene.consumer.metadata.finalizers.as_mut().unwrap()[0] = "orphan".to_owned();
+    assert_eq!(actions(&scene.plan(0)), [RELEASE]);
+}
+
+#[test]
+fn reports_obstacles_of_the_deletion() {
+    let mut scene = deleted();
+    scene.world.refusals.insert(&DEPLOYMENTS, "sample-deployment", refusal(Verb::MergePatch, "no"));
+    let plan = scene.plan(0);
+    assert_eq!((actions(&plan), reason(&plan)), (vec![], "Refused"));
+    // Nothing is kept before the finalizer is removed.
+    let mut scene = deleted();
+    scene.world.shared_with = Some("ns/other".to_owned());
+    let refusal = refusal(Verb::JsonPatch, "no");
+    scene.world.refusals.insert(&Resource::of::<PulsarConsumer>(), "sample", refusal);
+    let plan = scene.plan(0);
+    assert_eq!((actions(&plan), plan.events.len()), (vec![], 0));
 }
 
 #[test]
@@ -145,7 +174,11 @@ fn keeps_a_subscription_of_another_consumer() {
     assert!(other(|other| other.spec.admin_url = Some("http://broker:8080/".to_owned())));
     assert!(!other(|other| other.metadata.uid = Some("me".to_owned())));
     assert!(!other(|other| other.spec.subscription_name = "another".to_owned()));
-    assert!(!other(|other| other.spec.admin_url = Some("http://elsewhere".to_owned())));
+    assert!(other(|other| other.spec.admin_url = None), "the server is the same");
+    assert!(!other(|other| {
+        other.spec.admin_url = None;
+        other.spec.server_address = "pulsar://elsewhere".to_owned();
+    }));
     // Two that are deleted together do not keep it for each other.
     assert!(!other(|other| other.metadata.deletion_timestamp = Some(Time(after(0)))));
 }

@@ -1,7 +1,7 @@
 //! The objects of KEDA.
 
 use super::*;
-use crate::api::Autoscaling;
+use crate::api::{Autoscaling, SubscriptionType};
 use crate::keda::KedaObject;
 
 /// A converged Deployment with autoscaling, and a topic without partitions. KEDA has these objects.
@@ -225,7 +225,7 @@ fn keda_authenticates_as_the_consumers_do(
 ) {
     let consumer =
         with(&json!({"adminURL": "https://broker:8443", "auth": auth, "autoscaling": {"maxReplicas": 1}}));
-    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false, None);
+    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false, 30);
     let metadata = &scaled["spec"]["triggers"][0]["metadata"];
     assert_eq!(metadata["authModes"], modes);
     if modes == "oauth" {
@@ -244,7 +244,7 @@ fn keda_has_no_certificate_for_an_admin_api_without_tls() {
     let fields = json!({"adminURL": "http://broker:8080", "auth": {"tlsSecret": {"name": "c"}}, "autoscaling": {"maxReplicas": 1}});
     let consumer = with(&fields);
     assert_eq!(trigger_authentication(&consumer), None);
-    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false, None);
+    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false, 30);
     assert!(scaled["spec"]["triggers"][0].get("authenticationRef").is_none());
 }
 
@@ -266,9 +266,13 @@ fn partitions_limit_failover_consumers(#[case] partitions: Option<u32>, #[case] 
     assert_eq!(limit(&scene), Some(30), "other types have no limit");
     scene.consumer.spec.subscription_type = Some(SubscriptionType::Failover);
     assert_eq!(limit(&scene), Some(max));
-    // A new leader has not counted the partitions yet.
-    scene.world.backlog = None;
-    assert_eq!(limit(&scene), None);
+    // A new leader, which has not counted the partitions yet, changes nothing.
+    scene.see(1, |_| ());
+    scene.world.keda = keda(&bodies(&scene));
+    for unknown in [None, Some(unknown())] {
+        scene.world.backlog = unknown;
+        assert_eq!(limit(&scene), None);
+    }
 }
 
 #[test]
