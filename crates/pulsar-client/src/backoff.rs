@@ -45,4 +45,24 @@ mod tests {
         let pauses: Vec<u64> = (0..100).map(|random| pause(&CONNECT, 10, random).as_secs()).collect();
         assert_eq!((pauses.iter().min(), pauses.iter().max()), (Some(&15), Some(&30)));
     }
+
+    /// A thousand consumers lose a broker at the same moment, for ten minutes.
+    #[test]
+    fn a_fleet_does_not_storm_a_broker() {
+        let mut attempts = vec![0; 600];
+        for consumer in 0..1_000_u64 {
+            let mut time = Duration::ZERO;
+            for failures in 1.. {
+                let random =
+                    (consumer * 1_000 + u64::from(failures)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+                time += pause(&CONNECT, failures, random);
+                let Some(attempts) = attempts.get_mut(usize::try_from(time.as_secs()).unwrap()) else {
+                    break;
+                };
+                *attempts += 1;
+            }
+        }
+        let worst = |seconds: Range<usize>| attempts[seconds].iter().max().copied().unwrap();
+        assert!(worst(60..600) < 100, "{attempts:?}");
+    }
 }
