@@ -4,6 +4,7 @@ use std::io::Read;
 
 use bytes::{Buf, Bytes};
 use prost::Message as _;
+use pulsar::message::proto::command_ack::ValidationError;
 use pulsar::message::proto::{CompressionType, SingleMessageMetadata};
 
 use crate::frame::{Damage, Entry};
@@ -11,62 +12,81 @@ use crate::frame::{Damage, Entry};
 /// The limit of an unpacked entry.
 const LARGEST: usize = 64 << 20;
 
+/// The limit of messages in a damaged entry.
+const MOST: u32 = 1 << 20;
+
 /// A message of an entry.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Message<'a> {
     /// The payload.
     pub payload: &'a [u8],
-    /// Its metadata in a batch; None for a single message, which uses the entry's metadata.
-    pub single: Option<&'a SingleMessageMetadata>,
+    /// Its index and metadata in a batch; None for a single message, which uses the entry's metadata.
+    pub single: Option<(usize, SingleMessageMetadata)>,
 }
 
-/// Calls a function for each message of an entry, in order, and returns their number. `kept` returns whether
-/// a message is not acknowledged yet, by its index in the batch. If the entry is damaged, some messages may
-/// have been handled before.
-pub fn each(
-    entry: &Entry,
-    kept: impl Fn(usize) -> bool,
-    mut hand_on: impl FnMut(Message<'_>),
-) -> Result<u64, Damage> {
-    let metadata = &entry.metadata;
-    if !metadata.encryption_keys.is_empty() {
-        return Err(Damage("it is encrypted".to_owned()));
-    }
-    if metadata.num_chunks_from_msg.is_some_and(|chunks| chunks > 1) {
-        return Err(Damage("it is a chunk of a message".to_owned()));
-    }
+/// Calls a function for each message of an entry that is not acknowledged, in order, and returns their number. If
+/// the entry is damaged, some messages may have been handled before.
+pub fn each(entry: &Entry, ack_set: &[i64], mut hand_on: impl FnMut(&[u8])) -> Result<u64, Damage> {
     let payload = unpacked(entry)?;
-    let Some(count) = metadata.num_messages_in_batch else {
-        if !kept(0) {
-            return Ok(0);
-        }
-        hand_on(Message { payload: &payload, single: None });
-        return Ok(1);
-    };
-    batch(&payload, count, kept, hand_on)
+    let mut count = 0;
+    for message in Messages::new(entry.metadata.num_messages_in_batch, &payload, ack_set) {
+        hand_on(message?.payload);
+        count += 1;
+    }
+    Ok(count)
 }
 
-fn batch(
-    mut batch: &[u8],
-    count: i32,
-    kept: impl Fn(usize) -> bool,
-    mut hand_on: impl FnMut(Message<'_>),
-) -> Result<u64, Damage> {
-    let broken = || Damage("its batch is broken".to_owned());
-    let mut handed_on = 0;
-    for index in 0..usize::try_from(count).map_err(|_| broken())? {
-        let length = batch.try_get_u32().ok().and_then(|length| usize::try_from(length).ok());
-        let (metadata, rest) = length.and_then(|length| batch.split_at_checked(length)).ok_or_else(broken)?;
-        let metadata = SingleMessageMetadata::decode(metadata).map_err(|_| broken())?;
-        let size = usize::try_from(metadata.payload_size).ok();
-        let (message, rest) = size.and_then(|size| rest.split_at_checked(size)).ok_or_else(broken)?;
-        batch = rest;
-        if kept(index) && metadata.compacted_out != Some(true) {
-            hand_on(Message { payload: message, single: Some(&metadata) });
-            handed_on += 1;
-        }
+/// The messages of an unpacked payload that are not acknowledged. It ends after an error.
+#[derive(Clone, Debug)]
+pub struct Messages<'a> {
+    rest: &'a [u8],
+    ack_set: &'a [i64],
+    /// The number of messages in the batch; None for a single message.
+    count: Option<i32>,
+    index: usize,
+}
+
+impl<'a> Messages<'a> {
+    /// The messages of a payload with this number of messages in its batch.
+    pub fn new(count: Option<i32>, payload: &'a [u8], ack_set: &'a [i64]) -> Self {
+        Self { rest: payload, ack_set, count, index: 0 }
     }
-    Ok(handed_on)
+
+    fn next_of_batch(&mut self, count: i32) -> Result<Option<Message<'a>>, Damage> {
+        let broken = || Damage::corrupt(ValidationError::BatchDeSerializeError, "its batch is broken");
+        let count = usize::try_from(count).map_err(|_| broken())?;
+        while self.index < count {
+            let length = self.rest.try_get_u32().ok().and_then(|length| usize::try_from(length).ok());
+            let split = length.and_then(|length| self.rest.split_at_checked(length));
+            let (metadata, rest) = split.ok_or_else(broken)?;
+            let metadata = SingleMessageMetadata::decode(metadata).map_err(|_| broken())?;
+            let size = usize::try_from(metadata.payload_size).ok();
+            let (payload, rest) = size.and_then(|size| rest.split_at_checked(size)).ok_or_else(broken)?;
+            self.rest = rest;
+            let index = self.index;
+            self.index += 1;
+            if is_kept(self.ack_set, index) && metadata.compacted_out != Some(true) {
+                return Ok(Some(Message { payload, single: Some((index, metadata)) }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Message<'a>, Damage>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = match self.count {
+            Some(count) => self.next_of_batch(count).transpose(),
+            None if is_kept(self.ack_set, 0) => Some(Ok(Message { payload: self.rest, single: None })),
+            None => None,
+        };
+        if self.count.is_none() || next.as_ref().is_some_and(Result::is_err) {
+            self.count = Some(0);
+        }
+        next
+    }
 }
 
 /// Whether a message of a batch is not acknowledged. `ack_set` has one bit for each message, the lowest
@@ -88,15 +108,32 @@ pub fn permits(count: Option<i32>, ack_set: &[i64]) -> u32 {
     ack_set.iter().take(whole).map(|word| word.count_ones()).sum::<u32>() + rest
 }
 
-fn unpacked(entry: &Entry) -> Result<Bytes, Damage> {
+/// As [`permits`], also for an entry that cannot be decoded. Its number is not reliable, so it counts as at least a
+/// `queue` of messages: too few would exhaust the permits, while too many need no memory above the limit.
+pub fn permits_of(entry: &Result<Entry, Damage>, ack_set: &[i64], queue: u32) -> u32 {
+    match entry {
+        Ok(entry) => permits(entry.metadata.num_messages_in_batch, ack_set),
+        Err(damage) => permits(damage.batched, ack_set).min(MOST).max(queue),
+    }
+}
+
+/// The unpacked payload of an entry.
+pub fn unpacked(entry: &Entry) -> Result<Bytes, Damage> {
+    let metadata = &entry.metadata;
+    if !metadata.encryption_keys.is_empty() {
+        return Err(Damage::unsupported("it is encrypted"));
+    }
+    if metadata.num_chunks_from_msg.is_some_and(|chunks| chunks > 1) {
+        return Err(Damage::unsupported("it is a chunk of a message"));
+    }
     let compression = CompressionType::try_from(entry.metadata.compression.unwrap_or_default())
-        .map_err(|_| Damage("its compression type is unknown".to_owned()))?;
+        .map_err(|_| Damage::unsupported("its compression type is unknown"))?;
     if compression == CompressionType::None {
         return Ok(entry.payload.clone());
     }
     let size = usize::try_from(entry.metadata.uncompressed_size.unwrap_or_default()).unwrap_or(usize::MAX);
     if size > LARGEST {
-        return Err(Damage(format!("its unpacked size of {size} bytes is too large")));
+        return Err(Damage::unsupported(format!("its unpacked size of {size} bytes is too large")));
     }
     let packed = entry.payload.as_ref();
     let unpacked = match compression {
@@ -112,7 +149,10 @@ fn unpacked(entry: &Entry) -> Result<Bytes, Damage> {
     };
     match unpacked {
         Some(unpacked) if unpacked.len() == size => Ok(unpacked.into()),
-        _ => Err(Damage(format!("it cannot be unpacked ({})", compression.as_str_name()))),
+        _ => Err(Damage::corrupt(
+            ValidationError::DecompressionError,
+            format!("it cannot be unpacked ({})", compression.as_str_name()),
+        )),
     }
 }
 
@@ -132,10 +172,10 @@ mod tests {
 
     use super::*;
 
-    fn messages(entry: &Entry, kept: impl Fn(usize) -> bool) -> Result<Vec<String>, Damage> {
+    fn messages(entry: &Entry, ack_set: &[i64]) -> Result<Vec<String>, Damage> {
         let mut messages = Vec::new();
         let count =
-            each(entry, kept, |one| messages.push(String::from_utf8_lossy(one.payload).into_owned()))?;
+            each(entry, ack_set, |payload| messages.push(String::from_utf8_lossy(payload).into_owned()))?;
         assert_eq!(usize::try_from(count).unwrap(), messages.len());
         Ok(messages)
     }
@@ -165,18 +205,18 @@ mod tests {
     #[test]
     fn splits_a_batch() {
         let entry = packed(&[("a", false), ("", false), ("gone", true), ("c", false)]);
-        assert_eq!(messages(&entry, |_| true).unwrap(), ["a", "", "c"]);
-        assert_eq!(messages(&entry, |index| index > 0).unwrap(), ["", "c"]);
+        assert_eq!(messages(&entry, &[]).unwrap(), ["a", "", "c"]);
+        assert_eq!(messages(&entry, &[-2]).unwrap(), ["", "c"]);
     }
 
     #[test]
     fn reads_a_single_message() {
-        assert_eq!(messages(&alone(Metadata::default()), |_| true).unwrap(), ["alone"]);
+        assert_eq!(messages(&alone(Metadata::default()), &[]).unwrap(), ["alone"]);
     }
 
     #[test]
     fn reports_unreadable_entries() {
-        let reason = |entry: &Entry| messages(entry, |_| true).unwrap_err().to_string();
+        let reason = |entry: &Entry| messages(entry, &[]).unwrap_err().to_string();
         let encrypted = Metadata { encryption_keys: vec![EncryptionKeys::default()], ..Metadata::default() };
         assert!(reason(&alone(encrypted)).contains("encrypted"));
         let chunk = Metadata { num_chunks_from_msg: Some(2), ..Metadata::default() };
@@ -206,6 +246,21 @@ mod tests {
         assert_eq!(permits(Some(3), &[-1]), 3);
         assert_eq!(permits(Some(64), &[-1, -1]), 64);
         assert_eq!(permits(Some(i32::MAX), &[0, -1, 1]), 65);
+    }
+
+    #[test]
+    fn a_damaged_entry_returns_at_least_a_queue_of_permits() {
+        let damaged =
+            |batched| Err(Damage { batched, ..Damage::corrupt(ValidationError::ChecksumMismatch, "") });
+        for (entry, permits) in [
+            (damaged(None), 100),
+            (damaged(Some(7)), 100),
+            (damaged(Some(1_000)), 1_000),
+            (damaged(Some(i32::MAX)), MOST),
+            (Ok(packed(&[("a", false), ("b", false)])), 2),
+        ] {
+            assert_eq!(permits_of(&entry, &[], 100), permits, "{entry:?}");
+        }
     }
 
     /// Compressed entries as producers send them, from encoders or as literals.
@@ -238,10 +293,10 @@ mod tests {
             (CompressionType::Lz4, lz4),
         ] {
             let entry = compressed(kind, &packed, text.len());
-            assert_eq!(messages(&entry, |_| true), Ok(vec![text.clone()]), "{kind:?}");
+            assert_eq!(messages(&entry, &[]), Ok(vec![text.clone()]), "{kind:?}");
             // A wrong size and garbage are rejected.
             for (packed, size) in [(&packed[..], 601), (&packed[..], LARGEST + 1), (&b"nonsense"[..], 600)] {
-                let damage = messages(&compressed(kind, packed, size), |_| true).unwrap_err().to_string();
+                let damage = messages(&compressed(kind, packed, size), &[]).unwrap_err().to_string();
                 assert!(damage.contains("unpacked"), "{kind:?}: {damage}");
             }
         }
@@ -255,7 +310,7 @@ mod tests {
                 uncompressed_size: Some(size),
                 ..Metadata::default()
             };
-            let _ = messages(&Entry { metadata, payload: Bytes::from(bytes) }, |_| true);
+            let _ = messages(&Entry { metadata, payload: Bytes::from(bytes) }, &[]);
         }
 
         #[test]
@@ -269,7 +324,7 @@ mod tests {
 
         #[test]
         fn no_bytes_cause_a_panic(bytes: Vec<u8>, count: i32) {
-            let _ = batch(&bytes, count, |_| true, |_| ());
+            let _ = Messages::new(Some(count), &bytes, &[]).count();
         }
     }
 }

@@ -27,7 +27,54 @@ pub struct Brokers {
     files: Files,
     links: Vec<(Host, Option<String>, Link)>,
     /// The next connection to poll first, so that none starves.
-    turn: usize,
+    next: usize,
+}
+
+/// The brokers of topics.
+#[derive(Debug)]
+pub struct Located {
+    /// The connections.
+    pub brokers: Brokers,
+    /// The connection of each topic, by the topic's number.
+    pub links: Vec<(usize, usize)>,
+    /// Why other topics were not found.
+    pub problem: Option<Problem>,
+}
+
+/// Which connections are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// All of them.
+    All,
+    /// Only this one, so that its message arrives.
+    One(usize),
+    /// None of them.
+    None,
+}
+
+/// Which connections to read, so that messages use at most `limit` bytes and the size of one message. `waiting` is
+/// the size of the received messages, and `partial` that of the incomplete one of each connection.
+///
+/// If the incomplete messages alone exceed the limit, the largest one arrives first.
+pub fn reading(limit: usize, waiting: usize, partial: impl Iterator<Item = usize> + Clone) -> Reading {
+    let used = partial.clone().fold(waiting, usize::saturating_add);
+    let largest = partial.enumerate().max_by_key(|(_, size)| *size);
+    match largest {
+        _ if used < limit => Reading::All,
+        Some((largest, _)) if waiting == 0 => Reading::One(largest),
+        _ => Reading::None,
+    }
+}
+
+impl Reading {
+    /// Whether this connection is read.
+    pub fn includes(self, link: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::One(only) => link == only,
+            Self::None => false,
+        }
+    }
 }
 
 impl Brokers {
@@ -37,7 +84,14 @@ impl Brokers {
         files.token().await?;
         let base = connect_any(server, files).await?;
         let links = vec![(base.host().clone(), None, base)];
-        Ok(Self { server: server.clone(), files: files.clone(), links, turn: 0 })
+        Ok(Self { server: server.clone(), files: files.clone(), links, next: 0 })
+    }
+
+    /// Given connections.
+    #[cfg(test)]
+    pub fn over(server: ServiceAddress, links: Vec<Link>) -> Self {
+        let links = links.into_iter().map(|link| (link.host().clone(), None, link)).collect();
+        Self { server, files: Files::default(), links, next: 0 }
     }
 
     /// A connection.
@@ -49,7 +103,7 @@ impl Brokers {
     pub fn close_unused(&mut self, used: Vec<&mut usize>) {
         if !used.is_empty() && used.iter().all(|link| **link > 0) {
             self.links.remove(0);
-            self.turn = 0;
+            self.next = 0;
             for link in used {
                 *link -= 1;
             }
@@ -69,8 +123,8 @@ impl Brokers {
     }
 
     /// Requests the number of partitions; the answer arrives as a frame.
-    pub async fn ask_for_partitions(&mut self, topic: &TopicName) -> Result<(), Problem> {
-        self.link(0).ask(|request| partitions_of(topic, request)).await?;
+    pub fn ask_for_partitions(&mut self, topic: &TopicName) -> Result<(), Problem> {
+        self.link(0).ask(|request| partitions_of(topic, request))?;
         Ok(())
     }
 
@@ -102,8 +156,28 @@ impl Brokers {
         Err(Problem::passing(Code::Unreachable, format!("the lookup of {topic} has too many redirects")))
     }
 
+    /// Connects to the brokers of topics, until a failure. Returns the connection of each found topic.
+    pub async fn locate(
+        server: ServiceAddress,
+        files: Files,
+        topics: Vec<(usize, String)>,
+    ) -> Result<Located, Problem> {
+        let mut located =
+            Located { brokers: Self::connect(&server, &files).await?, links: Vec::new(), problem: None };
+        for (number, topic) in topics {
+            match located.brokers.find(&topic).await {
+                Ok(link) => located.links.push((number, link)),
+                Err(problem) => {
+                    located.problem = Some(problem);
+                    break;
+                }
+            }
+        }
+        Ok(located)
+    }
+
     async fn link_to(&mut self, host: Host, behind: Option<String>) -> Result<usize, Problem> {
-        if let Some(link) = self.links.iter().position(|(to, via, _)| (to, via) == (&host, &behind)) {
+        if let Some(link) = self.position(&host, behind.as_ref()) {
             return Ok(link);
         }
         self.files.token().await?;
@@ -112,24 +186,68 @@ impl Brokers {
         Ok(self.links.len() - 1)
     }
 
-    /// The next frame of any connection, with its number.
-    pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Result<(usize, Frame), Problem>> {
+    /// The next frame or failure of a connection, with its number. `waiting` is as for [`reading`]. Cancel safe.
+    pub fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+        limit: usize,
+        waiting: usize,
+    ) -> Poll<(usize, Result<Frame, Problem>)> {
         for step in 0..self.links.len() {
-            let link = (self.turn + step) % self.links.len();
-            if let Poll::Ready(frame) = self.links[link].2.poll_frame(context) {
-                self.turn = (link + 1) % self.links.len();
-                return Poll::Ready(frame.map(|frame| (link, frame)));
+            let link = (self.next + step) % self.links.len();
+            let is_read = self.reading(limit, waiting).includes(link);
+            let (.., connection) = &mut self.links[link];
+            let frame = if is_read {
+                connection.poll_frame(context)
+            } else {
+                connection.poll_unsent(context).map_or(Poll::Pending, |problem| Poll::Ready(Err(problem)))
+            };
+            if let Poll::Ready(frame) = frame {
+                self.next = (link + 1) % self.links.len();
+                return Poll::Ready((link, frame));
             }
         }
         Poll::Pending
     }
 
-    /// Pings silent brokers, and fails if one stays silent.
-    pub async fn keep_alive(&mut self) -> Result<(), Problem> {
-        for (_, _, link) in &mut self.links {
-            link.keep_alive().await?;
+    fn reading(&self, limit: usize, waiting: usize) -> Reading {
+        reading(limit, waiting, self.links.iter().map(|(.., link)| link.partial()))
+    }
+
+    /// Keeps all connections alive. Returns a silent one with its failure.
+    pub async fn keep_alive(&mut self, limit: usize, waiting: usize) -> Result<(), (usize, Problem)> {
+        let reading = self.reading(limit, waiting);
+        for (link, (.., connection)) in self.links.iter_mut().enumerate() {
+            let kept = connection.keep_alive(reading.includes(link)).await;
+            kept.map_err(|problem| (link, problem))?;
         }
         Ok(())
+    }
+
+    /// Removes a connection. The numbers of later connections decrease by one.
+    pub fn remove(&mut self, link: usize) {
+        self.links.remove(link);
+        self.next = 0;
+    }
+
+    /// Takes over those `used` connections of others that lead to other brokers. Returns the numbers that all
+    /// connections of the others have here, if any.
+    pub fn take_over(&mut self, others: Self, used: &[usize]) -> Vec<Option<usize>> {
+        let mut numbers = Vec::new();
+        for (number, (host, behind, link)) in others.links.into_iter().enumerate() {
+            let known = self.position(&host, behind.as_ref());
+            if known.is_none() && used.contains(&number) {
+                self.links.push((host, behind, link));
+                numbers.push(Some(self.links.len() - 1));
+            } else {
+                numbers.push(known);
+            }
+        }
+        numbers
+    }
+
+    fn position(&self, host: &Host, behind: Option<&String>) -> Option<usize> {
+        self.links.iter().position(|(to, via, _)| (to, via.as_ref()) == (host, behind))
     }
 }
 
@@ -188,6 +306,17 @@ mod tests {
             proxy_through_service_url: Some(proxy),
             ..CommandLookupTopicResponse::default()
         }
+    }
+
+    #[test]
+    fn reads_until_the_messages_use_the_limit() {
+        let reading = |limit, waiting, partial: &[usize]| reading(limit, waiting, partial.iter().copied());
+        assert_eq!(reading(10, 4, &[3, 2]), Reading::All);
+        assert_eq!(reading(10, 4, &[3, 3]), Reading::None);
+        assert_eq!(reading(10, usize::MAX, &[1]), Reading::None);
+        // Nothing else can make room, so a message that is larger than the limit arrives.
+        assert_eq!(reading(10, 0, &[5, 6]), Reading::One(1));
+        assert_eq!(reading(1, 0, &[0, 0]), Reading::All);
     }
 
     #[test]

@@ -1,21 +1,24 @@
 //! The consumer: it turns entries into lines, prints the lines, and acknowledges the printed ones. It resumes
-//! a lost subscription.
+//! lost subscriptions.
 //!
 //! Memory is bounded. The broker sends only the requested number of messages of each partition, and the
 //! consumer requests more only when entries become lines. It makes lines only while one text is being printed
-//! and another is filled. So a slow reader slows down the broker.
+//! and another is filled, and reads nothing while the waiting messages use their limit. So a slow reader slows
+//! down the broker.
 
-use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, pending};
+use std::ops::Range;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use pulsar::message::proto::command_subscribe::SubType;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout_at};
 
 use crate::backoff;
 use crate::batch;
-use crate::dead_letters::{DeadLetters, Letter, Sender};
+use crate::brokers::{Brokers, Located};
+use crate::dead_letters::{DeadLetters, Sender};
 use crate::exit::{Exit, Failure};
 use crate::frame::{Damage, Delivery};
 use crate::ledger::{Acks, EntryId, Ledger};
@@ -25,9 +28,10 @@ use crate::notes::note;
 use crate::printer::Printer;
 use crate::probes::{self, State};
 use crate::problem::{Code, Problem};
-use crate::refused::Refused;
+use crate::refused::{Refused, Verdict, verdict};
 use crate::session::{Event, Session};
 use crate::settings::ConsumerSettings;
+use crate::waiting::Waiting;
 
 /// The size at which a text is printed.
 const CHUNK: usize = 64 << 10;
@@ -40,6 +44,9 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The interval of requests for new partitions.
 const GROWTH: Duration = Duration::from_mins(1);
+
+/// The limit of entries in a request for redelivery.
+const REDELIVERED: usize = 1_000;
 
 /// A subscription that lasted this long is resumed without backoff.
 const STABLE: Duration = Duration::from_secs(10);
@@ -130,10 +137,8 @@ impl Consumer {
             let problem = match opened {
                 Ok(session) => {
                     let since = Instant::now();
-                    self.state.set(Code::Subscribed, "subscribed");
+                    self.subscribed();
                     self.metrics.connected.set(1);
-                    self.said = None;
-                    note("Subscribed");
                     let ended = self.consume(session, number, stop).await;
                     self.metrics.connected.set(0);
                     if let Some(dead_letters) = &self.dead_letters {
@@ -149,12 +154,7 @@ impl Consumer {
                 }
                 Err(problem) => problem,
             };
-            // The files are read for each connection, so a renewed Secret ends some permanent failures.
-            let limits = match problem.failure() {
-                None => backoff::CONNECT,
-                Some(_) if subscription.files.may_end(&problem) => backoff::RENEWAL,
-                Some(failure) => return Err(failure),
-            };
+            let limits = self.backoff(&problem)?;
             failures = failures.saturating_add(1);
             self.metrics.reconnects.inc();
             self.report(problem);
@@ -171,6 +171,23 @@ impl Consumer {
         Ok(())
     }
 
+    /// The pauses between retries after a problem, or the failure of the program if a retry cannot help.
+    fn backoff(&self, problem: &Problem) -> Result<Range<Duration>, Failure> {
+        match problem.failure() {
+            None => Ok(backoff::CONNECT),
+            // The files are read for each connection, so a renewed Secret ends some permanent failures.
+            Some(_) if self.settings.subscription.files.may_end(problem) => Ok(backoff::RENEWAL),
+            Some(failure) => Err(failure),
+        }
+    }
+
+    /// Sets the state when all partitions are subscribed.
+    fn subscribed(&mut self) {
+        self.state.set(Code::Subscribed, "subscribed");
+        self.said = None;
+        note("Subscribed");
+    }
+
     /// Reports a problem once.
     fn report(&mut self, problem: Problem) {
         self.state.set(problem.code, problem.sentence.clone());
@@ -182,17 +199,15 @@ impl Consumer {
 
     async fn consume(&mut self, session: Session, number: u64, stop: &mut Stop) -> Result<End, Failure> {
         let mut flow = Flow::new(self, session, number);
-        match flow.run(stop).await {
-            Ok(End::Stopped) => {
-                flow.consumer.state.set(Code::Starting, "shutting down");
-                flow.finish(stop.deadline()).await?;
-                Ok(End::Stopped)
-            }
-            Ok(lost) => {
-                // The close sends pending acknowledgements, so that these messages do not come again.
-                flow.session.close().await;
-                Ok(lost)
-            }
+        let mut ended = flow.run(stop).await;
+        if ended.is_ok() {
+            flow.consumer.state.set(Code::Starting, "shutting down");
+            ended = flow.finish(stop.deadline()).await;
+        }
+        // The close sends pending acknowledgements, so that these messages do not come again.
+        flow.session.close().await;
+        match ended {
+            Ok(()) => Ok(End::Stopped),
             Err(Broken::Stdout(failure)) => Err(failure),
             Err(Broken::Session(problem)) => Ok(End::Lost(problem)),
         }
@@ -218,6 +233,30 @@ enum Broken {
     Stdout(Failure),
 }
 
+/// The next step to subscribe lost consumers again.
+enum Rejoin {
+    /// None is lost.
+    Idle,
+    /// Look up their brokers at this time.
+    At(Instant),
+    /// Their brokers are being looked up.
+    Locating(BoxFuture<'static, Result<Located, Problem>>),
+}
+
+impl Rejoin {
+    /// Waits for the time, or for the brokers. Cancel safe.
+    async fn next(&mut self) -> Option<Result<Located, Problem>> {
+        match self {
+            Self::Idle => pending().await,
+            Self::At(time) => {
+                sleep_until(*time).await;
+                None
+            }
+            Self::Locating(located) => Some(located.await),
+        }
+    }
+}
+
 impl From<Problem> for Broken {
     fn from(problem: Problem) -> Self {
         Self::Session(problem)
@@ -232,7 +271,7 @@ struct Flow<'a> {
     /// One for each of the session's consumers.
     ledgers: Vec<Ledger>,
     /// Deliveries that wait to become lines.
-    waiting: VecDeque<Box<Delivery>>,
+    waiting: Waiting,
     /// Lines that are not being printed yet.
     text: Vec<u8>,
     /// The number of messages in the text, for each consumer.
@@ -243,8 +282,11 @@ struct Flow<'a> {
     refused: Refused,
     /// Whether entries without messages wait for their acknowledgement.
     empty_entries: bool,
-    /// Whether the topic has more partitions than the session has consumers.
-    grown: bool,
+    rejoin: Rejoin,
+    /// How often in a row lost consumers failed to subscribe.
+    failures: u32,
+    /// Since when all consumers are subscribed.
+    complete_since: Option<Instant>,
 }
 
 impl<'a> Flow<'a> {
@@ -255,60 +297,54 @@ impl<'a> Flow<'a> {
         let count = session.consumers();
         Self {
             ledgers: (0..count).map(|_| Ledger::new(kind)).collect(),
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
             text: Vec::new(),
             in_text: vec![0; count],
             printing: vec![0; count],
             refused: Refused::new(all_at_once),
             empty_entries: false,
-            grown: false,
+            rejoin: Rejoin::Idle,
+            failures: 0,
+            complete_since: Some(Instant::now()),
             consumer,
             session,
             number,
         }
     }
 
-    /// Runs until a signal, or until the topic has more partitions. Then it makes no more lines, and ends
-    /// when all are printed and acknowledged.
-    async fn run(&mut self, stop: &mut Stop) -> Result<End, Broken> {
+    /// Runs until a signal.
+    async fn run(&mut self, stop: &mut Stop) -> Result<(), Broken> {
         let mut look = interval(LOOK);
-        let mut grown = interval(GROWTH);
-        grown.reset();
+        let mut growth = interval(GROWTH);
+        growth.reset();
         loop {
-            if !self.grown {
-                self.fill().await?;
-            }
-            if !self.consumer.printer.is_busy() {
-                if self.grown && self.text.is_empty() {
-                    let what = "the topic has more partitions now";
-                    return Ok(End::Lost(Problem::passing(Code::Starting, what)));
-                }
-                if !self.text.is_empty() {
-                    self.print();
-                }
+            self.fill().await?;
+            if !self.consumer.printer.is_busy() && !self.text.is_empty() {
+                self.print();
             }
             let asked_again = self.refused.due();
             let answer = async {
                 match &mut self.consumer.dead_letters {
                     Some(dead_letters) => dead_letters.answer().await,
-                    None => std::future::pending().await,
+                    None => pending().await,
                 }
             };
             tokio::select! {
-                () = stop.wanted() => return Ok(End::Stopped),
-                printed = self.consumer.printer.printed() => self.printed(printed).await?,
-                event = self.session.next() => self.happened(event?),
-                (sender, sent) = answer => self.dead_lettered(sender, sent).await?,
+                () = stop.wanted() => return Ok(()),
+                printed = self.consumer.printer.printed() => self.printed(printed)?,
+                event = self.session.next(self.waiting.bytes()) => self.happened(event?)?,
+                located = self.rejoin.next() => self.rejoin(located)?,
+                (sender, sent) = answer => self.dead_lettered(sender, sent)?,
                 () = sleep_until(asked_again.unwrap_or_else(Instant::now)), if asked_again.is_some() => {
-                    self.ask_again().await?;
+                    self.ask_again()?;
                 }
                 _ = look.tick() => {
                     self.consumer.state.looked();
-                    self.session.keep_alive().await?;
+                    if let Some(event) = self.session.keep_alive(self.waiting.bytes()).await? {
+                        self.happened(event)?;
+                    }
                 }
-                _ = grown.tick() => {
-                    self.session.ask_for_growth(&self.consumer.settings.subscription.topic).await?;
-                }
+                _ = growth.tick() => self.session.ask_for_growth()?,
             }
         }
     }
@@ -316,10 +352,10 @@ impl<'a> Flow<'a> {
     /// Makes lines of waiting and received entries while there is room.
     async fn fill(&mut self) -> Result<(), Broken> {
         while self.text.len() < CHUNK {
-            if let Some(delivery) = self.waiting.pop_front() {
-                self.take(*delivery).await?;
-            } else if let Some(event) = self.session.next_now().await? {
-                self.happened(event);
+            if let Some(delivery) = self.waiting.pop() {
+                self.take(delivery)?;
+            } else if let Some(event) = self.session.next_now(self.waiting.bytes()).await? {
+                self.happened(event)?;
             } else {
                 break;
             }
@@ -327,62 +363,142 @@ impl<'a> Flow<'a> {
         if self.empty_entries && self.text.is_empty() && !self.consumer.printer.is_busy() {
             self.empty_entries = false;
             for consumer in 0..self.ledgers.len() {
-                self.done(consumer, 0).await?;
+                self.done(consumer, 0)?;
             }
         }
         Ok(())
     }
 
-    fn happened(&mut self, event: Event) {
+    fn happened(&mut self, event: Event) -> Result<(), Broken> {
         match event {
-            Event::Messages(delivery) => self.waiting.push_back(delivery),
+            Event::Messages(delivery) => self.waiting.push(delivery),
             Event::Active(true) => note("Active: this consumer receives the messages"),
             Event::Active(false) => note("Standing by: another consumer receives the messages"),
             Event::EndOfTopic => note("The topic was terminated; there are no more messages"),
-            Event::Grown => self.grown = true,
+            Event::Grown(partitions) => {
+                note(&format!("The topic has {partitions} partitions now"));
+                self.session.grow(partitions);
+                let kind = self.consumer.settings.subscription.kind;
+                self.ledgers.resize_with(self.session.consumers(), || Ledger::new(kind));
+                self.in_text.resize(self.session.consumers(), 0);
+                self.printing.resize(self.session.consumers(), 0);
+                self.rejoin_at(Instant::now());
+            }
+            Event::Lost(lost, problem) => self.lost(&lost, problem)?,
+            Event::Joined if self.session.is_complete() => {
+                self.complete_since = Some(Instant::now());
+                self.consumer.subscribed();
+            }
+            Event::Joined => {}
+        }
+        Ok(())
+    }
+
+    /// Handles lost consumers. Their unacknowledged messages come again, so their state is dropped.
+    fn lost(&mut self, lost: &[usize], problem: Problem) -> Result<(), Broken> {
+        for consumer in lost.iter().copied() {
+            self.waiting.drop_from(consumer);
+            self.refused.forget(consumer);
+            self.ledgers[consumer] = Ledger::new(self.consumer.settings.subscription.kind);
+            self.in_text[consumer] = 0;
+            self.printing[consumer] = 0;
+        }
+        if self.complete_since.take().is_some_and(|since| since.elapsed() >= STABLE) {
+            self.failures = 0;
+        }
+        // Consumers that are lost together are one failure.
+        if let Rejoin::Idle = self.rejoin { self.retry(problem) } else { Ok(()) }
+    }
+
+    /// Subscribes lost consumers again after a pause.
+    fn retry(&mut self, problem: Problem) -> Result<(), Broken> {
+        let Ok(limits) = self.consumer.backoff(&problem) else { return Err(problem.into()) };
+        self.failures = self.failures.saturating_add(1);
+        if self.failures == 1 {
+            note(&format!("Lost the subscription of a partition; retrying: {problem}"));
+        } else {
+            self.consumer.report(problem);
+        }
+        self.consumer.metrics.reconnects.inc();
+        self.rejoin_at(Instant::now() + backoff::pause(&limits, self.failures, backoff::random()));
+        Ok(())
+    }
+
+    fn rejoin_at(&mut self, time: Instant) {
+        if let Rejoin::Idle = self.rejoin {
+            self.rejoin = Rejoin::At(time);
+        }
+    }
+
+    /// Looks up the brokers of lost consumers, or subscribes at the found ones.
+    fn rejoin(&mut self, located: Option<Result<Located, Problem>>) -> Result<(), Broken> {
+        self.rejoin = Rejoin::Idle;
+        match located {
+            None => {
+                let subscription = &self.consumer.settings.subscription;
+                let mut lost = self.session.lost();
+                // A partition without a broker must not delay the others for ever.
+                let first = usize::try_from(self.failures).unwrap_or_default() % lost.len().max(1);
+                lost.rotate_left(first);
+                if !lost.is_empty() {
+                    let (server, files) = (subscription.server.clone(), subscription.files.clone());
+                    self.rejoin = Rejoin::Locating(Box::pin(Brokers::locate(server, files, lost)));
+                }
+                Ok(())
+            }
+            Some(Ok(mut located)) => {
+                let problem = located.problem.take();
+                self.session.rejoin(located)?;
+                if let Some(problem) = problem {
+                    return self.retry(problem);
+                }
+                // Others may have been lost meanwhile.
+                if !self.session.lost().is_empty() {
+                    self.rejoin_at(Instant::now());
+                }
+                Ok(())
+            }
+            Some(Err(problem)) => self.retry(problem),
         }
     }
 
     /// Makes lines of an entry, or sends it to the dead-letter topic.
-    async fn take(&mut self, delivery: Delivery) -> Result<(), Broken> {
-        let Delivery { message, entry } = delivery;
+    fn take(&mut self, delivery: Delivery) -> Result<(), Broken> {
+        let entry = delivery.entry();
+        let message = delivery.message;
         let consumer = usize::try_from(message.consumer_id).unwrap_or(usize::MAX);
-        if consumer >= self.ledgers.len() {
-            let what = "the broker sent messages for an unknown consumer";
-            return Err(Problem::passing(Code::Unreachable, what).into());
-        }
         let id = EntryId { ledger: message.message_id.ledger_id, entry: message.message_id.entry_id };
         let redeliveries = message.redelivery_count();
         let ack_set = message.ack_set;
-        let batched = entry.as_ref().ok().and_then(|entry| entry.metadata.num_messages_in_batch);
-        let permits = batch::permits(batched, &ack_set);
+        let permits = batch::permits_of(&entry, &ack_set, self.consumer.settings.subscription.queue);
+        self.session.taken(consumer, permits)?;
         if self.is_stored() && self.ledgers[consumer].is_repeated(id) {
             // A request for one entry of an Exclusive or Failover subscription returns all unacknowledged
             // ones.
-            return Ok(self.session.taken(consumer, permits).await?);
+            return Ok(());
         }
-        // It may have been requested.
-        self.refused.came(consumer, id);
+        let was_requested = self.refused.came(consumer, id);
         let policy = self.consumer.settings.dead_letters.as_ref();
         let too_often = policy.is_some_and(|policy| redeliveries > policy.max_redeliver_count);
-        if let (true, Ok(entry), Some(dead_letters)) = (too_often, &entry, &self.consumer.dead_letters) {
-            let from = Sender { session: self.number, consumer, entry: id, permits };
-            dead_letters.send(Letter { from, entry: entry.clone(), ack_set });
+        let is_letter = policy.is_some() && entry.is_ok();
+        if let (true, Ok(entry), Some(dead_letters)) = (too_often, &entry, &mut self.consumer.dead_letters) {
+            let partition = self.session.partition(consumer);
+            let size = entry.payload.len();
+            let from = Sender { session: self.number, consumer, partition, entry: id, size };
             self.ledgers[consumer].withhold(id);
+            if !dead_letters.send(from, entry, ack_set) {
+                self.ask_later(consumer, id);
+            }
             return Ok(());
         }
         let before = self.text.len();
         let mut bytes = 0;
         let text = &mut self.text;
         let read = entry.and_then(|entry| {
-            batch::each(
-                &entry,
-                |index| batch::is_kept(&ack_set, index),
-                |message| {
-                    bytes += message.payload.len();
-                    line::write(message.payload, text);
-                },
-            )
+            batch::each(&entry, &ack_set, |payload| {
+                bytes += payload.len();
+                line::write(payload, text);
+            })
         });
         match read {
             Ok(messages) => {
@@ -395,31 +511,60 @@ impl<'a> Flow<'a> {
                 self.ledgers[consumer].received(id, messages);
                 self.in_text[consumer] += messages;
                 self.empty_entries |= messages == 0;
+                Ok(())
             }
             Err(damage) => {
                 self.text.truncate(before);
-                self.refuse(consumer, id, &damage);
+                self.refuse(
+                    consumer,
+                    id,
+                    &damage,
+                    verdict(&damage, was_requested || redeliveries > 0, is_letter),
+                )
             }
         }
-        Ok(self.session.taken(consumer, permits).await?)
     }
 
-    /// Handles an unreadable entry, which another consumer may be able to read later.
-    fn refuse(&mut self, consumer: usize, id: EntryId, damage: &Damage) {
+    /// Handles an unreadable entry.
+    fn refuse(
+        &mut self,
+        consumer: usize,
+        id: EntryId,
+        damage: &Damage,
+        verdict: Verdict,
+    ) -> Result<(), Broken> {
         self.consumer.metrics.unreadable.inc();
+        let EntryId { ledger, entry } = id;
         if !self.is_stored() {
             note(&format!(
                 "Cannot read a message: {damage}; its topic is not persistent, so the message is lost"
             ));
-            return;
+            return Ok(());
         }
-        let delay = self.consumer.settings.redelivery_delay;
-        note(&format!(
-            "Cannot read the message {}:{}: {damage}; requesting it again in {delay:?}",
-            id.ledger, id.entry
-        ));
-        self.ledgers[consumer].withhold(id);
-        self.refused.push(Instant::now() + delay, consumer, id);
+        match verdict {
+            Verdict::Repeat => {
+                let delay = self.consumer.settings.redelivery_delay;
+                note(&format!(
+                    "Cannot read the message {ledger}:{entry}: {damage}; requesting it again in {delay:?}"
+                ));
+                self.ledgers[consumer].withhold(id);
+                self.ask_later(consumer, id);
+                Ok(())
+            }
+            Verdict::Discard(corruption) => {
+                note(&format!(
+                    "Cannot read the message {ledger}:{entry}: {damage}; discarding it, because it is corrupt"
+                ));
+                let acks = self.ledgers[consumer].settled(id);
+                Ok(self.session.acknowledge(consumer, acks, Some(corruption))?)
+            }
+        }
+    }
+
+    /// Requests an entry again after the delay.
+    fn ask_later(&mut self, consumer: usize, id: EntryId) {
+        let due = Instant::now() + self.consumer.settings.redelivery_delay;
+        self.refused.push(due, consumer, id);
     }
 
     /// Whether the topic is persistent. Messages of other topics come once, need no acknowledgement, and all
@@ -428,31 +573,29 @@ impl<'a> Flow<'a> {
         self.consumer.settings.subscription.topic.persistent
     }
 
-    async fn ask_again(&mut self) -> Result<(), Broken> {
+    fn ask_again(&mut self) -> Result<(), Broken> {
         let delay = self.consumer.settings.redelivery_delay;
-        let now = Instant::now();
-        while let Some((consumer, id)) = self.refused.take_due(now, delay) {
-            self.session.redeliver(consumer, vec![id]).await?;
+        for (consumer, entries) in self.refused.take_due(Instant::now(), delay) {
+            for entries in entries.chunks(REDELIVERED) {
+                self.session.redeliver(consumer, entries)?;
+            }
         }
         Ok(())
     }
 
-    async fn dead_lettered(&mut self, from: Sender, sent: Result<u64, String>) -> Result<(), Broken> {
-        if let Ok(messages) = &sent {
-            self.consumer.metrics.dead_lettered.inc_by(*messages);
-        }
+    /// Handles the number of sent messages, or a failure.
+    fn dead_lettered(&mut self, from: Sender, sent: Option<u64>) -> Result<(), Broken> {
+        self.consumer.metrics.dead_lettered.inc_by(sent.unwrap_or_default());
         if from.session != self.number {
             // Its session has ended, so the entry comes again.
             return Ok(());
         }
-        if sent.is_ok() {
-            let acks = self.ledgers[from.consumer].settled(from.entry);
-            self.acknowledge(from.consumer, acks).await?;
-        } else {
-            let due = Instant::now() + self.consumer.settings.redelivery_delay;
-            self.refused.push(due, from.consumer, from.entry);
+        if sent.is_none() {
+            self.ask_later(from.consumer, from.entry);
+            return Ok(());
         }
-        Ok(self.session.taken(from.consumer, from.permits).await?)
+        let acks = self.ledgers[from.consumer].settled(from.entry);
+        self.acknowledge(from.consumer, acks)
     }
 
     fn print(&mut self) {
@@ -462,7 +605,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Handles a printed text of this session or an earlier one.
-    async fn printed(&mut self, printed: std::io::Result<Vec<u8>>) -> Result<(), Broken> {
+    fn printed(&mut self, printed: std::io::Result<Vec<u8>>) -> Result<(), Broken> {
         match printed {
             Ok(memory) if self.text.is_empty() => self.text = memory,
             Ok(_) => {}
@@ -474,45 +617,46 @@ impl<'a> Flow<'a> {
         let count = self.printing.len();
         let printing = std::mem::replace(&mut self.printing, vec![0; count]);
         for (consumer, messages) in printing.into_iter().enumerate().filter(|(_, messages)| *messages > 0) {
-            self.done(consumer, messages).await?;
+            self.done(consumer, messages)?;
             self.consumer.metrics.acknowledged.inc_by(messages);
         }
         Ok(())
     }
 
-    async fn done(&mut self, consumer: usize, messages: u64) -> Result<(), Broken> {
+    fn done(&mut self, consumer: usize, messages: u64) -> Result<(), Broken> {
         match self.ledgers[consumer].done(messages) {
-            Some(acks) => self.acknowledge(consumer, acks).await,
+            Some(acks) => self.acknowledge(consumer, acks),
             None => Ok(()),
         }
     }
 
-    async fn acknowledge(&mut self, consumer: usize, acks: Acks) -> Result<(), Broken> {
+    fn acknowledge(&mut self, consumer: usize, acks: Acks) -> Result<(), Broken> {
         if self.is_stored() {
-            self.session.acknowledge(consumer, acks).await?;
+            self.session.acknowledge(consumer, acks, None)?;
         }
         Ok(())
     }
 
-    /// Prints and acknowledges the remaining lines, and closes the session.
-    async fn finish(mut self, until: Instant) -> Result<(), Failure> {
+    /// Prints and acknowledges the remaining lines.
+    async fn finish(&mut self, until: Instant) -> Result<(), Broken> {
         let printing = async {
             while self.consumer.printer.is_busy() || !self.text.is_empty() {
                 if !self.consumer.printer.is_busy() {
                     self.print();
                 }
                 let printed = self.consumer.printer.printed().await;
-                self.printed(printed).await?;
+                self.printed(printed)?;
             }
             Ok(())
         };
         match timeout_at(until, printing).await {
-            Ok(Ok(())) => {}
-            Ok(Err(Broken::Stdout(failure))) => return Err(failure),
-            Ok(Err(Broken::Session(problem))) => note(&format!("Some messages will come again: {problem}")),
             Err(_) => note("Some messages were not printed in time and will come again"),
+            Ok(Err(Broken::Session(problem))) => note(&format!("Some messages will come again: {problem}")),
+            Ok(printed) => return printed,
         }
-        self.session.close().await;
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

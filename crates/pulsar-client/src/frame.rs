@@ -5,6 +5,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message as _;
 use pulsar::message::Metadata;
 use pulsar::message::proto::base_command::Type;
+use pulsar::message::proto::command_ack::ValidationError;
 use pulsar::message::proto::{BaseCommand, CommandMessage};
 use tokio_util::codec::{Decoder, Encoder};
 
@@ -31,8 +32,20 @@ pub enum Frame {
 pub struct Delivery {
     /// The command with the broker's data about them.
     pub message: CommandMessage,
-    /// The messages.
-    pub entry: Result<Entry, Damage>,
+    /// The encoded entry. Its decoded fields need more memory, so a waiting delivery does not have them.
+    pub encoded: Bytes,
+}
+
+impl Delivery {
+    /// The memory that it uses while it waits, in bytes.
+    pub fn size(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.message.ack_set) + self.encoded.len()
+    }
+
+    /// The decoded entry.
+    pub fn entry(&self) -> Result<Entry, Damage> {
+        entry(self.encoded.clone())
+    }
 }
 
 /// A stored entry: one message, or a batch.
@@ -46,8 +59,27 @@ pub struct Entry {
 
 /// Why an entry cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Damage(pub String);
+#[error("{why}")]
+pub struct Damage {
+    /// The reason.
+    pub why: String,
+    /// How the entry is corrupt; None if another client may be able to read it.
+    pub corruption: Option<ValidationError>,
+    /// The size of its batch, if its metadata are readable.
+    pub batched: Option<i32>,
+}
+
+impl Damage {
+    /// An entry that no client can read.
+    pub fn corrupt(how: ValidationError, why: impl Into<String>) -> Self {
+        Self { why: why.into(), corruption: Some(how), batched: None }
+    }
+
+    /// An entry that this client does not support.
+    pub fn unsupported(why: impl Into<String>) -> Self {
+        Self { why: why.into(), corruption: None, batched: None }
+    }
+}
 
 /// Why a connection is unusable.
 #[derive(Debug, thiserror::Error)]
@@ -92,8 +124,7 @@ impl Decoder for Codec {
             None => None,
         };
         let frame = if let Some(message) = message {
-            let entry = if frame.is_empty() { Err(Damage("it is empty".to_owned())) } else { entry(frame) };
-            Frame::Messages(Box::new(Delivery { message, entry }))
+            Frame::Messages(Box::new(Delivery { message, encoded: frame }))
         } else {
             Frame::Command(Box::new(BaseCommand::decode(command).map_err(malformed)?))
         };
@@ -113,24 +144,30 @@ fn message(command: &[u8]) -> Option<&[u8]> {
 }
 
 fn entry(mut bytes: Bytes) -> Result<Entry, Damage> {
-    let damage = |what: &str| Damage(what.to_owned());
-    let short = || damage("it ends early");
+    let short = || Damage::corrupt(ValidationError::BatchDeSerializeError, "it ends early");
     if marker(&bytes) == Some(BROKER_METADATA) {
         bytes.advance(2);
         let length = take_length(&mut bytes).ok_or_else(short)?;
         bytes.advance(length);
     }
+    let mut is_intact = true;
     if marker(&bytes) == Some(CHECKSUM) {
         bytes.advance(2);
         let checksum = bytes.try_get_u32().map_err(|_| short())?;
-        if crc32c::crc32c(&bytes) != checksum {
-            return Err(damage("its checksum is wrong"));
-        }
+        is_intact = crc32c::crc32c(&bytes) == checksum;
     }
-    let length = take_length(&mut bytes).ok_or_else(short)?;
-    let metadata = Metadata::decode(bytes.split_to(length))
-        .map_err(|error| Damage(format!("its metadata are invalid ({error})")))?;
-    Ok(Entry { metadata, payload: bytes })
+    let metadata = take_length(&mut bytes).ok_or_else(short).and_then(|length| {
+        Metadata::decode(bytes.split_to(length)).map_err(|error| {
+            let why = format!("its metadata are invalid ({error})");
+            Damage::corrupt(ValidationError::BatchDeSerializeError, why)
+        })
+    });
+    if !is_intact {
+        let batched = metadata.ok().and_then(|metadata| metadata.num_messages_in_batch);
+        let damage = Damage::corrupt(ValidationError::ChecksumMismatch, "its checksum is wrong");
+        return Err(Damage { batched, ..damage });
+    }
+    Ok(Entry { metadata: metadata?, payload: bytes })
 }
 
 fn marker(bytes: &Bytes) -> Option<u16> {
@@ -239,7 +276,7 @@ mod tests {
         for _ in 0..2 {
             let delivery = next(&mut twice);
             assert_eq!(delivery.message.consumer_id, 3);
-            assert_eq!(delivery.entry.unwrap().payload, b"hello".as_slice());
+            assert_eq!(delivery.entry().unwrap().payload, b"hello".as_slice());
         }
         assert!(twice.is_empty());
     }
@@ -248,7 +285,7 @@ mod tests {
     fn skips_the_brokers_metadata() {
         let prefix = [0x0e, 0x02, 0, 0, 0, 2, 8, 1];
         let mut frame = framed(&message(), &prefix, Some(&hello()), |sum| sum);
-        assert_eq!(next(&mut frame).entry.unwrap().payload, b"hello".as_slice());
+        assert_eq!(next(&mut frame).entry().unwrap().payload, b"hello".as_slice());
     }
 
     #[test]
@@ -256,7 +293,7 @@ mod tests {
         let mut frames = framed(&message(), &[], Some(&hello()), |sum| !sum);
         frames.extend_from_slice(&framed(&message(), &[0x0e, 0x01, 0], None, |sum| sum));
         frames.extend_from_slice(&framed(&message(), &[], Some(&hello()), |sum| sum));
-        let mut entry = || next(&mut frames).entry;
+        let mut entry = || next(&mut frames).entry();
         assert!(entry().unwrap_err().to_string().contains("checksum"));
         assert!(entry().unwrap_err().to_string().contains("ends early"));
         assert!(entry().is_ok());
@@ -285,7 +322,7 @@ mod tests {
             Codec.encode((Box::new(message()), Some(hello())), &mut bytes).unwrap();
         }
         for _ in 0..2 {
-            let entry = next(&mut bytes).entry.unwrap();
+            let entry = next(&mut bytes).entry().unwrap();
             assert_eq!((entry.metadata.producer_name.as_str(), &*entry.payload), ("p", &b"hello"[..]));
         }
         assert!(bytes.is_empty());

@@ -31,3 +31,4 @@ pub mod security;
 pub mod session;
 pub mod settings;
 pub mod topic;
+pub mod waiting;

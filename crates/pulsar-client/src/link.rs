@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -18,7 +19,7 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
-use tokio_util::codec::Framed;
+use tokio_util::codec::{Encoder as _, Framed};
 
 use crate::address::Host;
 use crate::exit::Exit;
@@ -38,6 +39,9 @@ const SILENCE: Duration = Duration::from_secs(20);
 /// The time of silence after which the connection is lost.
 const LOST: Duration = Duration::from_secs(45);
 
+/// The interval in which a broker hears from the client, even if the client does not read the broker's pings.
+const SIGN: Duration = Duration::from_secs(10);
+
 /// The supported version of the protocol: with partial successes and renewed authentication.
 const PROTOCOL: i32 = 19;
 
@@ -47,7 +51,8 @@ const MAX_MESSAGE_SIZE: usize = 5 << 20;
 /// The size of a read.
 const BUFFER: usize = 64 << 10;
 
-trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+/// A stream to a broker.
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
@@ -59,8 +64,14 @@ pub struct Link {
     /// Frames that came before an awaited answer.
     inbox: VecDeque<Frame>,
     requests: u64,
+    /// When the last frame came, or when the connection was last not read.
     heard: Instant,
+    /// Whether a ping waits for an answer.
     asked: bool,
+    /// When the last command was sent.
+    spoke: Instant,
+    /// Whether commands wait for their transmission, here or in the TLS session.
+    unsent: bool,
     /// The last token that the broker got.
     token: Option<String>,
     /// Whether the broker waits for a new token.
@@ -126,7 +137,14 @@ impl Link {
         } else {
             Box::new(stream)
         };
-        let mut link = Self {
+        let mut link = Self::over(transport, host, files);
+        link.shake_hands(behind).await?;
+        Ok(link)
+    }
+
+    /// A connection before its handshake.
+    pub fn over(transport: Box<dyn Transport>, host: &Host, files: &Files) -> Self {
+        Self {
             host: host.clone(),
             files: files.clone(),
             framed: Framed::with_capacity(transport, Codec, BUFFER),
@@ -134,12 +152,12 @@ impl Link {
             requests: 0,
             heard: Instant::now(),
             asked: false,
+            spoke: Instant::now(),
+            unsent: false,
             token: None,
             challenged: false,
             max_message_size: 0,
-        };
-        link.shake_hands(behind).await?;
-        Ok(link)
+        }
     }
 
     async fn shake_hands(&mut self, behind: Option<String>) -> Result<(), Problem> {
@@ -157,7 +175,7 @@ impl Link {
             }),
             ..CommandConnect::default()
         };
-        self.send(command(Type::Connect, |c| c.connect = Some(connect))).await?;
+        self.send(command(Type::Connect, |c| c.connect = Some(connect)))?;
         loop {
             let Frame::Command(answer) = self.next().await? else { continue };
             if let Some(error) = &answer.error {
@@ -178,7 +196,8 @@ impl Link {
                 self.max_message_size = connected.max_message_size();
                 return Ok(());
             }
-            self.attend(&answer).await?;
+            self.control(&answer)?;
+            self.answer_challenge().await?;
         }
     }
 
@@ -192,29 +211,31 @@ impl Link {
         &self.host
     }
 
-    /// Sends a command.
-    pub async fn send(&mut self, command: Box<BaseCommand>) -> Result<(), Problem> {
-        self.send_with(command, None).await
+    /// Sends a command. The next poll transmits it, so this neither waits nor can it be cancelled.
+    pub fn send(&mut self, command: Box<BaseCommand>) -> Result<(), Problem> {
+        self.enqueue(command, None)
     }
 
     /// Sends a command with an entry.
-    pub async fn send_with(
-        &mut self,
-        command: Box<BaseCommand>,
-        entry: Option<Entry>,
-    ) -> Result<(), Problem> {
-        match timeout(ANSWER_LIMIT, self.framed.send((command, entry))).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(self.broken(&error)),
+    pub async fn send_with(&mut self, command: Box<BaseCommand>, entry: Entry) -> Result<(), Problem> {
+        self.enqueue(command, Some(entry))?;
+        match timeout(ANSWER_LIMIT, self.framed.flush()).await {
+            Ok(flushed) => flushed.map_err(|error| self.broken(&error)),
             Err(_) => Err(self.silent()),
         }
     }
 
+    fn enqueue(&mut self, command: Box<BaseCommand>, entry: Option<Entry>) -> Result<(), Problem> {
+        self.spoke = Instant::now();
+        self.unsent = true;
+        Codec.encode((command, entry), self.framed.write_buffer_mut()).map_err(|error| self.broken(&error))
+    }
+
     /// Sends a command with a new request number, and returns the number. The answer arrives as a frame.
-    pub async fn ask(&mut self, make: impl FnOnce(u64) -> Box<BaseCommand>) -> Result<u64, Problem> {
+    pub fn ask(&mut self, make: impl FnOnce(u64) -> Box<BaseCommand>) -> Result<u64, Problem> {
         let request = self.requests;
         self.requests += 1;
-        self.send(make(request)).await?;
+        self.send(make(request))?;
         Ok(request)
     }
 
@@ -223,12 +244,12 @@ impl Link {
         &mut self,
         make: impl FnOnce(u64) -> Box<BaseCommand>,
     ) -> Result<Box<BaseCommand>, Problem> {
-        let request = self.ask(make).await?;
+        let request = self.ask(make)?;
         let answer = async {
             loop {
                 match self.next().await? {
                     Frame::Command(command) if answers(&command) == Some(request) => return Ok(command),
-                    Frame::Command(command) if self.attend(&command).await? => {}
+                    Frame::Command(command) if self.control(&command)? => self.answer_challenge().await?,
                     frame => self.inbox.push_back(frame),
                 }
             }
@@ -245,16 +266,37 @@ impl Link {
 
     /// The next frame from the network.
     async fn next(&mut self) -> Result<Frame, Problem> {
-        let next = self.framed.next().await;
-        self.received(next)
+        poll_fn(|context| self.poll_network(context)).await
     }
 
-    /// The next frame, if there is one.
+    /// The next frame, if there is one. Cancel safe.
     pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Result<Frame, Problem>> {
-        if let Some(frame) = self.inbox.pop_front() {
-            return Poll::Ready(Ok(frame));
+        match self.inbox.pop_front() {
+            Some(frame) => Poll::Ready(Ok(frame)),
+            None => self.poll_network(context),
+        }
+    }
+
+    fn poll_network(&mut self, context: &mut Context<'_>) -> Poll<Result<Frame, Problem>> {
+        if let Some(problem) = self.poll_unsent(context) {
+            return Poll::Ready(Err(problem));
         }
         self.framed.poll_next_unpin(context).map(|next| self.received(next))
+    }
+
+    /// Transmits the unsent commands as far as possible, without reading. Returns a failure.
+    pub fn poll_unsent(&mut self, context: &mut Context<'_>) -> Option<Problem> {
+        if !self.unsent {
+            return None;
+        }
+        let Poll::Ready(flushed) = self.framed.poll_flush_unpin(context) else { return None };
+        self.unsent = false;
+        flushed.err().map(|error| self.broken(&error))
+    }
+
+    /// The size of an incomplete frame, in bytes.
+    pub fn partial(&self) -> usize {
+        self.framed.read_buffer().len()
     }
 
     fn received(&mut self, next: Option<Result<Frame, frame::Error>>) -> Result<Frame, Problem> {
@@ -269,21 +311,26 @@ impl Link {
         }
     }
 
-    /// Answers a ping or a request for a token. Returns whether the command was one of these.
-    pub async fn attend(&mut self, asked: &BaseCommand) -> Result<bool, Problem> {
-        if asked.ping.is_some() {
-            self.send(command(Type::Pong, |c| c.pong = Some(CommandPong {}))).await?;
-        } else if asked.auth_challenge.is_some() {
+    /// Handles a ping or a request for a token, which [`Self::keep_alive`] or [`Self::answer_challenge`] answers.
+    /// Returns whether the command was one of these.
+    pub fn control(&mut self, command: &BaseCommand) -> Result<bool, Problem> {
+        if command.ping.is_some() {
+            self.pong()?;
+        } else if command.auth_challenge.is_some() {
             self.challenged = true;
-            self.answer_challenge().await?;
         } else {
-            return Ok(asked.pong.is_some());
+            return Ok(command.pong.is_some());
         }
         Ok(true)
     }
 
-    /// Answers a request for a new token, also one whose answer was cancelled: an issuer may take seconds.
-    async fn answer_challenge(&mut self) -> Result<(), Problem> {
+    fn pong(&mut self) -> Result<(), Problem> {
+        self.send(command(Type::Pong, |c| c.pong = Some(CommandPong {})))
+    }
+
+    /// Answers a request for a new token, if there is one. An issuer may take seconds. Cancel safe: the next call
+    /// answers.
+    pub async fn answer_challenge(&mut self) -> Result<(), Problem> {
         if self.challenged {
             // The token expires; the file or the issuer may have a newer one.
             self.files.drop_token(self.token.as_deref()).await;
@@ -298,27 +345,28 @@ impl Link {
                 protocol_version: Some(PROTOCOL),
             };
             self.challenged = false;
-            self.send(command(Type::AuthResponse, |c| c.auth_response = Some(response))).await?;
+            self.send(command(Type::AuthResponse, |c| c.auth_response = Some(response)))?;
         }
         Ok(())
     }
 
-    /// Pings a silent broker, and fails if it stays silent.
-    pub async fn keep_alive(&mut self) -> Result<(), Problem> {
-        let silence = self.heard.elapsed();
-        if silence >= LOST {
-            return Err(self.silent());
+    /// Tells the broker that the client is alive, and fails if the broker is silent. A connection that `is_read`
+    /// not is never silent.
+    pub async fn keep_alive(&mut self, is_read: bool) -> Result<(), Problem> {
+        if !is_read {
+            self.heard = Instant::now();
+            self.asked = false;
         }
-        if silence >= SILENCE && !self.asked {
-            self.asked = true;
-            self.send(command(Type::Ping, |c| c.ping = Some(CommandPing {}))).await?;
+        match due(self.heard.elapsed(), self.asked, self.spoke.elapsed()) {
+            Due::Nothing => {}
+            Due::Pong => self.pong()?,
+            Due::Ping => {
+                self.asked = true;
+                self.send(command(Type::Ping, |c| c.ping = Some(CommandPing {})))?;
+            }
+            Due::End => return Err(self.silent()),
         }
-        self.answer_challenge().await?;
-        // A cancelled wait may have left data.
-        match timeout(ANSWER_LIMIT, self.framed.flush()).await {
-            Ok(flushed) => flushed.map_err(|error| self.broken(&error)),
-            Err(_) => Err(self.silent()),
-        }
+        self.answer_challenge().await
     }
 
     fn broken(&self, error: &frame::Error) -> Problem {
@@ -339,6 +387,32 @@ impl Link {
 
     fn silent(&self) -> Problem {
         Problem::passing(Code::Unreachable, format!("{} does not answer", self.host))
+    }
+}
+
+/// What keeps a connection alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    /// The broker heard nothing for a while. Its ping may wait behind messages that the client does not read yet,
+    /// so the client answers in advance. A broker accepts any command as a sign of life.
+    Pong,
+    /// The broker must show that it is alive.
+    Ping,
+    /// The broker is lost.
+    End,
+}
+
+/// `silence` is the time since the broker's last frame, and `quiet` since the client's last command.
+fn due(silence: Duration, asked: bool, quiet: Duration) -> Due {
+    if silence >= LOST {
+        Due::End
+    } else if silence >= SILENCE && !asked {
+        Due::Ping
+    } else if quiet >= SIGN {
+        Due::Pong
+    } else {
+        Due::Nothing
     }
 }
 
@@ -363,7 +437,7 @@ pub fn number(index: usize) -> u64 {
 }
 
 /// The number of the request that a command answers.
-fn answers(command: &BaseCommand) -> Option<u64> {
+pub fn answers(command: &BaseCommand) -> Option<u64> {
     command
         .success
         .as_ref()
@@ -376,4 +450,95 @@ fn answers(command: &BaseCommand) -> Option<u64> {
 
 fn client_version() -> String {
     format!("quintet-pulsar-client-v{}", env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use pulsar::message::proto::CommandAuthChallenge;
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+
+    /// A link and its broker, with a socket of this size.
+    fn connected(size: usize) -> (Link, Framed<DuplexStream, Codec>) {
+        let (client, broker) = duplex(size);
+        let host = Host { name: "fake".to_owned(), port: 1 };
+        (Link::over(Box::new(client), &host, &Files::default()), Framed::new(broker, Codec))
+    }
+
+    async fn next_type(broker: &mut Framed<DuplexStream, Codec>) -> Type {
+        match broker.next().await.unwrap().unwrap() {
+            Frame::Command(command) => command.r#type(),
+            Frame::Messages(_) => panic!("messages for a broker"),
+        }
+    }
+
+    /// Large enough to fill the socket and the buffer of the sender.
+    fn long_command() -> Box<BaseCommand> {
+        let connect = CommandConnect { client_version: "x".repeat(100_000), ..CommandConnect::default() };
+        command(Type::Connect, |c| c.connect = Some(connect))
+    }
+
+    /// While the socket is full, the owner drops the future that handles the broker's requests.
+    #[tokio::test]
+    async fn a_full_socket_loses_no_answer() {
+        let (mut link, mut broker) = connected(1_000);
+        link.send(long_command()).unwrap();
+        let challenge = CommandAuthChallenge::default();
+        broker
+            .send((command(Type::AuthChallenge, |c| c.auth_challenge = Some(challenge)), None))
+            .await
+            .unwrap();
+        broker.send((command(Type::Ping, |c| c.ping = Some(CommandPing {})), None)).await.unwrap();
+        for _ in 0..2 {
+            let Frame::Command(command) = link.next().await.unwrap() else { panic!("messages") };
+            let handled = async { link.control(&command) };
+            assert!(tokio::select! { biased; handled = handled => handled.unwrap(), () = async {} => false });
+        }
+        tokio::select! { biased; _ = link.next() => panic!("a frame"), () = async {} => {} }
+        link.keep_alive(true).await.unwrap();
+        let sent = async {
+            let mut types = Vec::new();
+            while types.len() < 3 {
+                types.push(next_type(&mut broker).await);
+            }
+            types
+        };
+        let types = tokio::select! { types = sent => types, _ = link.next() => panic!("a frame") };
+        assert_eq!(types, [Type::Connect, Type::Pong, Type::AuthResponse]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unread_broker_hears_the_client_and_is_not_lost() {
+        let (mut link, mut broker) = connected(1 << 20);
+        for _ in 0..600 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            link.keep_alive(false).await.unwrap();
+        }
+        poll_fn(|context| {
+            assert!(link.poll_unsent(context).is_none());
+            Poll::Ready(())
+        })
+        .await;
+        for pong in 0..60 {
+            let heard = timeout(SIGN, next_type(&mut broker)).await;
+            assert_eq!(heard.ok(), Some(Type::Pong), "{pong}");
+        }
+        // From now on it is read, and silent.
+        for second in 1..=45 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert_eq!(link.keep_alive(true).await.is_ok(), second < 45, "{second}");
+        }
+    }
+
+    #[test]
+    fn each_silence_has_its_sign_of_life() {
+        let seconds =
+            |silence, asked, quiet| due(Duration::from_secs(silence), asked, Duration::from_secs(quiet));
+        assert_eq!(seconds(19, false, 9), Due::Nothing);
+        assert_eq!(seconds(0, false, 10), Due::Pong);
+        assert_eq!(seconds(20, false, 20), Due::Ping);
+        assert_eq!(seconds(44, true, 9), Due::Nothing);
+        assert_eq!(seconds(45, true, 0), Due::End);
+    }
 }

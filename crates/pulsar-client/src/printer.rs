@@ -31,7 +31,8 @@ impl Printer {
         Self::to(io::stdout().as_fd().try_clone_to_owned()?)
     }
 
-    fn to(output: OwnedFd) -> io::Result<Self> {
+    /// Prints to a file.
+    pub fn to(output: OwnedFd) -> io::Result<Self> {
         let (texts, to_print) = sync_channel(1);
         let (done, printed) = unbounded_channel();
         thread::Builder::new()

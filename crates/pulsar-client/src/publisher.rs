@@ -19,7 +19,7 @@ use crate::security::Files;
 use crate::topic::TopicName;
 
 /// How often an idle publisher looks whether a broker is silent.
-const ATTEND: Duration = Duration::from_secs(5);
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// The producers of a topic.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Publisher {
     /// By partition.
     producers: Vec<Producer>,
     /// The partition of the next entry without a key.
-    turn: usize,
+    next: usize,
 }
 
 #[derive(Debug)]
@@ -66,8 +66,8 @@ impl Publisher {
         }
         brokers.close_unused(producers.iter_mut().map(|producer| &mut producer.link).collect());
         // Many publishers send only one entry.
-        let turn = usize::try_from(backoff::random()).unwrap_or_default() % producers.len();
-        Ok(Self { brokers, producers, turn })
+        let next = usize::try_from(backoff::random()).unwrap_or_default() % producers.len();
+        Ok(Self { brokers, producers, next })
     }
 
     /// The size limit of an entry's payload at the brokers, in bytes.
@@ -87,7 +87,7 @@ impl Publisher {
 
     /// Pings silent brokers, answers requests for a token, and fails if a broker stays silent.
     pub async fn keep_alive(&mut self) -> Result<(), Problem> {
-        self.brokers.keep_alive().await
+        self.brokers.keep_alive(usize::MAX, 0).await.map_err(|(_, problem)| problem)
     }
 
     /// Sends an entry. Sets the producer, the sequence and the time in its metadata. After an error the entry is
@@ -108,15 +108,16 @@ impl Publisher {
         producer.sent.push_back((Instant::now(), producer.sequence, entry.clone()));
         producer.sequence += u64::from(messages(&entry));
         let link = producer.link;
-        self.brokers.link(link).send_with(command(Type::Send, |c| c.send = Some(send)), Some(entry)).await
+        self.brokers.link(link).send_with(command(Type::Send, |c| c.send = Some(send)), entry).await
     }
 
     /// Waits for the next confirmation, and returns the number of messages. Cancel safe.
     pub async fn confirmed(&mut self) -> Result<u32, Problem> {
         loop {
-            let (link, frame) = poll_fn(|context| self.brokers.poll_frame(context)).await?;
-            let Frame::Command(command) = frame else { continue };
-            if self.brokers.link(link).attend(&command).await? {
+            let (link, frame) = poll_fn(|context| self.brokers.poll_frame(context, usize::MAX, 0)).await;
+            let Frame::Command(command) = frame? else { continue };
+            if self.brokers.link(link).control(&command)? {
+                self.brokers.link(link).answer_challenge().await?;
                 continue;
             }
             if let Some(messages) = self.receipt(&command)? {
@@ -128,11 +129,11 @@ impl Publisher {
     /// Keeps the connections alive until one fails.
     pub async fn idle(&mut self) -> Problem {
         loop {
-            let attended = tokio::select! {
+            let kept = tokio::select! {
                 confirmed = self.confirmed() => confirmed.map(drop),
-                () = sleep(ATTEND) => self.keep_alive().await,
+                () = sleep(KEEP_ALIVE) => self.keep_alive().await,
             };
-            if let Err(problem) = attended {
+            if let Err(problem) = kept {
                 return problem;
             }
         }
@@ -162,11 +163,11 @@ impl Publisher {
         Ok(confirmed.map(|(.., entry)| messages(&entry)))
     }
 
-    /// The partition of an entry: by its key, as in Pulsar's clients, or else in turn.
+    /// The partition of an entry: by its key, as in Pulsar's clients, or else the next one.
     fn partition(&mut self, key: Option<&str>) -> usize {
         let count = self.producers.len();
-        self.turn = (self.turn + 1) % count;
-        key.map_or(self.turn, |key| usize::try_from(java_hash(key)).unwrap_or_default() % count)
+        self.next = (self.next + 1) % count;
+        key.map_or(self.next, |key| usize::try_from(java_hash(key)).unwrap_or_default() % count)
     }
 }
 

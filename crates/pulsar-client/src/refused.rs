@@ -2,11 +2,13 @@
 //!
 //! Pure data: entries go in with a time, and come out at that time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use pulsar::message::proto::command_ack::ValidationError;
 use tokio::time::Instant;
 
+use crate::frame::Damage;
 use crate::ledger::EntryId;
 
 /// The shortest interval of requests for an entry that does not come.
@@ -15,22 +17,32 @@ const SELDOM: Duration = Duration::from_secs(1);
 /// The longest interval of requests for an entry that does not come, perhaps because it has expired.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// A request for an entry.
-#[derive(Clone, Copy, Debug)]
-struct Question {
-    due: Instant,
-    consumer: usize,
-    entry: EntryId,
-    /// The number of requests without an answer.
-    times: u32,
+/// What to do with an unreadable entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Request it again later.
+    Repeat,
+    /// Acknowledge it with this error, as no client can read it.
+    Discard(ValidationError),
 }
 
-impl Question {
-    /// The next request, after the delay, which doubles each time.
-    fn again(self, now: Instant, delay: Duration) -> Self {
-        let pause = delay.max(SELDOM).saturating_mul(1 << self.times.min(16)).min(LONGEST.max(delay));
-        Self { due: now + pause, times: self.times + 1, ..self }
+/// Decides on an unreadable entry.
+///
+/// Pulsar's Java client discards a corrupt entry at once. Here it gets a second delivery, in case it was damaged on
+/// its way, and it is not discarded if it becomes a dead letter after too many redeliveries. An entry that is only
+/// unsupported, such as an encrypted one, is intact, so it is not discarded.
+pub fn verdict(damage: &Damage, came_again: bool, is_letter: bool) -> Verdict {
+    match damage.corruption {
+        Some(corruption) if came_again && !is_letter => Verdict::Discard(corruption),
+        _ => Verdict::Repeat,
     }
+}
+
+/// The time of the next request for an entry, and the number of requests without an answer.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    due: Instant,
+    times: u32,
 }
 
 /// The pending requests of a session's consumers.
@@ -38,8 +50,8 @@ impl Question {
 pub struct Refused {
     /// Whether a request makes the broker send all unacknowledged entries, as for Exclusive and Failover.
     all_at_once: bool,
-    /// Sorted by time.
-    questions: VecDeque<Question>,
+    requests: BTreeMap<(usize, EntryId), Request>,
+    by_time: BTreeSet<(Instant, usize, EntryId)>,
 }
 
 impl Refused {
@@ -51,41 +63,66 @@ impl Refused {
     /// Adds a request for an entry, unless there is one.
     pub fn push(&mut self, due: Instant, consumer: usize, entry: EntryId) {
         // The entry may have come with another one before its request.
-        if !self.questions.iter().any(|one| (one.consumer, one.entry) == (consumer, entry)) {
-            let at = self.questions.partition_point(|question| question.due <= due);
-            self.questions.insert(at, Question { due, consumer, entry, times: 0 });
+        if !self.requests.contains_key(&(consumer, entry)) {
+            self.insert(consumer, entry, Request { due, times: 0 });
         }
+    }
+
+    fn insert(&mut self, consumer: usize, entry: EntryId, request: Request) {
+        self.requests.insert((consumer, entry), request);
+        self.by_time.insert((request.due, consumer, entry));
     }
 
     /// The time of the next request.
     pub fn due(&self) -> Option<Instant> {
-        self.questions.front().map(|question| question.due)
+        self.by_time.first().map(|(due, ..)| *due)
     }
 
-    /// Returns the next due request.
+    /// Takes the due requests: for each consumer its entries.
     ///
-    /// If all unacknowledged entries come with it, the consumer's other entries need no request. But a broker
-    /// may miss a request while it reads, or while another consumer is active. So they stay here with a
+    /// If all unacknowledged entries come with one of them, the consumer's other entries need no request. But a
+    /// broker may miss a request while it reads, or while another consumer is active. So they stay here with a
     /// growing delay until they [came](Self::came).
-    pub fn take_due(&mut self, now: Instant, delay: Duration) -> Option<(usize, EntryId)> {
-        if self.due().is_none_or(|due| due > now) {
-            return None;
+    pub fn take_due(&mut self, now: Instant, delay: Duration) -> BTreeMap<usize, Vec<EntryId>> {
+        let mut taken: BTreeMap<usize, Vec<EntryId>> = BTreeMap::new();
+        while let Some((_, consumer, entry)) = self.by_time.first().copied().filter(|(due, ..)| *due <= now) {
+            taken.entry(consumer).or_default().push(entry);
+            if !self.all_at_once {
+                self.came(consumer, entry);
+                continue;
+            }
+            let same: Vec<EntryId> = self.of(consumer).collect();
+            for entry in same {
+                let Some(Request { due, times }) = self.requests.remove(&(consumer, entry)) else {
+                    continue;
+                };
+                self.by_time.remove(&(due, consumer, entry));
+                let pause = delay.max(SELDOM).saturating_mul(1 << times.min(16)).min(LONGEST.max(delay));
+                self.insert(consumer, entry, Request { due: now + pause, times: times + 1 });
+            }
         }
-        let asked = self.questions.pop_front()?;
-        if self.all_at_once {
-            let (same, others): (VecDeque<_>, VecDeque<_>) =
-                self.questions.drain(..).partition(|question| question.consumer == asked.consumer);
-            self.questions = others;
-            let again = [asked].into_iter().chain(same).map(|question| question.again(now, delay));
-            self.questions.extend(again);
-            self.questions.make_contiguous().sort_by_key(|question| question.due);
-        }
-        Some((asked.consumer, asked.entry))
+        taken
     }
 
-    /// Removes the request of an entry that has come.
-    pub fn came(&mut self, consumer: usize, entry: EntryId) {
-        self.questions.retain(|one| (one.consumer, one.entry) != (consumer, entry));
+    /// The entries of a consumer.
+    fn of(&self, consumer: usize) -> impl Iterator<Item = EntryId> {
+        let first = EntryId { ledger: 0, entry: 0 };
+        let entries = self.requests.range((consumer, first)..(consumer + 1, first));
+        entries.map(|((_, entry), _)| *entry)
+    }
+
+    /// Removes the request of an entry that has come. Returns whether there was one.
+    pub fn came(&mut self, consumer: usize, entry: EntryId) -> bool {
+        let request = self.requests.remove(&(consumer, entry));
+        request.is_some_and(|request| self.by_time.remove(&(request.due, consumer, entry)))
+    }
+
+    /// Removes the requests of a lost consumer.
+    pub fn forget(&mut self, consumer: usize) {
+        let entries: Vec<EntryId> = self.of(consumer).collect();
+        for entry in entries {
+            self.came(consumer, entry);
+        }
     }
 }
 
@@ -100,7 +137,10 @@ mod tests {
     }
 
     fn take_all(refused: &mut Refused, now: Instant) -> Vec<(usize, EntryId)> {
-        std::iter::from_fn(|| refused.take_due(now, DELAY)).collect()
+        let taken = refused.take_due(now, DELAY).into_iter();
+        taken
+            .flat_map(|(consumer, entries)| entries.into_iter().map(move |entry| (consumer, entry)))
+            .collect()
     }
 
     #[test]
@@ -139,8 +179,8 @@ mod tests {
         let begin = Instant::now();
         let mut refused = Refused::new(true);
         refused.push(begin, 0, id(1));
-        assert_eq!(refused.take_due(begin, Duration::ZERO), Some((0, id(1))));
-        assert_eq!(refused.take_due(begin, Duration::ZERO), None);
+        assert_eq!(refused.take_due(begin, Duration::ZERO), BTreeMap::from([(0, vec![id(1)])]));
+        assert!(refused.take_due(begin, Duration::ZERO).is_empty());
         assert_eq!(refused.due(), Some(begin + SELDOM));
     }
 
@@ -152,7 +192,7 @@ mod tests {
         let mut pauses = Vec::new();
         let mut now = begin;
         for _ in 0..8 {
-            assert_eq!(refused.take_due(now, DELAY), Some((0, id(1))));
+            assert_eq!(take_all(&mut refused, now), [(0, id(1))]);
             let due = refused.due().unwrap();
             pauses.push((due - now).as_secs() / 60);
             now = due;
@@ -160,6 +200,44 @@ mod tests {
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
         // A new request does not wait.
         refused.push(begin, 1, id(2));
-        assert_eq!((refused.due(), refused.take_due(begin, DELAY)), (Some(begin), Some((1, id(2)))));
+        assert_eq!((refused.due(), take_all(&mut refused, begin)), (Some(begin), vec![(1, id(2))]));
+    }
+
+    /// As many as the broker sends without acknowledgements. A scan of all for each would take minutes.
+    #[test]
+    fn many_entries_need_one_request() {
+        let begin = Instant::now();
+        for all_at_once in [false, true] {
+            let mut refused = Refused::new(all_at_once);
+            for entry in 0..50_000 {
+                refused.push(begin, 0, id(entry));
+            }
+            let taken = refused.take_due(begin, DELAY);
+            assert_eq!(taken[&0].len(), if all_at_once { 1 } else { 50_000 });
+            for entry in 0..50_000 {
+                assert_eq!(refused.came(0, id(entry)), all_at_once);
+            }
+        }
+    }
+
+    #[test]
+    fn forgets_only_the_entries_of_a_lost_consumer() {
+        let begin = Instant::now();
+        let mut refused = Refused::new(false);
+        for (consumer, entry) in [(0, 9), (1, 0), (1, 7), (2, 0)] {
+            refused.push(begin, consumer, id(entry));
+        }
+        refused.forget(1);
+        assert_eq!(take_all(&mut refused, begin), [(0, id(9)), (2, id(0))]);
+    }
+
+    #[test]
+    fn discards_only_what_no_client_can_read() {
+        let how = ValidationError::ChecksumMismatch;
+        let corrupt = Damage::corrupt(how, "");
+        assert_eq!(verdict(&corrupt, true, false), Verdict::Discard(how));
+        assert_eq!(verdict(&corrupt, false, false), Verdict::Repeat);
+        assert_eq!(verdict(&corrupt, true, true), Verdict::Repeat);
+        assert_eq!(verdict(&Damage::unsupported(""), true, false), Verdict::Repeat);
     }
 }

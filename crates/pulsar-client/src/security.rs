@@ -23,7 +23,7 @@ pub struct Files {
     /// A file with CA certificates in PEM, which replace the public CAs.
     pub ca: Option<PathBuf>,
     /// The files of the client's certificate, with its chain, and of its key, in PEM.
-    pub identity: Option<[PathBuf; 2]>,
+    pub client_certificate: Option<[PathBuf; 2]>,
 }
 
 /// Where a token comes from.
@@ -54,7 +54,7 @@ impl Files {
 
     /// Pulsar's name of the authentication method; None without authentication.
     pub fn method(&self) -> Option<&'static str> {
-        match (&self.token, &self.identity) {
+        match (&self.token, &self.client_certificate) {
             (Some(_), _) => Some("token"),
             // The broker takes the role from the certificate.
             (None, Some(_)) => Some("tls"),
@@ -74,7 +74,7 @@ impl Files {
     /// The TLS connector for brokers.
     pub fn tls(&self) -> Result<TlsConnector, Problem> {
         let config = self.trust(self.ca.is_none())?;
-        let config = match self.identity()? {
+        let config = match self.client_certificate()? {
             Some((chain, key)) => config.with_client_auth_cert(chain, key).map_err(|error| {
                 let sentence = format!("the client's certificate and key do not fit: {error}");
                 Problem::last(Exit::File, Code::TlsFailed, sentence)
@@ -107,8 +107,10 @@ impl Files {
     }
 
     /// The client's certificate chain and key, if they are set.
-    fn identity(&self) -> Result<Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>, Problem> {
-        let Some([certificate, key]) = &self.identity else { return Ok(None) };
+    fn client_certificate(
+        &self,
+    ) -> Result<Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>, Problem> {
+        let Some([certificate, key]) = &self.client_certificate else { return Ok(None) };
         let chain = certificates(certificate, "certificate")?;
         let pem = read(key, Code::TlsFailed, "key")?;
         let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| lacks(key, "key"))?;

@@ -2,11 +2,11 @@
 //! topic, and one connection for each broker that serves some of them.
 
 use std::future::poll_fn;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pulsar::message::proto::base_command::Type;
-use pulsar::message::proto::command_ack::AckType;
+use pulsar::message::proto::command_ack::{AckType, ValidationError};
 use pulsar::message::proto::command_partitioned_topic_metadata_response::LookupType as Found;
 use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
 use pulsar::message::proto::{
@@ -16,10 +16,12 @@ use pulsar::message::proto::{
 use tokio::time::timeout;
 
 use crate::address::ServiceAddress;
-use crate::brokers::Brokers;
+use crate::brokers::{Brokers, Located};
 use crate::frame::{Delivery, Frame};
 use crate::ledger::{Acks, EntryId};
-use crate::link::{command, number};
+#[cfg(test)]
+use crate::link::Link;
+use crate::link::{answers, command, number};
 use crate::problem::{Code, Problem};
 use crate::security::Files;
 use crate::topic::TopicName;
@@ -44,6 +46,8 @@ pub struct Subscription {
     pub consumer: Option<String>,
     /// How many messages of each partition a broker may send ahead.
     pub queue: u32,
+    /// How many bytes of messages may wait. One message more is always allowed.
+    pub queue_bytes: usize,
     /// The token and the CA.
     pub files: Files,
 }
@@ -57,32 +61,71 @@ pub enum Event {
     Active(bool),
     /// The topic was terminated.
     EndOfTopic,
-    /// The topic has more partitions than before.
-    Grown,
+    /// The topic has this number of partitions now, more than before.
+    Grown(u32),
+    /// These consumers have lost their subscriptions.
+    Lost(Vec<usize>, Problem),
+    /// A consumer that was lost has subscribed again.
+    Joined,
 }
 
 #[derive(Debug)]
 struct Consumer {
-    link: usize,
+    topic: String,
+    place: Place,
     /// Handled messages for which the broker has no new permits yet.
     used: u32,
+}
+
+/// Where a consumer is subscribed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Nowhere.
+    Lost,
+    /// Nowhere until this request is answered.
+    Joining { link: usize, request: u64 },
+    /// On this connection.
+    Joined { link: usize },
+}
+
+impl Place {
+    fn link(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Lost => None,
+            Self::Joining { link, .. } | Self::Joined { link } => Some(link),
+        }
+    }
 }
 
 /// A running subscription.
 #[derive(Debug)]
 pub struct Session {
+    subscription: Subscription,
     brokers: Brokers,
     consumers: Vec<Consumer>,
     partitions: u32,
-    queue: u32,
 }
 
 impl Session {
+    /// A session of consumers that are subscribed on these connections.
+    #[cfg(test)]
+    pub fn over(subscription: Subscription, links: Vec<Link>, consumers: &[usize]) -> Self {
+        let brokers = Brokers::over(subscription.server.clone(), links);
+        let partitions = u32::try_from(consumers.len()).unwrap();
+        let topics = subscription.topic.partitions(partitions).into_iter().zip(consumers);
+        let joined = |(topic, link): (String, &usize)| Consumer {
+            topic,
+            place: Place::Joined { link: *link },
+            used: 0,
+        };
+        Self { brokers, consumers: topics.map(joined).collect(), partitions, subscription }
+    }
+
     /// Finds the brokers, subscribes, and requests messages.
     pub async fn open(subscription: &Subscription) -> Result<Self, Problem> {
         let mut session = Self::subscribed(subscription, false).await?;
         for consumer in 0..session.consumers.len() {
-            session.flow(consumer, session.queue).await?;
+            session.flow(consumer, subscription.queue)?;
         }
         Ok(session)
     }
@@ -91,16 +134,18 @@ impl Session {
     async fn subscribed(subscription: &Subscription, without_busy: bool) -> Result<Self, Problem> {
         let mut brokers = Brokers::connect(&subscription.server, &subscription.files).await?;
         let partitions = brokers.partitions(&subscription.topic).await?;
-        let queue = subscription.queue;
-        let mut session = Self { brokers, consumers: Vec::new(), partitions, queue };
+        let mut consumers = Vec::new();
         for topic in subscription.topic.partitions(partitions) {
-            match session.subscribe(subscription, topic).await {
+            let link = brokers.find(&topic).await?;
+            let subscribe = subscribe(subscription, &topic, consumers.len());
+            match brokers.link(link).request(subscribe).await {
                 Err(problem) if without_busy && problem.code == Code::Busy => {}
-                done => done?,
+                Err(problem) => return Err(problem),
+                Ok(_) => consumers.push(Consumer { topic, place: Place::Joined { link }, used: 0 }),
             }
         }
-        session.brokers.close_unused(session.consumers.iter_mut().map(|one| &mut one.link).collect());
-        Ok(session)
+        brokers.close_unused(consumers.iter_mut().filter_map(|one| one.place.link()).collect());
+        Ok(Self { subscription: subscription.clone(), brokers, consumers, partitions })
     }
 
     /// Creates a subscription, if it does not exist yet.
@@ -110,27 +155,35 @@ impl Session {
         Ok(())
     }
 
-    async fn subscribe(&mut self, subscription: &Subscription, topic: String) -> Result<(), Problem> {
-        let link = self.brokers.find(&topic).await?;
-        let consumer_id = number(self.consumers.len());
-        let kind = subscription.kind as i32;
-        let subscribe = |request_id| CommandSubscribe {
-            topic,
-            subscription: subscription.name.clone(),
-            sub_type: kind,
-            consumer_id,
-            request_id,
-            consumer_name: subscription.consumer.clone(),
-            durable: Some(true),
-            initial_position: Some(subscription.position as i32),
-            force_topic_creation: Some(true),
-            ..CommandSubscribe::default()
-        };
-        self.brokers
-            .link(link)
-            .request(|request| command(Type::Subscribe, |c| c.subscribe = Some(subscribe(request))))
-            .await?;
-        self.consumers.push(Consumer { link, used: 0 });
+    /// Adds lost consumers for new partitions.
+    pub fn grow(&mut self, partitions: u32) {
+        self.partitions = partitions;
+        for topic in self.subscription.topic.partitions(partitions).into_iter().skip(self.consumers.len()) {
+            self.consumers.push(Consumer { topic, place: Place::Lost, used: 0 });
+        }
+    }
+
+    /// The lost consumers and their topics.
+    pub fn lost(&self) -> Vec<(usize, String)> {
+        let lost = self.consumers.iter().enumerate().filter(|(_, consumer)| consumer.place == Place::Lost);
+        lost.map(|(number, consumer)| (number, consumer.topic.clone())).collect()
+    }
+
+    /// Whether all consumers are subscribed.
+    pub fn is_complete(&self) -> bool {
+        self.consumers.iter().all(|consumer| matches!(consumer.place, Place::Joined { .. }))
+    }
+
+    /// Subscribes lost consumers at their brokers. [`Event::Joined`] or [`Event::Lost`] follows for each.
+    pub fn rejoin(&mut self, located: Located) -> Result<(), Problem> {
+        let used: Vec<usize> = located.links.iter().map(|(_, link)| *link).collect();
+        let links = self.brokers.take_over(located.brokers, &used);
+        for (consumer, link) in located.links {
+            let Some(link) = links[link] else { continue };
+            let subscribe = subscribe(&self.subscription, &self.consumers[consumer].topic, consumer);
+            let request = self.brokers.link(link).ask(subscribe)?;
+            self.consumers[consumer].place = Place::Joining { link, request };
+        }
         Ok(())
     }
 
@@ -139,54 +192,125 @@ impl Session {
         self.consumers.len()
     }
 
-    /// The next event. Cancel safe.
-    pub async fn next(&mut self) -> Result<Event, Problem> {
+    /// The number of a consumer's partition, as in Java's message IDs: -1 without partitions.
+    pub fn partition(&self, consumer: usize) -> i32 {
+        let number = self.consumers[consumer].topic.rsplit_once("-partition-");
+        number.and_then(|(_, number)| number.parse().ok()).unwrap_or(-1)
+    }
+
+    /// The next event, while messages of this size wait. Cancel safe.
+    pub async fn next(&mut self, waiting: usize) -> Result<Event, Problem> {
         loop {
-            let (link, frame) = poll_fn(|context| self.brokers.poll_frame(context)).await?;
-            if let Some(event) = self.event(link, frame).await? {
+            let (link, frame) = poll_fn(|context| self.poll(context, waiting)).await;
+            if let Some(event) = self.event(link, frame)? {
                 return Ok(event);
             }
         }
     }
 
     /// The next event, if one has arrived.
-    pub async fn next_now(&mut self) -> Result<Option<Event>, Problem> {
+    pub async fn next_now(&mut self, waiting: usize) -> Result<Option<Event>, Problem> {
         loop {
-            let now = poll_fn(|context| match self.brokers.poll_frame(context) {
-                Poll::Ready(frame) => Poll::Ready(frame.map(Some)),
-                Poll::Pending => Poll::Ready(Ok(None)),
+            let now = poll_fn(|context| match self.poll(context, waiting) {
+                Poll::Ready(frame) => Poll::Ready(Some(frame)),
+                Poll::Pending => Poll::Ready(None),
             });
-            let Some((link, frame)) = now.await? else { return Ok(None) };
-            if let Some(event) = self.event(link, frame).await? {
+            let Some((link, frame)) = now.await else { return Ok(None) };
+            if let Some(event) = self.event(link, frame)? {
                 return Ok(Some(event));
             }
         }
     }
 
-    /// Handles a frame. Returns an event for the consumer, if any.
-    async fn event(&mut self, link: usize, frame: Frame) -> Result<Option<Event>, Problem> {
-        match frame {
-            Frame::Messages(delivery) => Ok(Some(Event::Messages(delivery))),
-            Frame::Command(command) if self.brokers.link(link).attend(&command).await? => Ok(None),
-            Frame::Command(command) => event(&command, self.partitions),
+    fn poll(&mut self, context: &mut Context<'_>, waiting: usize) -> Poll<(usize, Result<Frame, Problem>)> {
+        self.brokers.poll_frame(context, self.subscription.queue_bytes, waiting)
+    }
+
+    /// Handles a frame. Returns an event for the consumer, if any. It has no await, so it cannot be cancelled.
+    fn event(&mut self, link: usize, frame: Result<Frame, Problem>) -> Result<Option<Event>, Problem> {
+        let command = match frame {
+            Err(problem) => return self.lose_link(link, problem),
+            Ok(Frame::Messages(delivery)) => {
+                let consumer = usize::try_from(delivery.message.consumer_id).unwrap_or(usize::MAX);
+                let place = self.consumers.get(consumer).map(|consumer| consumer.place);
+                // Later messages of a lost subscription come again.
+                return Ok((place == Some(Place::Joined { link })).then_some(Event::Messages(delivery)));
+            }
+            Ok(Frame::Command(command)) => command,
+        };
+        if self.brokers.link(link).control(&command)? {
+            return Ok(None);
         }
+        if let Some(closed) = &command.close_consumer {
+            let number = usize::try_from(closed.consumer_id).unwrap_or(usize::MAX);
+            let mut place = self.consumers.get(number).map_or(Place::Lost, |consumer| consumer.place);
+            if place.link() != Some(&mut { link }) {
+                return Ok(None);
+            }
+            let why = "the broker closed the consumer, because the topic moves";
+            return self.lose(vec![number], Problem::passing(Code::Unreachable, why)).map(Some);
+        }
+        if let Some(request) = answers(&command)
+            && let Some(consumer) =
+                self.consumers.iter().position(|one| one.place == Place::Joining { link, request })
+        {
+            if let Some(error) = &command.error {
+                return self.lose(vec![consumer], Problem::answered(error.error(), &error.message)).map(Some);
+            }
+            self.consumers[consumer].place = Place::Joined { link };
+            self.flow(consumer, self.subscription.queue)?;
+            return Ok(Some(Event::Joined));
+        }
+        event(&command, self.partitions)
+    }
+
+    /// Loses all consumers of a failed connection.
+    fn lose_link(&mut self, failed: usize, problem: Problem) -> Result<Option<Event>, Problem> {
+        if problem.end.is_some() {
+            return Err(problem);
+        }
+        self.brokers.remove(failed);
+        let mut lost = Vec::new();
+        for (number, consumer) in self.consumers.iter_mut().enumerate() {
+            match consumer.place.link() {
+                Some(link) if *link == failed => lost.push(number),
+                Some(link) if *link > failed => *link -= 1,
+                _ => {}
+            }
+        }
+        if lost.is_empty() { Ok(None) } else { self.lose(lost, problem).map(Some) }
+    }
+
+    /// Marks consumers as lost. Fails if no consumer is left.
+    fn lose(&mut self, lost: Vec<usize>, problem: Problem) -> Result<Event, Problem> {
+        for consumer in &lost {
+            self.consumers[*consumer].place = Place::Lost;
+            self.consumers[*consumer].used = 0;
+        }
+        let is_lost = self.consumers.iter().all(|consumer| consumer.place == Place::Lost);
+        if is_lost || problem.end.is_some() { Err(problem) } else { Ok(Event::Lost(lost, problem)) }
     }
 
     /// Records that messages of a consumer were handled. After half of the queue it requests more.
-    pub async fn taken(&mut self, consumer: usize, messages: u32) -> Result<(), Problem> {
+    pub fn taken(&mut self, consumer: usize, messages: u32) -> Result<(), Problem> {
         let used = self.consumers[consumer].used.saturating_add(messages);
         self.consumers[consumer].used = used;
-        if used >= self.queue.div_ceil(2) { self.flow(consumer, used).await } else { Ok(()) }
+        if used >= self.subscription.queue.div_ceil(2) { self.flow(consumer, used) } else { Ok(()) }
     }
 
-    async fn flow(&mut self, consumer: usize, messages: u32) -> Result<(), Problem> {
+    fn flow(&mut self, consumer: usize, messages: u32) -> Result<(), Problem> {
         self.consumers[consumer].used = 0;
         let flow = CommandFlow { consumer_id: number(consumer), message_permits: messages };
-        self.send(consumer, command(Type::Flow, |c| c.flow = Some(flow))).await
+        self.send(consumer, command(Type::Flow, |c| c.flow = Some(flow)))
     }
 
-    /// Acknowledges entries.
-    pub async fn acknowledge(&mut self, consumer: usize, acks: Acks) -> Result<(), Problem> {
+    /// Acknowledges entries. `corruption` is why they were not handled.
+    pub fn acknowledge(
+        &mut self,
+        consumer: usize,
+        acks: Acks,
+        corruption: Option<ValidationError>,
+    ) -> Result<(), Problem> {
         let (kind, entries) = match acks {
             Acks::Each(entries) => (AckType::Individual, entries),
             Acks::UpTo(entry) => (AckType::Cumulative, vec![entry]),
@@ -195,51 +319,67 @@ impl Session {
             consumer_id: number(consumer),
             ack_type: kind as i32,
             message_id: entries.into_iter().map(message_id).collect(),
+            validation_error: corruption.map(|corruption| corruption as i32),
             ..CommandAck::default()
         };
-        self.send(consumer, command(Type::Ack, |c| c.ack = Some(ack))).await
+        self.send(consumer, command(Type::Ack, |c| c.ack = Some(ack)))
     }
 
     /// Requests the redelivery of entries.
-    pub async fn redeliver(&mut self, consumer: usize, entries: Vec<EntryId>) -> Result<(), Problem> {
+    pub fn redeliver(&mut self, consumer: usize, entries: &[EntryId]) -> Result<(), Problem> {
         let redeliver = CommandRedeliverUnacknowledgedMessages {
             consumer_id: number(consumer),
-            message_ids: entries.into_iter().map(message_id).collect(),
+            message_ids: entries.iter().copied().map(message_id).collect(),
             ..CommandRedeliverUnacknowledgedMessages::default()
         };
         let kind = Type::RedeliverUnacknowledgedMessages;
-        self.send(consumer, command(kind, |c| c.redeliver_unacknowledged_messages = Some(redeliver))).await
+        self.send(consumer, command(kind, |c| c.redeliver_unacknowledged_messages = Some(redeliver)))
     }
 
-    async fn send(&mut self, consumer: usize, command: Box<BaseCommand>) -> Result<(), Problem> {
-        let link = self.consumers[consumer].link;
-        self.brokers.link(link).send(command).await
+    /// Sends a command of a consumer. A lost consumer has no use for it, as all its messages come again.
+    fn send(&mut self, consumer: usize, command: Box<BaseCommand>) -> Result<(), Problem> {
+        match self.consumers[consumer].place {
+            Place::Joined { link } => self.brokers.link(link).send(command),
+            Place::Lost | Place::Joining { .. } => Ok(()),
+        }
     }
 
-    /// Pings silent brokers, and fails if one stays silent.
-    pub async fn keep_alive(&mut self) -> Result<(), Problem> {
-        self.brokers.keep_alive().await
+    /// Keeps the connections alive, while messages of this size wait. Loses the consumers of a silent broker.
+    pub async fn keep_alive(&mut self, waiting: usize) -> Result<Option<Event>, Problem> {
+        match self.brokers.keep_alive(self.subscription.queue_bytes, waiting).await {
+            Ok(()) => Ok(None),
+            Err((link, problem)) => self.lose_link(link, problem),
+        }
     }
 
     /// Requests the number of partitions; [`Event::Grown`] follows if there are more. A topic without
     /// partitions never gets some.
-    pub async fn ask_for_growth(&mut self, topic: &TopicName) -> Result<(), Problem> {
+    pub fn ask_for_growth(&mut self) -> Result<(), Problem> {
         if self.partitions > 0 {
-            self.brokers.ask_for_partitions(topic).await?;
+            self.brokers.ask_for_partitions(&self.subscription.topic)?;
         }
         Ok(())
     }
 
-    /// Closes the consumers. Earlier acknowledgements are complete when this returns.
+    /// Closes the consumers, and drops the messages that come meanwhile. Earlier acknowledgements are complete when
+    /// this returns.
     pub async fn close(mut self) {
         let closing = async {
-            for (number, consumer) in (0_u64..).zip(&self.consumers) {
-                let close = |request_id| CommandCloseConsumer { consumer_id: number, request_id };
-                let link = self.brokers.link(consumer.link);
-                link.request(|request| {
+            let mut open = Vec::new();
+            for (consumer_id, consumer) in (0_u64..).zip(&self.consumers) {
+                let Place::Joined { link } = consumer.place else { continue };
+                let close = |request_id| CommandCloseConsumer { consumer_id, request_id };
+                let request = self.brokers.link(link).ask(|request| {
                     command(Type::CloseConsumer, |c| c.close_consumer = Some(close(request)))
-                })
-                .await?;
+                })?;
+                open.push((link, request));
+            }
+            while !open.is_empty() {
+                let (link, frame) = poll_fn(|context| self.brokers.poll_frame(context, usize::MAX, 0)).await;
+                if let Frame::Command(command) = frame? {
+                    self.brokers.link(link).control(&command)?;
+                    open.retain(|(at, request)| (*at, Some(*request)) != (link, answers(&command)));
+                }
             }
             Ok::<_, Problem>(())
         };
@@ -248,14 +388,26 @@ impl Session {
     }
 }
 
+/// The command that subscribes a consumer to a topic, for a request number.
+fn subscribe(to: &Subscription, topic: &str, consumer: usize) -> impl FnOnce(u64) -> Box<BaseCommand> {
+    let subscribe = CommandSubscribe {
+        topic: topic.to_owned(),
+        subscription: to.name.clone(),
+        sub_type: to.kind as i32,
+        consumer_id: number(consumer),
+        consumer_name: to.consumer.clone(),
+        durable: Some(true),
+        initial_position: Some(to.position as i32),
+        force_topic_creation: Some(true),
+        ..CommandSubscribe::default()
+    };
+    move |request_id| {
+        command(Type::Subscribe, |c| c.subscribe = Some(CommandSubscribe { request_id, ..subscribe }))
+    }
+}
+
 /// The event of a command, for a topic with this number of partitions.
 fn event(command: &BaseCommand, partitions: u32) -> Result<Option<Event>, Problem> {
-    if command.close_consumer.is_some() {
-        return Err(Problem::passing(
-            Code::Unreachable,
-            "the broker closed the consumer, because the topic moves",
-        ));
-    }
     if let Some(error) = &command.error {
         return Err(Problem::answered(error.error(), &error.message));
     }
@@ -265,7 +417,7 @@ fn event(command: &BaseCommand, partitions: u32) -> Result<Option<Event>, Proble
     if let Some(answer) = &command.partition_metadata_response {
         // An error in this answer must not end the session; the next answer may succeed.
         let known = answer.response() == Found::Success && answer.error.is_none();
-        return Ok((known && answer.partitions() > partitions).then_some(Event::Grown));
+        return Ok((known && answer.partitions() > partitions).then(|| Event::Grown(answer.partitions())));
     }
     Ok(command.reached_end_of_topic.is_some().then_some(Event::EndOfTopic))
 }
@@ -276,9 +428,13 @@ fn message_id(id: EntryId) -> MessageIdData {
 
 #[cfg(test)]
 mod tests {
-    use pulsar::message::proto::{CommandPartitionedTopicMetadataResponse, ServerError};
+    use bytes::Bytes;
+    use pulsar::message::proto::{
+        CommandError, CommandMessage, CommandPartitionedTopicMetadataResponse, CommandSuccess, ServerError,
+    };
 
     use super::*;
+    use crate::address::Host;
 
     #[test]
     fn only_more_partitions_cause_an_event() {
@@ -292,10 +448,133 @@ mod tests {
             let kind = Type::PartitionedMetadataResponse;
             event(&command(kind, |c| c.partition_metadata_response = Some(answer)), 2).unwrap()
         };
-        assert!(matches!(answer(Found::Success, None, 3), Some(Event::Grown)));
+        assert!(matches!(answer(Found::Success, None, 3), Some(Event::Grown(3))));
         assert!(answer(Found::Success, None, 2).is_none());
         assert!(answer(Found::Success, None, 0).is_none());
         assert!(answer(Found::Failed, Some(ServerError::ServiceNotReady), 3).is_none());
         assert!(answer(Found::Success, Some(ServerError::MetadataError), 3).is_none());
+    }
+
+    fn subscription() -> Subscription {
+        Subscription {
+            server: "pulsar://fake".parse().unwrap(),
+            topic: "t".parse().unwrap(),
+            name: "s".to_owned(),
+            kind: SubType::Exclusive,
+            position: InitialPosition::Latest,
+            consumer: None,
+            queue: 10,
+            queue_bytes: 1_000,
+            files: Files::default(),
+        }
+    }
+
+    /// A session whose consumers use these connections.
+    fn session(consumers: &[usize]) -> Session {
+        let link = |number| {
+            let host = Host { name: format!("broker-{number}"), port: 1 };
+            Link::over(Box::new(tokio::io::duplex(1_000).0), &host, &Files::default())
+        };
+        let count = consumers.iter().max().unwrap() + 1;
+        Session::over(subscription(), (0..count).map(link).collect(), consumers)
+    }
+
+    fn message(consumer_id: u64) -> Frame {
+        let message = CommandMessage { consumer_id, ..CommandMessage::default() };
+        Frame::Messages(Box::new(Delivery { message, encoded: Bytes::new() }))
+    }
+
+    fn closed(consumer_id: u64) -> Frame {
+        let closed = CommandCloseConsumer { consumer_id, request_id: 0 };
+        Frame::Command(command(Type::CloseConsumer, |c| c.close_consumer = Some(closed)))
+    }
+
+    fn is_accepted(session: &mut Session, link: usize, consumer: u64) -> bool {
+        matches!(session.event(link, Ok(message(consumer))).unwrap(), Some(Event::Messages(_)))
+    }
+
+    fn answered(request_id: u64) -> Frame {
+        let success = CommandSuccess { request_id, ..CommandSuccess::default() };
+        Frame::Command(command(Type::Success, |c| c.success = Some(success)))
+    }
+
+    /// The brokers of lost consumers, at these connections.
+    fn located(links: &[(usize, usize)]) -> Located {
+        let count = links.iter().map(|(_, link)| link + 1).max().unwrap();
+        Located {
+            brokers: session(&(0..count).collect::<Vec<_>>()).brokers,
+            links: links.to_vec(),
+            problem: None,
+        }
+    }
+
+    #[test]
+    fn a_closed_consumer_is_lost_alone_and_rejoins() {
+        let mut session = session(&[0, 0, 1]);
+        assert!(matches!(session.event(0, Ok(closed(1))), Ok(Some(Event::Lost(lost, _))) if lost == [1]));
+        assert_eq!(session.lost().into_iter().map(|(number, _)| number).collect::<Vec<_>>(), [1]);
+        assert!(is_accepted(&mut session, 0, 0) && is_accepted(&mut session, 1, 2));
+        // The broker repeats itself.
+        assert!(matches!(session.event(0, Ok(closed(1))), Ok(None)));
+        // The partition has moved to the other broker.
+        session.rejoin(located(&[(1, 1)])).unwrap();
+        assert!(!session.is_complete() && session.lost().is_empty());
+        assert!(matches!(session.event(0, Ok(answered(0))), Ok(None)), "the answer of another broker");
+        assert!(matches!(session.event(1, Ok(answered(0))), Ok(Some(Event::Joined))));
+        assert!(session.is_complete() && is_accepted(&mut session, 1, 1));
+    }
+
+    /// The broker redelivers them. An Exclusive consumer would take the redelivered earlier ones for repetitions.
+    #[test]
+    fn drops_late_messages_of_a_lost_consumer() {
+        let mut session = session(&[0, 1]);
+        session.event(1, Ok(closed(1))).unwrap();
+        assert!(!is_accepted(&mut session, 1, 1));
+        session.rejoin(located(&[(1, 0)])).unwrap();
+        assert!(!is_accepted(&mut session, 0, 1) && !is_accepted(&mut session, 1, 1));
+        session.event(0, Ok(answered(0))).unwrap();
+        assert!(is_accepted(&mut session, 0, 1) && !is_accepted(&mut session, 1, 1));
+        // A late close of the earlier subscription does not concern the new one.
+        assert!(matches!(session.event(1, Ok(closed(1))), Ok(None)));
+        assert!(!is_accepted(&mut session, 0, 7), "an unknown consumer");
+    }
+
+    #[test]
+    fn only_consumers_of_a_failed_connection_are_lost() {
+        let mut session = session(&[0, 1, 2, 1]);
+        let failed = || Err(Problem::passing(Code::Unreachable, "closed"));
+        assert!(matches!(session.event(1, failed()), Ok(Some(Event::Lost(lost, _))) if lost == [1, 3]));
+        // The last connection has the number of the failed one now.
+        assert!(is_accepted(&mut session, 0, 0) && is_accepted(&mut session, 1, 2));
+        session.rejoin(located(&[(1, 3), (3, 3)])).unwrap();
+        assert!(matches!(session.event(2, failed()), Ok(Some(Event::Lost(lost, _))) if lost == [1, 3]));
+        assert!(matches!(session.event(1, failed()), Ok(Some(Event::Lost(lost, _))) if lost == [2]));
+        assert_eq!(session.event(0, failed()).unwrap_err().sentence, "closed", "no consumer is left");
+    }
+
+    #[test]
+    fn a_rejected_subscription_is_lost_again() {
+        let mut session = session(&[0, 0]);
+        session.event(0, Ok(closed(1))).unwrap();
+        session.rejoin(located(&[(1, 0)])).unwrap();
+        let error = ServerError::ServiceNotReady as i32;
+        let error = CommandError { request_id: 0, error, message: "later".to_owned() };
+        let rejected = Ok(Frame::Command(command(Type::Error, |c| c.error = Some(error))));
+        assert!(matches!(session.event(0, rejected), Ok(Some(Event::Lost(lost, _))) if lost == [1]));
+        assert_eq!(session.lost().len(), 1);
+    }
+
+    #[test]
+    fn new_partitions_begin_as_lost_consumers() {
+        let mut session = session(&[0, 0]);
+        session.grow(3);
+        assert_eq!(session.lost(), [(2, "persistent://public/default/t-partition-2".to_owned())]);
+        assert!(!session.is_complete() && is_accepted(&mut session, 0, 1));
+        assert_eq!(session.partition(2), 2);
+        let without = Session {
+            consumers: vec![Consumer { topic: "t".to_owned(), ..session.consumers.remove(0) }],
+            ..session
+        };
+        assert_eq!(without.partition(0), -1);
     }
 }

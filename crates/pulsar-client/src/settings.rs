@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -80,7 +81,7 @@ impl Where {
     pub fn files(&self) -> Result<Files, String> {
         let given =
             |file: &Option<OsString>| file.as_ref().filter(|file| !file.is_empty()).map(PathBuf::from);
-        let identity = match (given(&self.tls_cert_file), given(&self.tls_key_file)) {
+        let client_certificate = match (given(&self.tls_cert_file), given(&self.tls_key_file)) {
             (Some(certificate), Some(key)) => Some([certificate, key]),
             (None, None) => None,
             _ => {
@@ -89,7 +90,7 @@ impl Where {
                 );
             }
         };
-        if identity.is_some() && !self.server()?.tls {
+        if client_certificate.is_some() && !self.server()?.tls {
             return Err("a client certificate needs a server that begins with pulsar+ssl://".to_owned());
         }
         let token = match (given(&self.token_file), self.issuer()?) {
@@ -101,7 +102,7 @@ impl Where {
                 issuer.map(|(client, secret)| TokenSource::Issuer(Issuer::new(client, secret).into()))
             }
         };
-        Ok(Files { token, ca: given(&self.tls_ca_file), identity })
+        Ok(Files { token, ca: given(&self.tls_ca_file), client_certificate })
     }
 
     /// The OAuth2 client, and the file of its secret.
@@ -173,6 +174,10 @@ pub struct ConsumerArgs {
     /// How many messages of each partition the broker may send before the program prints them [default: 1000]
     #[arg(long, env = "PULSAR_RECEIVER_QUEUE_SIZE", value_name = "NUMBER", hide_env_values = true)]
     receiver_queue_size: Option<String>,
+    /// How many bytes of received messages may wait until the program prints them. The last of these messages may
+    /// exceed the limit [default: 33554432]
+    #[arg(long, env = "PULSAR_RECEIVER_QUEUE_BYTES", value_name = "NUMBER", hide_env_values = true)]
+    receiver_queue_bytes: Option<String>,
     /// The name that the broker shows for this consumer [default: the host's name]
     #[arg(long, env = "PULSAR_CONSUMER_NAME", value_name = "NAME", hide_env_values = true)]
     consumer_name: Option<String>,
@@ -218,9 +223,14 @@ impl ConsumerArgs {
             kind: subscription_type(given(self.subscription_type.as_deref()).unwrap_or("Shared"))?,
             position: position(given(self.initial_position.as_deref()).unwrap_or("Latest"))?,
             consumer: given(self.consumer_name.as_deref()).map(str::to_owned).or(host),
-            queue: number(
+            queue: number::<u32>(
                 "a size of the receiver queue",
                 given(self.receiver_queue_size.as_deref()).unwrap_or("1000"),
+            )?
+            .max(1),
+            queue_bytes: number::<usize>(
+                "a size of the receiver queue in bytes",
+                given(self.receiver_queue_bytes.as_deref()).unwrap_or("33554432"),
             )?
             .max(1),
             files: self.location.files()?,
@@ -334,7 +344,7 @@ fn position(name: &str) -> Result<InitialPosition, String> {
     }
 }
 
-fn number(what: &str, text: &str) -> Result<u32, String> {
+fn number<N: FromStr>(what: &str, text: &str) -> Result<N, String> {
     text.parse().map_err(|_| format!("{text:?} is not {what}: use a number"))
 }
 
@@ -367,6 +377,7 @@ mod tests {
                 (SubType::Shared, InitialPosition::Latest)
             );
             assert_eq!((subscription.queue, subscription.consumer.as_deref()), (1_000, Some("pod")));
+            assert_eq!(subscription.queue_bytes, 32 << 20);
             let files = subscription.files;
             assert!(files.method().is_none() && files.ca.is_none());
             assert_eq!(settings.redelivery_delay, Duration::from_mins(1));
@@ -404,6 +415,7 @@ mod tests {
     #[case(&["--subscription-type=shared"], "not a subscription type")]
     #[case(&["--initial-position=First"], "not an initial position")]
     #[case(&["--receiver-queue-size=many"], "use a number")]
+    #[case(&["--receiver-queue-bytes=32Mi"], "use a number")]
     #[case(&["--negative-ack-redelivery-delay=60"], "not a duration")]
     #[case(&["--dead-letter-topic=d"], "needs a maximum number")]
     #[case(&["--max-redeliver-count=3"], "needs a dead-letter topic")]

@@ -80,6 +80,38 @@ fn follows_a_moved_topic() {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
+fn a_moved_partition_leaves_the_others_connected() {
+    let broker = plain();
+    let admin = broker.admin().unwrap();
+    let topic = "one-moves";
+    admin.create_partitioned_topic(topic, 3).unwrap();
+    let consumer = Consumer::start(&broker.service_url(), topic, &[]);
+    consumer.until_ready(200);
+    let partition = |number: usize| format!("{topic}-partition-{number}");
+    let since = || {
+        [0, 1, 2].map(|number| {
+            let subscription = admin.subscription(&partition(number), SUBSCRIPTION).unwrap();
+            subscription["consumers"][0]["connectedSince"].as_str().map(str::to_owned)
+        })
+    };
+    let before = since();
+    assert!(before.iter().all(Option::is_some), "{before:?}");
+    for round in 1..4 {
+        admin.unload(&partition(1)).unwrap();
+        until("the partition is subscribed again", || (since()[1] > before[1]).then_some(()));
+        (0..3).for_each(|number| send(&broker, &partition(number), &format!("{number}:"), 100, &[]));
+        consumer.until_messages(round * 300);
+        until_backlog(&broker, &partition(1), SUBSCRIPTION, 0);
+    }
+    let after = since();
+    assert_eq!((&after[0], &after[2]), (&before[0], &before[2]));
+    assert_eq!(consumer.probe("/readyz").unwrap().0, 200);
+    assert_eq!(consumer.metric("messages_redelivered_total"), 0);
+    assert_eq!(consumer.stop().well().len(), 900);
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
 fn a_producer_follows_a_moved_topic() {
     let broker = plain();
     let topic = "moves-under-load";

@@ -7,6 +7,7 @@ mod delivery;
 mod docs;
 mod endings;
 mod faults;
+mod memory;
 mod program;
 mod raw;
 mod readiness;

@@ -46,6 +46,12 @@ pub fn with_issuer() -> Broker {
     Broker::up(&options).unwrap().0
 }
 
+/// A broker for large messages, for one test. A small one runs out of memory.
+pub fn large() -> Broker {
+    let prefix = env::var(variables::BROKERS).expect("these tests are run by `cargo xtask test --pulsar ''`");
+    Broker::up(&Options { heap_mib: 1_024, ..Options::new(format!("{prefix}-large")) }).unwrap().0
+}
+
 /// A broker with TLS, for one test.
 pub fn with_tls(name: &str, lifetime: Lifetime) -> Broker {
     broker(name, false, Some(lifetime))

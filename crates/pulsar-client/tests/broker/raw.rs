@@ -10,6 +10,9 @@ use pulsar::message::proto::{
 };
 use pulsar::message::{Codec, Message, Metadata, Payload};
 use pulsar::{Consumer, Pulsar, SubType, TokioExecutor};
+use quintet_pulsar_client::frame::Entry;
+use quintet_pulsar_client::publisher::Publisher;
+use quintet_pulsar_client::security::Files;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio_util::codec::Framed;
@@ -38,6 +41,25 @@ pub fn send_batch(server: &str, topic: &str, messages: &[String]) {
     }
     let count = i32::try_from(messages.len()).unwrap();
     send_entry(server, topic, Metadata { num_messages_in_batch: Some(count), ..Metadata::default() }, data);
+}
+
+/// Sends messages of this size, which begin with their number, to the partitions in turn.
+pub fn send_large(server: &str, topic: &str, count: usize, size: usize) {
+    let (server, topic) = (server.parse().unwrap(), topic.parse().unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async move {
+        let mut publisher = Publisher::open(&server, &Files::default(), &topic).await.unwrap();
+        for number in 0..count {
+            let payload = format!("{number} {}", "x".repeat(size)).into();
+            publisher.send(Entry { metadata: Metadata::default(), payload }).await.unwrap();
+            if number >= 4 {
+                publisher.confirmed().await.unwrap();
+            }
+        }
+        while publisher.waits_since().is_some() {
+            publisher.confirmed().await.unwrap();
+        }
+    });
 }
 
 fn send_entry(server: &str, topic: &str, metadata: Metadata, data: Vec<u8>) {
