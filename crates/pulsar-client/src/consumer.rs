@@ -396,8 +396,8 @@ impl<'a> Flow<'a> {
 
     /// Handles lost consumers. Their unacknowledged messages come again, so their state is dropped.
     fn lost(&mut self, lost: &[usize], problem: Problem) -> Result<(), Broken> {
+        self.waiting.drop_from(lost);
         for consumer in lost.iter().copied() {
-            self.waiting.drop_from(consumer);
             self.refused.forget(consumer);
             self.ledgers[consumer] = Ledger::new(self.consumer.settings.subscription.kind);
             self.in_text[consumer] = 0;
@@ -437,7 +437,7 @@ impl<'a> Flow<'a> {
             None => {
                 let subscription = &self.consumer.settings.subscription;
                 let mut lost = self.session.lost();
-                // A partition without a broker must not delay the others for ever.
+                // A partition without a broker must not always delay the others.
                 let first = usize::try_from(self.failures).unwrap_or_default() % lost.len().max(1);
                 lost.rotate_left(first);
                 if !lost.is_empty() {

@@ -211,7 +211,7 @@ impl Link {
         &self.host
     }
 
-    /// Sends a command. The next poll transmits it, so this neither waits nor can it be cancelled.
+    /// Sends a command. It does not wait: the next poll transmits the command.
     pub fn send(&mut self, command: Box<BaseCommand>) -> Result<(), Problem> {
         self.enqueue(command, None)
     }
@@ -350,8 +350,8 @@ impl Link {
         Ok(())
     }
 
-    /// Tells the broker that the client is alive, and fails if the broker is silent. A connection that `is_read`
-    /// not is never silent.
+    /// Tells the broker that the client is alive, and fails if the broker is silent. A connection that is not read
+    /// (`is_read`) does not count as silent.
     pub async fn keep_alive(&mut self, is_read: bool) -> Result<(), Problem> {
         if !is_read {
             self.heard = Instant::now();

@@ -226,7 +226,7 @@ impl Session {
         self.brokers.poll_frame(context, self.subscription.queue_bytes, waiting)
     }
 
-    /// Handles a frame. Returns an event for the consumer, if any. It has no await, so it cannot be cancelled.
+    /// Handles a frame. Returns an event for the consumer, if any. Without an await, it cannot be cancelled.
     fn event(&mut self, link: usize, frame: Result<Frame, Problem>) -> Result<Option<Event>, Problem> {
         let command = match frame {
             Err(problem) => return self.lose_link(link, problem),
@@ -336,7 +336,7 @@ impl Session {
         self.send(consumer, command(kind, |c| c.redeliver_unacknowledged_messages = Some(redeliver)))
     }
 
-    /// Sends a command of a consumer. A lost consumer has no use for it, as all its messages come again.
+    /// Sends a command of a consumer. A lost consumer does not need it, because all its messages come again.
     fn send(&mut self, consumer: usize, command: Box<BaseCommand>) -> Result<(), Problem> {
         match self.consumers[consumer].place {
             Place::Joined { link } => self.brokers.link(link).send(command),

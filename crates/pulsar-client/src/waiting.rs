@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::frame::Delivery;
+use crate::link::number;
 
 /// Deliveries in the order in which they came.
 #[derive(Debug, Default)]
@@ -25,10 +26,10 @@ impl Waiting {
         Some(*delivery)
     }
 
-    /// Drops those of a consumer.
-    pub fn drop_from(&mut self, consumer: usize) {
-        let number = crate::link::number(consumer);
-        self.deliveries.retain(|delivery| delivery.message.consumer_id != number);
+    /// Drops those of consumers, which are sorted.
+    pub fn drop_from(&mut self, consumers: &[usize]) {
+        let is_from = |consumer| consumers.binary_search_by_key(&consumer, |one| number(*one)).is_ok();
+        self.deliveries.retain(|delivery| !is_from(delivery.message.consumer_id));
         self.bytes = self.deliveries.iter().map(|delivery| delivery.size()).sum();
     }
 
@@ -57,7 +58,7 @@ mod tests {
         }
         assert!(sizes[0] > 0 && sizes[1] == sizes[0] + 1_000);
         assert_eq!(waiting.bytes(), sizes.iter().sum::<usize>());
-        waiting.drop_from(1);
+        waiting.drop_from(&[1, 3]);
         assert_eq!(waiting.bytes(), sizes[0] + sizes[2]);
         assert_eq!(waiting.pop().map(|one| one.encoded.len()), Some(0));
         assert_eq!(waiting.pop().map(|one| one.encoded.len()), Some(500));
