@@ -239,7 +239,7 @@ enum Rejoin {
     Idle,
     /// Look up their brokers at this time.
     At(Instant),
-    /// Their brokers are being looked up.
+    /// A lookup of their brokers is in progress.
     Locating(BoxFuture<'static, Result<Located, Problem>>),
 }
 
@@ -398,7 +398,7 @@ impl<'a> Flow<'a> {
     fn lost(&mut self, lost: &[usize], problem: Problem) -> Result<(), Broken> {
         self.waiting.drop_from(lost);
         for consumer in lost.iter().copied() {
-            self.refused.forget(consumer);
+            self.refused.drop_from(consumer);
             self.ledgers[consumer] = Ledger::new(self.consumer.settings.subscription.kind);
             self.in_text[consumer] = 0;
             self.printing[consumer] = 0;

@@ -350,7 +350,7 @@ impl Link {
         Ok(())
     }
 
-    /// Tells the broker that the client is alive, and fails if the broker is silent. A connection that is not read
+    /// Sends the broker a sign of life when one is due, and fails if the broker is silent. A connection that is not read
     /// (`is_read`) does not count as silent.
     pub async fn keep_alive(&mut self, is_read: bool) -> Result<(), Problem> {
         if !is_read {
@@ -390,7 +390,7 @@ impl Link {
     }
 }
 
-/// What keeps a connection alive.
+/// The sign of life that is due on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Nothing,

@@ -17,7 +17,7 @@ const SELDOM: Duration = Duration::from_secs(1);
 /// The longest interval of requests for an entry that does not come, perhaps because it has expired.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// What to do with an unreadable entry.
+/// The treatment of an unreadable entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Request it again later.
@@ -118,7 +118,7 @@ impl Refused {
     }
 
     /// Removes the requests of a lost consumer.
-    pub fn forget(&mut self, consumer: usize) {
+    pub fn drop_from(&mut self, consumer: usize) {
         let entries: Vec<EntryId> = self.of(consumer).collect();
         for entry in entries {
             self.came(consumer, entry);
@@ -221,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn forgets_only_the_entries_of_a_lost_consumer() {
+    fn drops_only_the_entries_of_a_lost_consumer() {
         let begin = Instant::now();
         let mut refused = Refused::new(false);
         for (consumer, entry) in [(0, 9), (1, 0), (1, 7), (2, 0)] {
             refused.push(begin, consumer, id(entry));
         }
-        refused.forget(1);
+        refused.drop_from(1);
         assert_eq!(take_all(&mut refused, begin), [(0, id(9)), (2, id(0))]);
     }
 

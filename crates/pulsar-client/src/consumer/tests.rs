@@ -28,7 +28,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// The size of a socket.
 const SOCKET: usize = 16 << 10;
 
-/// What a broker sees of the consumer.
+/// The view that a broker has of the consumer.
 #[derive(Debug, Default)]
 struct Seen {
     /// The bytes that the socket has accepted.
