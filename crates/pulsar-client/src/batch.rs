@@ -141,7 +141,10 @@ pub fn unpacked(entry: &Entry) -> Result<Bytes, Damage> {
         CompressionType::Lz4 => lz4_flex::block::decompress(packed, size).ok(),
         CompressionType::Zlib => read(flate2::read::ZlibDecoder::new(packed), size),
         CompressionType::Zstd => {
-            ruzstd::decoding::StreamingDecoder::new(packed).ok().and_then(|decoder| read(decoder, size))
+            // Another client may know a dictionary, or a larger window.
+            let decoder = ruzstd::decoding::StreamingDecoder::new(packed)
+                .map_err(|error| Damage::unsupported(format!("it cannot be unpacked ({error})")))?;
+            read(decoder, size)
         }
         CompressionType::Snappy => (snap::raw::decompress_len(packed) == Ok(size))
             .then(|| snap::raw::Decoder::new().decompress_vec(packed).ok())

@@ -283,6 +283,8 @@ struct Flow<'a> {
     /// Whether entries without messages wait for their acknowledgement.
     empty_entries: bool,
     rejoin: Rejoin,
+    /// Why consumers were lost during a lookup that does not include them.
+    missed: Option<Problem>,
     /// How often in a row lost consumers failed to subscribe.
     failures: u32,
     /// Since when all consumers are subscribed.
@@ -304,6 +306,7 @@ impl<'a> Flow<'a> {
             refused: Refused::new(all_at_once),
             empty_entries: false,
             rejoin: Rejoin::Idle,
+            missed: None,
             failures: 0,
             complete_since: Some(Instant::now()),
             consumer,
@@ -387,6 +390,7 @@ impl<'a> Flow<'a> {
             Event::Lost(lost, problem) => self.lost(&lost, problem)?,
             Event::Joined if self.session.is_complete() => {
                 self.complete_since = Some(Instant::now());
+                self.consumer.metrics.connected.set(1);
                 self.consumer.subscribed();
             }
             Event::Joined => {}
@@ -406,8 +410,14 @@ impl<'a> Flow<'a> {
         if self.complete_since.take().is_some_and(|since| since.elapsed() >= STABLE) {
             self.failures = 0;
         }
+        self.consumer.metrics.connected.set(0);
         // Consumers that are lost together are one failure.
-        if let Rejoin::Idle = self.rejoin { self.retry(problem) } else { Ok(()) }
+        match self.rejoin {
+            Rejoin::Idle => return self.retry(problem),
+            Rejoin::At(_) => {}
+            Rejoin::Locating(_) => self.missed = Some(problem),
+        }
+        Ok(())
     }
 
     /// Subscribes lost consumers again after a pause.
@@ -433,6 +443,7 @@ impl<'a> Flow<'a> {
     /// Looks up the brokers of lost consumers, or subscribes at the found ones.
     fn rejoin(&mut self, located: Option<Result<Located, Problem>>) -> Result<(), Broken> {
         self.rejoin = Rejoin::Idle;
+        let missed = self.missed.take();
         match located {
             None => {
                 let subscription = &self.consumer.settings.subscription;
@@ -452,10 +463,14 @@ impl<'a> Flow<'a> {
                 if let Some(problem) = problem {
                     return self.retry(problem);
                 }
-                // Others may have been lost meanwhile.
-                if !self.session.lost().is_empty() {
-                    self.rejoin_at(Instant::now());
+                if self.session.lost().is_empty() {
+                    return Ok(());
                 }
+                if let Some(problem) = missed {
+                    return self.retry(problem);
+                }
+                // New partitions were found meanwhile.
+                self.rejoin_at(Instant::now());
                 Ok(())
             }
             Some(Err(problem)) => self.retry(problem),
@@ -464,7 +479,7 @@ impl<'a> Flow<'a> {
 
     /// Makes lines of an entry, or sends it to the dead-letter topic.
     fn take(&mut self, delivery: Delivery) -> Result<(), Broken> {
-        let entry = delivery.entry();
+        let (entry, size) = (delivery.entry(), delivery.encoded.len());
         let message = delivery.message;
         let consumer = usize::try_from(message.consumer_id).unwrap_or(usize::MAX);
         let id = EntryId { ledger: message.message_id.ledger_id, entry: message.message_id.entry_id };
@@ -483,7 +498,6 @@ impl<'a> Flow<'a> {
         let is_letter = policy.is_some() && entry.is_ok();
         if let (true, Ok(entry), Some(dead_letters)) = (too_often, &entry, &mut self.consumer.dead_letters) {
             let partition = self.session.partition(consumer);
-            let size = entry.payload.len();
             let from = Sender { session: self.number, consumer, partition, entry: id, size };
             self.ledgers[consumer].withhold(id);
             if !dead_letters.send(from, entry, ack_set) {

@@ -13,7 +13,7 @@ use pulsar::message::proto::{
     BaseCommand, CommandAck, CommandCloseConsumer, CommandFlow, CommandRedeliverUnacknowledgedMessages,
     CommandSubscribe, MessageIdData,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::address::ServiceAddress;
 use crate::brokers::{Brokers, Located};
@@ -26,8 +26,14 @@ use crate::problem::{Code, Problem};
 use crate::security::Files;
 use crate::topic::TopicName;
 
+/// The time limit of a subscription's answer, after which the consumer is lost again.
+const JOIN_LIMIT: Duration = Duration::from_secs(30);
+
 /// The time limit of a close.
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);
+
+/// The request number of an error that answers no request: -1 in Java.
+const UNREQUESTED: u64 = u64::MAX;
 
 /// The parameters of a subscription.
 #[derive(Clone, Debug)]
@@ -83,12 +89,17 @@ enum Place {
     /// Nowhere.
     Lost,
     /// Nowhere until this request is answered.
-    Joining { link: usize, request: u64 },
+    Joining { link: usize, request: u64, since: Instant },
     /// On this connection.
     Joined { link: usize },
 }
 
 impl Place {
+    /// Whether the answer to a request on a connection is that of the subscription.
+    fn is_answered(self, at: usize, answered: u64) -> bool {
+        matches!(self, Self::Joining { link, request, .. } if (link, request) == (at, answered))
+    }
+
     fn link(&mut self) -> Option<&mut usize> {
         match self {
             Self::Lost => None,
@@ -182,7 +193,7 @@ impl Session {
             let Some(link) = links[link] else { continue };
             let subscribe = subscribe(&self.subscription, &self.consumers[consumer].topic, consumer);
             let request = self.brokers.link(link).ask(subscribe)?;
-            self.consumers[consumer].place = Place::Joining { link, request };
+            self.consumers[consumer].place = Place::Joining { link, request, since: Instant::now() };
         }
         Ok(())
     }
@@ -251,8 +262,7 @@ impl Session {
             return self.lose(vec![number], Problem::passing(Code::Unreachable, why)).map(Some);
         }
         if let Some(request) = answers(&command)
-            && let Some(consumer) =
-                self.consumers.iter().position(|one| one.place == Place::Joining { link, request })
+            && let Some(consumer) = self.consumers.iter().position(|one| one.place.is_answered(link, request))
         {
             if let Some(error) = &command.error {
                 return self.lose(vec![consumer], Problem::answered(error.error(), &error.message)).map(Some);
@@ -347,9 +357,29 @@ impl Session {
     /// Keeps the connections alive, while messages of this size wait. Loses the consumers of a silent broker.
     pub async fn keep_alive(&mut self, waiting: usize) -> Result<Option<Event>, Problem> {
         match self.brokers.keep_alive(self.subscription.queue_bytes, waiting).await {
-            Ok(()) => Ok(None),
+            Ok(()) => self.lose_unanswered(waiting >= self.subscription.queue_bytes),
             Err((link, problem)) => self.lose_link(link, problem),
         }
+    }
+
+    /// Loses the consumers whose brokers answer pings but not the subscription, unless the answers are not read.
+    fn lose_unanswered(&mut self, is_unread: bool) -> Result<Option<Event>, Problem> {
+        let mut lost = Vec::new();
+        for (number, consumer) in self.consumers.iter_mut().enumerate() {
+            let Place::Joining { link, since, .. } = &mut consumer.place else { continue };
+            if is_unread {
+                *since = Instant::now();
+            } else if since.elapsed() >= JOIN_LIMIT {
+                lost.push((number, *link));
+            }
+        }
+        for (consumer, link) in &lost {
+            // The broker would reject the next subscription as a second one.
+            self.brokers.link(*link).ask(close(*consumer))?;
+        }
+        let lost: Vec<usize> = lost.into_iter().map(|(consumer, _)| consumer).collect();
+        let problem = || Problem::passing(Code::Unreachable, "the broker does not answer a subscription");
+        if lost.is_empty() { Ok(None) } else { self.lose(lost, problem()).map(Some) }
     }
 
     /// Requests the number of partitions; [`Event::Grown`] follows if there are more. A topic without
@@ -366,19 +396,23 @@ impl Session {
     pub async fn close(mut self) {
         let closing = async {
             let mut open = Vec::new();
-            for (consumer_id, consumer) in (0_u64..).zip(&self.consumers) {
+            for (number, consumer) in self.consumers.iter().enumerate() {
                 let Place::Joined { link } = consumer.place else { continue };
-                let close = |request_id| CommandCloseConsumer { consumer_id, request_id };
-                let request = self.brokers.link(link).ask(|request| {
-                    command(Type::CloseConsumer, |c| c.close_consumer = Some(close(request)))
-                })?;
-                open.push((link, request));
+                open.push((link, self.brokers.link(link).ask(close(number))?));
             }
             while !open.is_empty() {
-                let (link, frame) = poll_fn(|context| self.brokers.poll_frame(context, usize::MAX, 0)).await;
-                if let Frame::Command(command) = frame? {
-                    self.brokers.link(link).control(&command)?;
-                    open.retain(|(at, request)| (*at, Some(*request)) != (link, answers(&command)));
+                match poll_fn(|context| self.brokers.poll_frame(context, usize::MAX, 0)).await {
+                    (link, Ok(Frame::Command(command))) => {
+                        self.brokers.link(link).control(&command)?;
+                        open.retain(|(at, request)| (*at, Some(*request)) != (link, answers(&command)));
+                    }
+                    (_, Ok(Frame::Messages(_))) => {}
+                    // The other connections may have acknowledgements to send.
+                    (failed, Err(_)) => {
+                        self.brokers.remove(failed);
+                        open.retain(|(link, _)| *link != failed);
+                        open.iter_mut().filter(|(link, _)| *link > failed).for_each(|(link, _)| *link -= 1);
+                    }
                 }
             }
             Ok::<_, Problem>(())
@@ -406,9 +440,19 @@ fn subscribe(to: &Subscription, topic: &str, consumer: usize) -> impl FnOnce(u64
     }
 }
 
+/// The command that closes a consumer, for a request number.
+fn close(consumer: usize) -> impl FnOnce(u64) -> Box<BaseCommand> {
+    let consumer_id = number(consumer);
+    move |request_id| {
+        let close = CommandCloseConsumer { consumer_id, request_id };
+        command(Type::CloseConsumer, |c| c.close_consumer = Some(close))
+    }
+}
+
 /// The event of a command, for a topic with this number of partitions.
 fn event(command: &BaseCommand, partitions: u32) -> Result<Option<Event>, Problem> {
-    if let Some(error) = &command.error {
+    // The late answer to a request of a consumer that was lost meanwhile concerns nobody.
+    if let Some(error) = command.error.as_ref().filter(|error| error.request_id == UNREQUESTED) {
         return Err(Problem::answered(error.error(), &error.message));
     }
     if let Some(change) = &command.active_consumer_change {
@@ -429,12 +473,16 @@ fn message_id(id: EntryId) -> MessageIdData {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use futures::StreamExt as _;
     use pulsar::message::proto::{
         CommandError, CommandMessage, CommandPartitionedTopicMetadataResponse, CommandSuccess, ServerError,
     };
 
+    use tokio_util::codec::Framed;
+
     use super::*;
     use crate::address::Host;
+    use crate::frame::Codec;
 
     #[test]
     fn only_more_partitions_cause_an_event() {
@@ -550,6 +598,47 @@ mod tests {
         assert!(matches!(session.event(2, failed()), Ok(Some(Event::Lost(lost, _))) if lost == [1, 3]));
         assert!(matches!(session.event(1, failed()), Ok(Some(Event::Lost(lost, _))) if lost == [2]));
         assert_eq!(session.event(0, failed()).unwrap_err().sentence, "closed", "no consumer is left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_subscription_without_an_answer_is_lost_again() {
+        let mut session = session(&[0, 0]);
+        session.event(0, Ok(closed(1))).unwrap();
+        session.rejoin(located(&[(1, 0)])).unwrap();
+        // While nothing is read, the answer may have arrived.
+        for (seconds, is_unread, is_lost) in
+            [(29, false, false), (2, true, false), (29, false, false), (2, false, true)]
+        {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            let event = session.lose_unanswered(is_unread).unwrap();
+            assert_eq!(matches!(event, Some(Event::Lost(lost, _)) if lost == [1]), is_lost);
+        }
+        // Its late answers concern nobody.
+        let late = |request_id| {
+            let error = ServerError::ServiceNotReady as i32;
+            let error = CommandError { request_id, error, message: "late".to_owned() };
+            Ok(Frame::Command(command(Type::Error, |c| c.error = Some(error))))
+        };
+        assert!(matches!(session.event(0, late(0)), Ok(None)));
+        assert!(session.event(0, late(UNREQUESTED)).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_failed_connection_does_not_end_the_close_of_others() {
+        let (mut links, mut ends) = (Vec::new(), Vec::new());
+        for number in 0..2 {
+            let (client, broker) = tokio::io::duplex(1_000);
+            let host = Host { name: format!("broker-{number}"), port: 1 };
+            links.push(Link::over(Box::new(client), &host, &Files::default()));
+            ends.push(broker);
+        }
+        let session = Session::over(subscription(), links, &[0, 1]);
+        drop(ends.remove(0));
+        let mut broker = Framed::new(ends.remove(0), Codec);
+        let closed = tokio::spawn(session.close());
+        let asked = broker.next().await.unwrap().unwrap();
+        assert!(matches!(asked, Frame::Command(command) if command.close_consumer.is_some()));
+        assert!(!closed.is_finished(), "it waits for the answer");
     }
 
     #[test]

@@ -290,3 +290,25 @@ async fn a_corrupt_batch_returns_its_permits_and_is_discarded() {
     }
     assert_eq!((flow.consumer.metrics.unreadable.get(), flow.refused.due(), flow.text.len()), (2, None, 0));
 }
+
+/// A broker that rejects a subscription during the lookup of another must not be asked in a loop.
+#[tokio::test(start_paused = true)]
+async fn consumers_lost_during_a_lookup_wait_for_their_retry() {
+    let seen = Arc::new(Seen::default());
+    let (link, _outgoing) = broker(&seen);
+    let (mut consumer, _lines) = consumer(settings(1 << 20));
+    let server = consumer.settings.subscription.server.clone();
+    let session = Session::over(consumer.settings.subscription.clone(), vec![link], &[0, 0, 0]);
+    let mut flow = Flow::new(&mut consumer, session, 0);
+    for failures in 1..6 {
+        flow.rejoin = Rejoin::Locating(Box::pin(pending()));
+        flow.session.grow(3 + failures);
+        assert!(flow.lost(&[1], Problem::passing(Code::Busy, "busy")).is_ok());
+        let located =
+            Located { brokers: Brokers::over(server.clone(), vec![]), links: vec![], problem: None };
+        assert!(flow.rejoin(Some(Ok(located))).is_ok());
+        assert_eq!(flow.failures, failures);
+        assert!(matches!(flow.rejoin, Rejoin::At(at) if at > Instant::now()));
+    }
+    assert_eq!(flow.consumer.state.readiness().0, 409);
+}
