@@ -33,3 +33,4 @@ mod protobuf;
 mod pulsarconsumer;
 mod pulsarconsumer_autoscaling;
 mod pulsarconsumer_broker;
+mod pulsarconsumer_keda;

@@ -1,24 +1,13 @@
 //! PulsarConsumer and KEDA: compares the manager's objects with KEDA's definitions and source. KEDA does not
-//! run; the test writes the status of a ScaledObject.
+//! run; the test writes the status of a ScaledObject. KEDA runs in `pulsarconsumer_keda`.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 
-use quintet_e2e::{TestEnv, condition, workspace};
-use quintet_localcluster::run;
+use quintet_e2e::{TestEnv, condition};
+use quintet_localcluster::cluster::binaries::keda_source;
 use serde_json::{Value, json};
 
 use crate::pulsarconsumer::consumer;
-
-/// The folder of KEDA's Go module in the version of `tests/controlplane/keda/go.mod`.
-fn keda() -> PathBuf {
-    let mut go = Command::new("go");
-    go.args(["mod", "download", "-json", "github.com/kedacore/keda/v2"]);
-    go.current_dir(workspace().join("tests/controlplane/keda"));
-    let answer: Value = serde_json::from_str(&run::stdout(&mut go).unwrap()).unwrap();
-    answer["Dir"].as_str().unwrap().into()
-}
 
 /// The names that a KEDA scaler reads, from the tags of its source: `keda:"name=adminURL, order=..."`.
 fn names_in(source: &str) -> Vec<String> {
@@ -35,7 +24,7 @@ fn is_reason(reason: &'static str) -> impl Fn(&Value) -> bool {
 fn uses_keda_once_it_is_installed_until_it_is_not_needed() {
     let env = TestEnv::alone("pc-keda");
     env.node("one");
-    let keda = keda();
+    let keda = keda_source().unwrap();
     let manager = env.manager("pulsarconsumer");
     let fields = json!({
         // No broker listens here. An unknown topic does not prevent scaling.

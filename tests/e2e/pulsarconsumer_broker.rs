@@ -27,10 +27,10 @@ fn program(name: &str) -> PathBuf {
 }
 
 /// A broker, taken down on drop.
-struct TestBroker(Option<Broker>);
+pub struct TestBroker(Option<Broker>);
 
 impl TestBroker {
-    fn up(env: &TestEnv, what: &str, options: &Options) -> Self {
+    pub fn up(env: &TestEnv, what: &str, options: &Options) -> Self {
         let options = Options { name: format!("{}-{what}", env.cluster().name()), ..options.clone() };
         Self(Some(Broker::up(&options).expect("the broker starts").0))
     }
@@ -53,13 +53,13 @@ impl Drop for TestBroker {
 }
 
 /// Plays the kubelets until drop.
-struct Kubelets {
+pub struct Kubelets {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Kubelets {
-    fn start(env: &TestEnv) -> Self {
+    pub fn start(env: &TestEnv) -> Self {
         let kubelet = Kubelet::new(env.kube(), &program("pulsar-consumer")).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -84,7 +84,7 @@ impl Drop for Kubelets {
 }
 
 /// Sends this number of messages, each as a separate entry.
-fn produce(server: &str, topic: &str, message: &str, count: u32, files: &[(&str, PathBuf)]) {
+pub fn produce(server: &str, topic: &str, message: &str, count: u32, files: &[(&str, PathBuf)]) {
     let mut producer = Command::new(program("pulsar-producer"));
     producer.env("PULSAR_SERVER", server).env("PULSAR_TOPIC", topic);
     producer.envs(files.iter().map(|(name, file)| (name, file)));
@@ -92,17 +92,21 @@ fn produce(server: &str, topic: &str, message: &str, count: u32, files: &[(&str,
     run::stdout(&mut producer).expect("the messages are sent");
 }
 
-/// The number of lines with this prefix that the consumers of a PulsarConsumer have printed.
-fn printed(env: &TestEnv, name: &str, line: &str) -> usize {
+/// What the consumers of a PulsarConsumer have printed.
+pub fn output(env: &TestEnv, name: &str) -> String {
     let logs = fs::read_dir(env.kube().log("")).unwrap().flatten();
     let prefix = format!("{name}-deployment-");
     let of_it = logs.filter(|file| file.file_name().to_string_lossy().starts_with(&prefix));
-    let text: String = of_it.map(|file| fs::read_to_string(file.path()).unwrap_or_default()).collect();
-    text.lines().filter(|printed| printed.starts_with(line)).count()
+    of_it.map(|file| fs::read_to_string(file.path()).unwrap_or_default()).collect()
+}
+
+/// The number of lines with this prefix that the consumers of a PulsarConsumer have printed.
+fn printed(env: &TestEnv, name: &str, line: &str) -> usize {
+    output(env, name).lines().filter(|printed| printed.starts_with(line)).count()
 }
 
 /// Waits until the condition has this reason.
-fn comes_to(env: &TestEnv, name: &str, type_: &str, reason: &str) {
+pub fn comes_to(env: &TestEnv, name: &str, type_: &str, reason: &str) {
     env.wait_for("pulsarconsumer", name, &format!("{type_} ({reason})"), |consumer| {
         condition(consumer, type_).1 == reason
     });
@@ -250,7 +254,7 @@ fn creates_and_deletes_subscriptions(
 }
 
 /// Lets the manager read the Secrets of the namespace.
-fn may_read_secrets(env: &TestEnv) {
+pub fn may_read_secrets(env: &TestEnv) {
     env.kubectl(&["create", "role", "secrets", "--verb=get", "--resource=secrets"]).unwrap();
     let account = "--serviceaccount=quintet-system:quintet";
     env.kubectl(&["create", "rolebinding", "secrets", "--role=secrets", account]).unwrap();

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: runs every check and test, and prints a table of times and a line of totals.
 
+mod keda;
 mod real;
 mod sixth_kind;
 
@@ -52,6 +53,9 @@ pub struct Args {
     /// copy
     #[arg(long, conflicts_with_all = ["fast", "e2e", "nodes", "pulsar"])]
     sixth_kind: bool,
+    /// Run only the end-to-end tests with KEDA, in a network namespace, which needs root on Linux
+    #[arg(long, conflicts_with_all = ["fast", "e2e", "nodes", "pulsar", "sixth_kind"])]
+    keda: bool,
 }
 
 /// A kind of nodes.
@@ -76,7 +80,14 @@ pub struct EndToEndArgs {
 
 /// Runs only the end-to-end tests.
 pub fn run_end_to_end(args: EndToEndArgs) -> Result<()> {
-    run(&Args { fast: false, e2e: args.filter, nodes: Some(args.nodes), pulsar: None, sixth_kind: false })
+    run(&Args {
+        fast: false,
+        e2e: args.filter,
+        nodes: Some(args.nodes),
+        pulsar: None,
+        sixth_kind: false,
+        keda: false,
+    })
 }
 
 /// The numbers of tests and checks by result.
@@ -206,12 +217,13 @@ pub fn run(args: &Args) -> Result<()> {
     look_at_disk();
     let filter = args.e2e.as_deref();
     let everything_asked =
-        filter.is_none() && args.pulsar.is_none() && args.nodes.is_none() && !args.sixth_kind;
+        filter.is_none() && args.pulsar.is_none() && args.nodes.is_none() && !args.sixth_kind && !args.keda;
     match (args.nodes, filter, &args.pulsar) {
         (Some(Nodes::Real), ..) => real::tests(&mut report, filter)?,
         (Some(Nodes::Simulated), ..) | (None, Some(_), _) => some_end_to_end(&mut report, filter)?,
         (None, None, Some(filter)) => pulsar_programs(&mut report, Some(filter))?,
         (None, None, None) if args.sixth_kind => sixth_kind::tests(&mut report)?,
+        (None, None, None) if args.keda => keda::tests(&mut report)?,
         (None, None, None) => everything(&mut report, args.fast)?,
     }
     println!("\n{}\n", report.table());
@@ -227,7 +239,7 @@ pub fn run(args: &Args) -> Result<()> {
 const LONG_TIER: &str = "the full benches (cargo xtask bench --help) take half an hour each. All plans of the faults (cargo \
                          xtask faults), the mutants (cargo xtask faults --mutants) and the long exhaustive search (cargo xtask \
                          faults --exhaustive) take a quarter of an hour each. A sixth kind (cargo xtask test --sixth-kind) takes \
-                         five minutes";
+                         five minutes. KEDA (cargo xtask test --keda) takes five minutes, and half an hour the first time";
 
 /// The package of the programs for Pulsar.
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";
@@ -427,7 +439,7 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
     report.part(END_TO_END.0, END_TO_END.1, || {
         let mut tests = cargo();
         tests
-            .args(["test", "--package", "quintet-e2e", "--no-fail-fast", "--"])
+            .args(["test", "--package", "quintet-e2e", "--no-fail-fast", "--", "--skip", keda::MODULE])
             .args(filter)
             .env(variables::CLUSTER, cluster.name())
             .env(variables::PROGRAM, program);

@@ -368,10 +368,8 @@ impl Container {
                 if found["data"][key].is_null() {
                     bail!("{failed} references non-existent secret key: {key}");
                 }
-                let template = format!("go-template={{{{index .data \"{key}\" | base64decode}}}}");
-                let mut get = kube.kubectl();
-                get.args(["get", "secret", source, "-n", &self.namespace, "-o", &template]);
-                fs::write(dir.join(text(item, "/path")), run::stdout(&mut get)?)?;
+                let value = kube.secret_value(&self.namespace, source, key)?;
+                fs::write(dir.join(text(item, "/path")), value)?;
             }
         }
         Ok(())

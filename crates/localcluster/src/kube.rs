@@ -124,6 +124,13 @@ impl Kube {
         ))
     }
 
+    /// The value of a key of a Secret, as text; empty if the Secret does not have the key.
+    pub fn secret_value(&self, namespace: &str, secret: &str, key: &str) -> Result<String> {
+        let template =
+            format!("go-template={{{{with index .data \"{key}\"}}}}{{{{. | base64decode}}}}{{{{end}}}}");
+        run::stdout(self.kubectl().args(["get", "secret", secret, "-n", namespace, "-o", &template]))
+    }
+
     /// A kubeconfig for this cluster that authenticates as a ServiceAccount; its token is valid for a day.
     pub fn kubeconfig_of_service_account(&self, namespace: &str, name: &str) -> Result<String> {
         let token = run::stdout(self.kubectl().args([

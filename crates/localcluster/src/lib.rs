@@ -20,6 +20,7 @@ pub mod health;
 pub mod http;
 pub mod image;
 pub mod interrupt;
+pub mod keda;
 pub mod kube;
 pub mod manager;
 pub mod paths;

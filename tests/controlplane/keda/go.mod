@@ -1,5 +1,5 @@
-// KEDA's definitions, and the source of its pulsar scaler: the end-to-end tests hold what is written for KEDA against them.
-// Nothing of it is built.
+// KEDA. The end-to-end tests read its definitions and the source of its pulsar scaler, and run its operator and metrics
+// adapter, which are built in KEDA's own module.
 module quintet/controlplane/keda
 
 go 1.26.0

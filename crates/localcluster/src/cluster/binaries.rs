@@ -40,7 +40,11 @@ const fn cni(name: &'static str, package: &'static str) -> Recipe {
     Recipe { name, folder: "cni", module: "github.com/containernetworking/plugins", package }
 }
 
-const RECIPES: [Recipe; 19] = [
+const fn keda(name: &'static str, package: &'static str) -> Recipe {
+    Recipe { name, folder: KEDA_FOLDER, module: KEDA_MODULE, package }
+}
+
+const RECIPES: [Recipe; 21] = [
     kubernetes("kube-apiserver", "cmd/kube-apiserver"),
     kubernetes("kube-controller-manager", "cmd/kube-controller-manager"),
     kubernetes("kube-scheduler", "cmd/kube-scheduler"),
@@ -69,6 +73,8 @@ const RECIPES: [Recipe; 19] = [
         package: "cmd/promtool",
     },
     Recipe { name: HYDRA, folder: HYDRA, module: "github.com/ory/hydra/v2", package: "" },
+    keda(KEDA_OPERATOR, "cmd/operator"),
+    keda(KEDA_ADAPTER, "cmd/adapter"),
     Recipe { name: VALE, folder: "vale", module: "github.com/vale-cli/vale/v3", package: "cmd/vale" },
 ];
 
@@ -113,6 +119,16 @@ pub const HYDRA: &str = "hydra";
 
 /// The program of the OAuth2 issuer.
 pub const ISSUER: [&str; 1] = [HYDRA];
+
+/// KEDA's operator, its metrics adapter, and their Go module.
+pub const KEDA_OPERATOR: &str = "keda-operator";
+/// See [`KEDA_OPERATOR`].
+pub const KEDA_ADAPTER: &str = "keda-metrics-apiserver";
+const KEDA_FOLDER: &str = "keda";
+const KEDA_MODULE: &str = "github.com/kedacore/keda/v2";
+
+/// The programs of KEDA.
+pub const KEDA: [&str; 2] = [KEDA_OPERATOR, KEDA_ADAPTER];
 
 /// The programs that test the chart, besides helm and kubectl.
 pub const CHART: [&str; 2] = ["helm-unittest", "promtool"];
@@ -253,7 +269,14 @@ fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
     );
     let package = package.trim_end_matches('/');
     let flags = Flags { ldflags: ldflags(recipe.module, version), ..Flags::of(recipe.name, &home.dir)? };
-    go_build_with(label, &home.source, package, &flags, &target)
+    let source = if recipe.module == KEDA_MODULE { &keda_source()? } else { &home.source };
+    go_build_with(label, source, package, &flags, &target)
+}
+
+/// The folder with the files of KEDA's Go module. KEDA is built here, because the replacements and exclusions in its
+/// go.mod have no effect in another module.
+pub fn keda_source() -> Result<PathBuf> {
+    run::go_module(&paths::controlplane().join(KEDA_FOLDER), KEDA_MODULE)
 }
 
 struct Flags {
@@ -354,6 +377,9 @@ fn ldflags(module: &str, version: &str) -> String {
             }
         }
         "helm.sh/helm/v4" => set("helm.sh/helm/v4/internal/version", &[("version", version)]),
+        KEDA_MODULE => {
+            set("github.com/kedacore/keda/v2/version", &[("Version", version.trim_start_matches('v'))]);
+        }
         "github.com/vale-cli/vale/v3" => set("main", &[("version", version)]),
         "github.com/containerd/containerd/v2" => {
             set("github.com/containerd/containerd/v2/version", &[("Version", version)]);
@@ -445,7 +471,7 @@ mod tests {
             let go_mod = fs::read_to_string(file).unwrap();
             assert!(required_version(&go_mod, recipe.module).is_some(), "{}", recipe.name);
             assert!(go_directive(&go_mod).is_some(), "{}", recipe.name);
-            let known = [&ALL[..], &REAL, &CHART, &ISSUER, &PROSE].concat();
+            let known = [&ALL[..], &REAL, &CHART, &ISSUER, &KEDA, &PROSE].concat();
             assert!(known.contains(&recipe.name), "{}", recipe.name);
         }
     }

@@ -17,7 +17,7 @@ use super::state;
 const YEAR: Duration = Duration::from_hours(365 * 24);
 
 /// The clients of the API server: file name, user, group.
-const CLIENTS: [(&str, &str, Option<&str>); 6] = [
+const CLIENTS: [(&str, &str, Option<&str>); 7] = [
     ("admin", "quintet:admin", Some("system:masters")),
     ("kube-controller-manager", "system:kube-controller-manager", None),
     ("kube-scheduler", "system:kube-scheduler", None),
@@ -26,7 +26,12 @@ const CLIENTS: [(&str, &str, Option<&str>); 6] = [
     // For real nodes: the API server's client of the kubelets, and kube-proxy.
     ("kubelet-client", "quintet:kube-apiserver", Some("system:masters")),
     ("kube-proxy", "system:kube-proxy", None),
+    (FRONT_PROXY, FRONT_PROXY, None),
 ];
+
+/// The API server as a client of extension API servers, to which it names the user in headers. It is both the
+/// certificate's file name and its common name.
+pub(super) const FRONT_PROXY: &str = "front-proxy-client";
 
 /// The names of the clients with a certificate.
 pub(super) fn clients() -> impl Iterator<Item = &'static str> {
@@ -42,7 +47,8 @@ pub(super) fn nodes() -> impl Iterator<Item = (String, Ipv4Addr)> {
 pub(super) fn ensure(dir: &Path) -> Result<()> {
     // This file is written last.
     let complete = dir.join("ca.crt");
-    if complete.exists() {
+    // An older version made fewer clients.
+    if complete.exists() && clients().all(|client| dir.join(format!("{client}.crt")).exists()) {
         return Ok(());
     }
     let authority = authority().context("cannot make a certificate authority")?;
