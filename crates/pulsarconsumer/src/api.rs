@@ -556,12 +556,22 @@ pub struct AppliedObject {
     pub uid: String,
     /// The object's generation after the apply.
     pub generation: i64,
+    /// A digest of the Deployment without its replicas. It shows whether another client only scales the
+    /// Deployment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
 }
 
 impl AppliedObject {
-    /// The object with this metadata.
+    /// The object with this metadata, without a digest.
     pub fn of(resource: &Resource, meta: &Meta) -> Self {
-        Self { kind: resource.kind.to_owned(), uid: (*meta.uid).to_owned(), generation: meta.generation }
+        let (kind, uid) = (resource.kind.to_owned(), (*meta.uid).to_owned());
+        Self { kind, uid, generation: meta.generation, digest: None }
+    }
+
+    /// Whether an object of this kind with this metadata is unchanged since the apply.
+    pub fn is_unchanged(&self, meta: &Meta) -> bool {
+        self.uid == *meta.uid && self.generation == meta.generation
     }
 }
 
@@ -598,7 +608,7 @@ pub struct PulsarConsumerStatus {
     /// The time when the manager read backlog, unacked and consumers.
     pub backlog_time: Option<Time>,
     /// The objects that the manager has applied. If the generation of such an object changes, the manager
-    /// applies the object again.
+    /// applies the object again, unless another client only scales it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind"]))]
     pub applied: Vec<AppliedObject>,

@@ -1,7 +1,8 @@
 //! Objects that this kind applies and keeps in the applied state.
 //!
 //! An object is applied if its annotation has another hash, or if its generation is not the one that the last
-//! apply returned. An apply without a change does not change the generation, so a repetition is harmless.
+//! apply returned, unless another client only scales it. An apply without a change does not change the
+//! generation, so a repetition is harmless.
 //! Server-side apply keeps fields of other clients. A foreign object is not changed, and an object that
 //! another client keeps changing back is repaired with backoff.
 
@@ -89,6 +90,10 @@ pub trait ManagedObject: Object {
     fn scaled_by(&self) -> Option<&str> {
         None
     }
+    /// A digest that changes with the spec, except with the replicas; None if no other client scales such objects.
+    fn digest(&self) -> Option<String> {
+        None
+    }
 }
 
 impl ManagedObject for Deployment {
@@ -102,6 +107,13 @@ impl ManagedObject for Deployment {
 
     fn scaled_by(&self) -> Option<&str> {
         self.scaled_by.as_deref()
+    }
+
+    fn digest(&self) -> Option<String> {
+        let mut spec = self.spec.clone();
+        // The digest of an earlier apply must not match.
+        spec["replicas"] = json!(self.meta.annotations.get(APPLIED_ANNOTATION));
+        Some(digest::of_json(&spec, 16))
     }
 }
 
@@ -138,9 +150,14 @@ impl<'a> Past<'a> {
     /// The results of applies of a type: the last of this process, then the one in the status, perhaps of
     /// another manager.
     pub fn returned(&self, resource: &Resource) -> impl Iterator<Item = &'a AppliedObject> {
-        let (kind, reported) = (resource.kind, self.reported);
         let after = self.attempts.get(resource).and_then(|attempt| attempt.after.as_ref());
-        after.into_iter().chain(reported.iter().filter(move |one| one.kind == kind))
+        after.into_iter().chain(self.reported_of(resource))
+    }
+
+    /// The applied object of a type in the status.
+    fn reported_of(&self, resource: &Resource) -> impl Iterator<Item = &'a AppliedObject> + use<'a> {
+        let (kind, reported) = (resource.kind, self.reported);
+        reported.iter().filter(move |one| one.kind == kind)
     }
 }
 
@@ -183,7 +200,8 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
         let is_kept = own.is_none_or(|own| is_visibly(own, &body, &attempt.hash));
         if let Some(own) = own
             && is_kept
-            && past.returned(&resource).any(|one| *one == AppliedObject::of(&resource, own.meta()))
+            && (past.returned(&resource).any(|one| one.is_unchanged(own.meta()))
+                || is_only_scaled(own, &resource, past))
         {
             return Self::Settled(own);
         }
@@ -246,7 +264,11 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
     /// The last apply, for the status.
     pub fn applied(&self, resource: &Resource, past: Past<'_>) -> Option<AppliedObject> {
         match self {
-            Self::Settled(own) => Some(AppliedObject::of(resource, own.meta())),
+            Self::Settled(own) => {
+                let reported = past.reported_of(resource).find(|one| one.is_unchanged(own.meta()));
+                let digest = reported.and_then(|one| one.digest.clone()).or_else(|| own.digest());
+                Some(AppliedObject { digest, ..AppliedObject::of(resource, own.meta()) })
+            }
             _ => past.returned(resource).next().cloned(),
         }
     }
@@ -325,6 +347,13 @@ fn is_applied_once(own: &impl ManagedObject, resource: &Resource, past: Past<'_>
     let meta = own.meta();
     meta.annotations.get(APPLIED_ANNOTATION).is_some()
         || past.returned(resource).any(|one| *one.uid == *meta.uid)
+}
+
+/// Whether another client has changed only the replicas since the status.
+fn is_only_scaled(own: &impl ManagedObject, resource: &Resource, past: Past<'_>) -> bool {
+    let same_uid = |one: &&AppliedObject| *one.uid == *own.meta().uid && one.digest.is_some();
+    own.scaled_by().is_some()
+        && past.reported_of(resource).find(same_uid).is_some_and(|one| one.digest == own.digest())
 }
 
 /// Whether an object has the annotation and labels of this kind, whose change does not change the generation.

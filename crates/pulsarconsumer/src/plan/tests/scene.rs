@@ -34,7 +34,7 @@ pub fn with(fields: &Value) -> PulsarConsumer {
 
 /// The object after an apply that returned this generation.
 pub fn applied(resource: &Resource, generation: i64) -> AppliedObject {
-    AppliedObject { kind: resource.kind.to_owned(), uid: "d".into(), generation }
+    AppliedObject { kind: resource.kind.to_owned(), uid: "d".into(), generation, digest: None }
 }
 
 /// The body of a first apply.

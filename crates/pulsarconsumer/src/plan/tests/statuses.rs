@@ -1,6 +1,7 @@
 //! The status: readiness of the consumers, and their backlog.
 
 use super::*;
+use crate::managed_object::ManagedObject as _;
 
 #[test]
 fn reports_each_step_until_it_is_ready() {
@@ -36,13 +37,14 @@ fn the_status_has_the_deployments_figures() {
     assert_eq!(condition(&plan, "Available"), available);
     assert_eq!(condition(&plan, "Applied").0, "True AsSpecified");
     let status = PulsarConsumerStatus { conditions: vec![], ..plan.status.unwrap() };
+    let digest = scene.world.deployment.unwrap().digest();
     assert_eq!(
         serde_json::to_value(status).unwrap(),
         json!({
             "observedGeneration": 1, "server": "pulsar://localhost:6650", "topic": "my-topic",
             "subscription": "first-subscription", "replicas": 3, "updatedReplicas": 3, "readyReplicas": 2,
             "selector": "pulsarcrd=sample-pulsarcrd",
-            "applied": [{"kind": "Deployment", "uid": "d", "generation": 1}],
+            "applied": [{"kind": "Deployment", "uid": "d", "generation": 1, "digest": digest}],
         })
     );
 }
