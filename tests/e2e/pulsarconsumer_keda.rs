@@ -6,9 +6,11 @@ use std::fs;
 use std::path::PathBuf;
 
 use quintet_e2e::{TestEnv, condition};
+use quintet_localcluster::cluster::binaries::KEDA;
 use quintet_localcluster::keda;
 use quintet_localcluster::manager::Manager;
 use quintet_localcluster::pulsar::Options;
+use quintet_localcluster::run::Log;
 use serde_json::{Value, json};
 
 use crate::pulsarconsumer::{consumer, is_available};
@@ -89,6 +91,15 @@ impl Site {
     }
 }
 
+impl Drop for Site {
+    fn drop(&mut self) {
+        for name in KEDA.into_iter().filter(|_| std::thread::panicking()) {
+            let log = Log::whole(self.env.kube().log(&format!("{name}.log")));
+            eprintln!("--- {name}: {}\n---", log.tail(40));
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs KEDA: cargo xtask test --keda"]
 fn keda_scales_from_zero_to_the_backlog_and_back() {
@@ -96,7 +107,7 @@ fn keda_scales_from_zero_to_the_backlog_and_back() {
     let (env, broker) = (&site.env, &site.broker);
     may_read_secrets(env);
     let good = fs::read_to_string(broker.token_file()).unwrap().trim().to_owned();
-    let consumer = |name: &str, token: &str| {
+    let autoscaled = |name: &str, token: &str| {
         let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name },
             "stringData": { "token": token } });
         env.apply(&secret).unwrap();
@@ -105,13 +116,18 @@ fn keda_scales_from_zero_to_the_backlog_and_back() {
             "pollingIntervalSeconds": POLL_SECONDS, "cooldownSeconds": COOLDOWN_SECONDS } });
         let mut consumer = site.consumer(name, &fields);
         consumer["spec"].as_object_mut().unwrap().remove("replicas");
-        env.apply(&consumer).unwrap();
         consumer
     };
-    let mut scaled = consumer("scaled", &good);
-    consumer("refused", &broker.foreign_token("app"));
+    let mut scaled = autoscaled("scaled", &good);
+    env.apply(&scaled).unwrap();
+    env.apply(&autoscaled("refused", &broker.foreign_token("app"))).unwrap();
+    let mut unused = autoscaled("unused", &good);
+    unused["spec"]["replicas"] = json!(0);
+    env.apply(&unused).unwrap();
     comes_to(env, "scaled", "AutoscalingReady", "ScaledObjectReady");
     comes_to(env, "refused", "AutoscalingReady", "ScaledObjectNotReady");
+    // Without a first consumer, its subscription does not exist.
+    comes_to(env, "unused", "AutoscalingReady", "ScaledObjectNotReady");
 
     site.scale_up("scaled", "pulsarconsumer", "scaled", &[("PULSAR_TOKEN_FILE", broker.token_file())]);
     site.scale_down("scaled", "pulsarconsumer", "scaled");

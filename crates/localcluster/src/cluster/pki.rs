@@ -124,3 +124,27 @@ fn params(common_name: &str) -> CertificateParams {
     params.not_after = (SystemTime::now() + YEAR * 10).into();
     params
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn completes_the_certificates_of_an_older_version() {
+        let dir = std::env::temp_dir().join(format!("quintet-pki-{}", std::process::id()));
+        state::create_private(&[&dir]).unwrap();
+        let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
+        ensure(&dir).unwrap();
+        let made = read("ca.crt");
+        ensure(&dir).unwrap();
+        assert_eq!(read("ca.crt"), made);
+        let newest = format!("{FRONT_PROXY}.crt");
+        fs::remove_file(dir.join(&newest)).unwrap();
+        ensure(&dir).unwrap();
+        assert!(read(&newest).starts_with("-----BEGIN CERTIFICATE"));
+        assert_ne!(read("ca.crt"), made, "another CA makes every component start again");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
