@@ -67,11 +67,9 @@ impl Site {
         let scaled = self.env.kubectl(&["get", kind, name, "-o", "json", "--show-managed-fields"]).unwrap();
         let scaled: Value = serde_json::from_str(&scaled).unwrap();
         let fields = scaled["metadata"]["managedFields"].as_array().unwrap();
-        let scaler = fields.iter().find(|one| one["subresource"] == "scale").unwrap();
-        assert_eq!(
-            scaler["manager"], "kube-controller-manager",
-            "the last scaler is the HorizontalPodAutoscaler"
-        );
+        let owns = |one: &&Value| one.pointer("/fieldsV1/f:spec/f:replicas").is_some();
+        let owners: Vec<&Value> = fields.iter().filter(owns).map(|one| &one["manager"]).collect();
+        assert_eq!(owners, ["kube-controller-manager"], "the HorizontalPodAutoscaler set the replicas");
     }
 
     /// Lets the pods consume all messages, until KEDA has scaled to 0.

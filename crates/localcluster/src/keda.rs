@@ -160,6 +160,8 @@ impl<'a> Pods<'a> {
         let mut command = Command::new(self.binaries.path(name)?);
         command.args(arguments(container, &self.certificates)).args(more);
         command.envs(variables(container)).env("KUBECONFIG", &self.kubeconfig).current_dir(self.kube.dir());
+        // In a pod, KEDA reads its namespace from a file of the ServiceAccount.
+        command.env("KEDA_CLUSTER_OBJECT_NAMESPACE", NAMESPACE);
         let log = Log::now(self.kube.log(&format!("{name}.log")));
         let launch = Launch {
             name,
