@@ -238,6 +238,27 @@ fn leaves_replicas_to_an_autoscaler_of_the_deployment() {
     assert_eq!(condition(&scene.plan(0), "Applied").0, "True AsSpecified");
 }
 
+/// A client that scales to 0 leaves the replicas without an owner, also when it scales up again.
+#[rstest]
+#[case::to_zero(0)]
+#[case::up_again(3)]
+fn leaves_replicas_that_no_field_manager_owns(#[case] replicas: i32) {
+    let mut scene = Scene::settled(consumer());
+    scene.pass(0);
+    scene.see(2, |raw| {
+        scaled(replicas)(raw);
+        raw["metadata"]["managedFields"] = json!([
+            { "manager": "quintet", "operation": "Apply", "fieldsV1": { "f:spec": { "f:template": {} } } },
+            { "manager": "kube-controller-manager", "operation": "Update", "subresource": "status",
+                "fieldsV1": { "f:status": { "f:replicas": {} } } },
+        ]);
+    });
+    let plan = scene.plan(0);
+    let (state, message) = condition(&plan, "Applied");
+    assert_eq!(state, "False ReplicasManagedElsewhere");
+    assert!(message.starts_with("Another client scales Deployment sample-deployment"), "{message}");
+}
+
 /// The API server gets no write, not even one without a change, while an autoscaler scales the Deployment.
 #[test]
 fn does_not_apply_a_deployment_that_is_only_scaled() {

@@ -27,7 +27,8 @@ pub struct Deployment {
     pub trouble: Option<Box<str>>,
     /// The condition Progressing; None if the Deployment controller has not set it.
     pub progressing: Option<Progressing>,
-    /// The field manager that owns `spec.replicas` through the scale subresource, as an autoscaler does.
+    /// The field manager that owns `spec.replicas` through the scale subresource, as an autoscaler does, or
+    /// [`ANOTHER_CLIENT`].
     pub scaled_by: Option<Box<str>>,
 }
 
@@ -90,6 +91,7 @@ struct WireDeploymentMeta {
 #[serde(rename_all = "camelCase", default)]
 struct WireManager {
     manager: Box<str>,
+    operation: Box<str>,
     subresource: Box<str>,
     fields_v1: WireFields,
 }
@@ -118,6 +120,20 @@ struct WireDeploymentStatus {
     conditions: Vec<WireCondition>,
 }
 
+/// A client that has scaled to 0, and maybe back.
+const ANOTHER_CLIENT: &str = "Another client";
+
+/// The field manager that scales a Deployment. A Scale with 0 replicas omits the field, so the API server removes it from
+/// its owner, and later scales add no owner: apimachinery's `ScaleHandler` and `skipNonAppliedManager`.
+fn scaled_by(managers: Vec<WireManager>) -> Option<Box<str>> {
+    let is_applied = managers.iter().any(|one| *one.operation == *"Apply");
+    let mut owners = managers.into_iter().filter(|one| one.fields_v1.spec.replicas.is_some()).peekable();
+    if owners.peek().is_none() {
+        return is_applied.then(|| ANOTHER_CLIENT.into());
+    }
+    owners.find(|one| *one.subresource == *"scale").map(|one| one.manager)
+}
+
 impl From<WireDeployment> for Deployment {
     fn from(wire: WireDeployment) -> Self {
         let mut meta = Meta::from(wire.metadata.meta);
@@ -138,9 +154,7 @@ impl From<WireDeployment> for Deployment {
                 _ => None,
             }
         });
-        let scales =
-            |one: &WireManager| *one.subresource == *"scale" && one.fields_v1.spec.replicas.is_some();
-        let scaled_by = wire.metadata.managed_fields.into_iter().find(scales).map(|one| one.manager);
+        let scaled_by = scaled_by(wire.metadata.managed_fields);
         Self {
             meta,
             spec: wire.spec,
