@@ -59,17 +59,21 @@ impl Site {
 
     /// Sends messages while KEDA has scaled to 0, until KEDA and its HorizontalPodAutoscaler have scaled to the maximum.
     /// The pods wait for a node, so that they do not consume the backlog before the autoscaler sees it.
-    fn scale_up(&self, topic: &str, kind: &str, name: &str, files: &[(&str, PathBuf)]) {
+    fn scale_up(
+        &self,
+        topic: &str,
+        scaled_object: &str,
+        (kind, name): (&str, &str),
+        files: &[(&str, PathBuf)],
+    ) {
         self.has_replicas(kind, name, 0);
         self.env.kubectl(&["cordon", &self.node]).unwrap();
         produce(&self.broker.service_url(), topic, "hello", COUNT, files);
         self.has_replicas(kind, name, MAX_REPLICAS);
-        let scaled = self.env.kubectl(&["get", kind, name, "-o", "json", "--show-managed-fields"]).unwrap();
-        let scaled: Value = serde_json::from_str(&scaled).unwrap();
-        let fields = scaled["metadata"]["managedFields"].as_array().unwrap();
-        let owns = |one: &&Value| one.pointer("/fieldsV1/f:spec/f:replicas").is_some();
-        let owners: Vec<&Value> = fields.iter().filter(owns).map(|one| &one["manager"]).collect();
-        assert_eq!(owners, ["kube-controller-manager"], "the HorizontalPodAutoscaler set the replicas");
+        let autoscaler = format!("keda-hpa-{scaled_object}");
+        self.env.wait_for("hpa", &autoscaler, "the HorizontalPodAutoscaler has scaled", |one| {
+            one["spec"]["scaleTargetRef"]["name"] == name && one["status"]["desiredReplicas"] == MAX_REPLICAS
+        });
     }
 
     /// Lets the pods consume all messages, until KEDA has scaled to 0.
@@ -127,7 +131,12 @@ fn keda_scales_from_zero_to_the_backlog_and_back() {
     // Without a first consumer, its subscription does not exist.
     comes_to(env, "unused", "AutoscalingReady", "ScaledObjectNotReady");
 
-    site.scale_up("scaled", "pulsarconsumer", "scaled", &[("PULSAR_TOKEN_FILE", broker.token_file())]);
+    site.scale_up(
+        "scaled",
+        "scaled-pulsarcrd",
+        ("pulsarconsumer", "scaled"),
+        &[("PULSAR_TOKEN_FILE", broker.token_file())],
+    );
     site.scale_down("scaled", "pulsarconsumer", "scaled");
     comes_to(env, "scaled", "AutoscalingReady", "ScaledObjectReady");
     comes_to(env, "scaled", "Ready", "ConsumersReady");
@@ -161,7 +170,7 @@ fn leaves_the_deployment_to_a_scaled_object_of_the_user() {
                 "adminURL": site.broker.admin_url(), "topic": "persistent://public/default/plain",
                 "subscription": "s", "msgBacklogThreshold": TARGET_BACKLOG.to_string() } }] } });
     env.apply(&object).unwrap();
-    site.scale_up("plain", "deployment", "plain-deployment", &[]);
+    site.scale_up("plain", "theirs", ("deployment", "plain-deployment"), &[]);
     comes_to(env, "plain", "Applied", "ReplicasManagedElsewhere");
     site.scale_down("plain", "deployment", "plain-deployment");
     comes_to(env, "plain", "Applied", "ReplicasManagedElsewhere");
