@@ -92,7 +92,7 @@ pub fn produce(server: &str, topic: &str, message: &str, count: u32, files: &[(&
     run::stdout(&mut producer).expect("the messages are sent");
 }
 
-/// What the consumers of a PulsarConsumer have printed.
+/// The output of all consumers of a PulsarConsumer.
 pub fn output(env: &TestEnv, name: &str) -> String {
     let logs = fs::read_dir(env.kube().log("")).unwrap().flatten();
     let prefix = format!("{name}-deployment-");
