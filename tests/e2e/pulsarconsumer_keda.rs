@@ -61,14 +61,17 @@ impl Site {
     /// The pods wait for a node, so that they do not consume the backlog before the autoscaler sees it.
     fn scale_up(
         &self,
-        topic: &str,
+        consumer: &str,
         scaled_object: &str,
         (kind, name): (&str, &str),
         files: &[(&str, PathBuf)],
     ) {
         self.has_replicas(kind, name, 0);
+        self.env.wait_for("pulsarconsumer", consumer, "the last consumer has disconnected", |one| {
+            one["status"]["consumers"] == 0
+        });
         self.env.kubectl(&["cordon", &self.node]).unwrap();
-        produce(&self.broker.service_url(), topic, "hello", COUNT, files);
+        produce(&self.broker.service_url(), consumer, "hello", COUNT, files);
         self.has_replicas(kind, name, MAX_REPLICAS);
         let autoscaler = format!("keda-hpa-{scaled_object}");
         self.env.wait_for("hpa", &autoscaler, "the HorizontalPodAutoscaler has scaled", |one| {
