@@ -187,6 +187,11 @@ pub struct PulsarConsumerSpec {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub receiver_queue_size: Option<i32>,
 
+    /// How many bytes of messages a consumer prefetches from all partitions, and one message more. Default: the
+    /// image's default, which is 33554432 (32 MiB) for Quintet's image.
+    #[schemars(range(min = 1))]
+    pub receiver_queue_bytes: Option<i64>,
+
     /// The image of the pods. Default: the manager's --pulsar-consumer-image. The container gets the
     /// environment variables PULSAR_SERVER, PULSAR_TOPIC and PULSAR_SUBSCRIPTION_NAME, and more variables for
     /// optional fields that are set.

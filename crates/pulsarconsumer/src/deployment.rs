@@ -350,6 +350,9 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
     if let Some(size) = spec.receiver_queue_size {
         env.push(text("PULSAR_RECEIVER_QUEUE_SIZE", &size.to_string()));
     }
+    if let Some(bytes) = spec.receiver_queue_bytes {
+        env.push(text("PULSAR_RECEIVER_QUEUE_BYTES", &bytes.to_string()));
+    }
     if let Some(port) = port {
         env.push(text("PULSAR_HTTP_BIND_ADDRESS", &format!("[::]:{port}")));
         env.push(json!({

@@ -114,6 +114,7 @@ fn oauth2() -> Value {
 #[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3, "initialSubscription": "s"}}), "PULSAR_DEAD_LETTER_SUBSCRIPTION", "s")]
 #[case(json!({"negativeAckRedeliveryDelay": "1m30s"}), "PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", "1m30s")]
 #[case(json!({"receiverQueueSize": 10}), "PULSAR_RECEIVER_QUEUE_SIZE", "10")]
+#[case(json!({"receiverQueueBytes": 1_048_576}), "PULSAR_RECEIVER_QUEUE_BYTES", "1048576")]
 #[case(json!({"healthPort": 9000}), "PULSAR_HTTP_BIND_ADDRESS", "[::]:9000")]
 fn sets_variables_for_further_fields(#[case] fields: Value, #[case] name: &str, #[case] value: &str) {
     assert_eq!(variable(&with(&fields), name), Some(json!({"name": name, "value": value})));
