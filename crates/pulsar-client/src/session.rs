@@ -451,7 +451,7 @@ fn close(consumer: usize) -> impl FnOnce(u64) -> Box<BaseCommand> {
 
 /// The event of a command, for a topic with this number of partitions.
 fn event(command: &BaseCommand, partitions: u32) -> Result<Option<Event>, Problem> {
-    // The late answer to a request of a consumer that was lost meanwhile concerns nobody.
+    // A late answer to a request of a consumer that was lost meanwhile changes nothing.
     if let Some(error) = command.error.as_ref().filter(|error| error.request_id == UNREQUESTED) {
         return Err(Problem::answered(error.error(), &error.message));
     }
@@ -613,7 +613,7 @@ mod tests {
             let event = session.lose_unanswered(is_unread).unwrap();
             assert_eq!(matches!(event, Some(Event::Lost(lost, _)) if lost == [1]), is_lost);
         }
-        // Its late answers concern nobody.
+        // Its late answers change nothing.
         let late = |request_id| {
             let error = ServerError::ServiceNotReady as i32;
             let error = CommandError { request_id, error, message: "late".to_owned() };

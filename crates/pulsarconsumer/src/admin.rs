@@ -498,7 +498,7 @@ async fn timely<T>(
     })
 }
 
-/// Why the admin API did not do what it was asked for.
+/// The failure of a request with this status.
 fn refused(asked: &BacklogQuery, access: &Access, status: StatusCode) -> Unknown {
     let url = &asked.url;
     if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
@@ -518,7 +518,10 @@ fn refused(asked: &BacklogQuery, access: &Access, status: StatusCode) -> Unknown
 /// name within the name of its Service, and often with the cluster's domain.
 fn is_within(named: &Uri, uri: &Uri) -> bool {
     let (Some(named), Some(host)) = (named.host(), uri.host()) else { return false };
-    let host = host.strip_suffix(".cluster.local").filter(|_| named.ends_with(".svc")).unwrap_or(host);
+    let host = host
+        .strip_suffix(".cluster.local")
+        .filter(|_| named.rsplit('.').next() == Some("svc"))
+        .unwrap_or(host);
     host == named || host.strip_suffix(named).is_some_and(|pod| pod.ends_with('.'))
 }
 

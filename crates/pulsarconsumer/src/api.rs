@@ -378,11 +378,11 @@ pub struct Subscription {
     /// the backlog before the first pod connects. Default true with adminURL and a persistent topic, but false
     /// with image and without initialPosition, because the image may begin at another position.
     pub create: Option<bool>,
-    /// What happens to the subscription and its backlog after the PulsarConsumer is deleted. Default Keep.
+    /// Whether the subscription and its backlog stay after the PulsarConsumer is deleted. Default Keep.
     pub cleanup: Option<Cleanup>,
 }
 
-/// What happens to the subscription of a deleted PulsarConsumer.
+/// Whether the subscription of a deleted PulsarConsumer stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Cleanup {
     /// The subscription stays, and Pulsar keeps its backlog.

@@ -19,9 +19,8 @@ use crate::FINALIZER;
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::Unknown;
 use crate::deployment::{deployment_name, is_current};
-use crate::managed_object::{Effect, FOLLOW_UP, in_future, is_of};
+use crate::managed_object::{ConsumerPlan, Effect, FOLLOW_UP, in_future, is_of};
 use crate::observe::World;
-use crate::plan::ConsumerPlan;
 use crate::topic::Topic;
 
 /// The subscription of a deleted PulsarConsumer is deleted. Exists only until then.
@@ -36,15 +35,6 @@ const NOT_DELETED: &str = "SubscriptionNotDeleted";
 const DELETE: &str = "DeleteSubscription";
 /// The pause between two attempts to delete the subscription.
 const PAUSE: SignedDuration = SignedDuration::from_secs(10);
-
-/// An attempt to delete the subscription.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeletionAttempt {
-    /// Its end.
-    pub at: Timestamp,
-    /// Ok if the subscription no longer exists.
-    pub result: Result<(), Unknown>,
-}
 
 /// Adds the finalizer if the spec needs it, and removes it otherwise. None if it is as it should be.
 pub fn finalizer_change(consumer: &PulsarConsumer) -> Option<Action<PulsarConsumerStatus, Effect>> {
@@ -159,7 +149,7 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     plan
 }
 
-/// Adds a status whose condition says why the PulsarConsumer still exists, and an Event for a new obstacle.
+/// Adds a status whose condition has the reason why the PulsarConsumer still exists, and an Event for a new obstacle.
 fn report(
     plan: &mut ConsumerPlan,
     consumer: &PulsarConsumer,

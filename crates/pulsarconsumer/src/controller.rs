@@ -103,7 +103,7 @@ impl Reconciler for PulsarConsumers {
     fn effect(&self, object: &PulsarConsumer, effect: Effect) -> Result<(), String> {
         match effect {
             Effect::Attempt(attempt) => {
-                lock(&self.attempts).entry(object.key().uid).or_default().insert(attempt.resource, attempt);
+                lock(&self.attempts).entry(object.key().uid).or_default().insert(attempt.resource, *attempt);
             }
             Effect::DeleteSubscription => self.poller.allow_deletion(&object.key()),
         }

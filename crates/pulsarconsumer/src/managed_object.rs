@@ -13,7 +13,7 @@ use quintet_runtime::model::clock::{doubled, is_recent};
 use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::digest;
 use quintet_runtime::model::object::{Key, Meta, Object};
-use quintet_runtime::model::plan::Action;
+use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::refusals::{Refusal, Refusals, Verb};
 use quintet_runtime::model::resource::Resource;
 use serde_json::{Value, json};
@@ -72,7 +72,7 @@ impl Attempt {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Stores an apply.
-    Attempt(Attempt),
+    Attempt(Box<Attempt>),
     /// Tries once to delete the subscription at the admin API.
     DeleteSubscription,
 }
@@ -161,6 +161,9 @@ impl<'a> Past<'a> {
     }
 }
 
+/// A plan of this kind.
+pub type ConsumerPlan = Plan<PulsarConsumerStatus, Effect>;
+
 /// The steps of a plan of this kind.
 pub type Steps = Vec<Vec<Action<PulsarConsumerStatus, Effect>>>;
 
@@ -241,7 +244,7 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
         // Without `force`, because another client may create the object before the apply.
         let (namespace, force) = (owner.namespace.clone(), own.is_some());
         let apply = Action::Apply { resource, namespace, name, body, force };
-        Self::Due(vec![vec![apply], vec![Action::Effect(Effect::Attempt(attempt))]])
+        Self::Due(vec![vec![apply], vec![Action::Effect(Effect::Attempt(attempt.into()))]])
     }
 
     /// Returns the due steps, and marks the object as being applied.

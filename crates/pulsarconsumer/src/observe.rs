@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use quintet_runtime::model::core_types::{Deployment, Pod};
 use quintet_runtime::model::refusals::Refusals;
 
-use crate::backlog::BacklogSample;
-use crate::cleanup::DeletionAttempt;
+use crate::backlog::{BacklogSample, Unknown};
 use crate::deployment::Image;
 use crate::keda::KedaObject;
 use crate::managed_object::Attempts;
@@ -35,6 +35,15 @@ pub struct World {
     pub refusals: Refusals,
     /// The last apply of each type by this process.
     pub attempts: Attempts,
+}
+
+/// An attempt to delete the subscription.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeletionAttempt {
+    /// Its end.
+    pub at: Timestamp,
+    /// Ok if the subscription no longer exists.
+    pub result: Result<(), Unknown>,
 }
 
 /// The knowledge about KEDA.

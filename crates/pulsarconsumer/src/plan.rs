@@ -15,13 +15,10 @@ use crate::keda::{
     scaled_object_name, trigger_authentication, trigger_authentication_name,
 };
 use crate::managed_object::{
-    ApplyState, Effect, FOLLOW_UP, LOOK_AGAIN, Past, Steps, Target, in_future, is_of,
+    ApplyState, ConsumerPlan, Effect, FOLLOW_UP, LOOK_AGAIN, Past, Steps, Target, in_future, is_of,
 };
 use crate::observe::{Keda, World};
 use crate::status::{events, status};
-
-/// A plan of this kind.
-pub type ConsumerPlan = Plan<PulsarConsumerStatus, Effect>;
 
 /// Makes the plan.
 pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> ConsumerPlan {

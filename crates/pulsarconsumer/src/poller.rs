@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::admin::{Access, Admin, BacklogQuery, Token};
 use crate::api::{InitialPosition, PulsarConsumer, PulsarConsumerSpec};
 use crate::backlog::{BacklogSample, Unknown};
-use crate::cleanup::DeletionAttempt;
 use crate::metrics::Metrics;
+use crate::observe::DeletionAttempt;
 use crate::secrets;
 use crate::topic::Topic;
 
@@ -215,7 +215,7 @@ async fn keep_working(
 }
 
 /// Tries to delete the subscription whenever the plan allows it.
-async fn delete(poller: &Poller, key: &Key, order: &Order, may_delete: &Notify, tools: &Tools) {
+async fn delete(poller: &Poller, key: &Key, order: &Order, may_delete: &Arc<Notify>, tools: &Tools) {
     let gate = &tools.context.gate;
     loop {
         may_delete.notified().await;
@@ -237,7 +237,7 @@ async fn delete(poller: &Poller, key: &Key, order: &Order, may_delete: &Notify, 
         let _ = may_delete.notified().now_or_never();
         let mut running = poller.lock();
         if let Some(running) =
-            running.get_mut(&key.uid).filter(|running| std::ptr::eq(&*running.may_delete, may_delete))
+            running.get_mut(&key.uid).filter(|running| Arc::ptr_eq(&running.may_delete, may_delete))
         {
             running.deletion = Some(DeletionAttempt { at: tools.context.clock.now(), result });
         }
@@ -329,7 +329,7 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, create: Option<InitialP
 /// The reading of a subscription that could not be created.
 fn after_refusal(reading: BacklogSample, refusal: &Unknown) -> BacklogSample {
     let figures = reading.figures.map_err(|unknown| {
-        // The reason tells whether the credentials or the subscription need attention.
+        // A rejection of the credentials is a reason of its own.
         let is_refused = refusal.reason == Unknown::ADMIN_REFUSED;
         let reason = if is_refused { refusal.reason } else { unknown.reason };
         Unknown::new(reason, format!("{} The manager cannot create it: {}", unknown.message, refusal.message))

@@ -291,7 +291,7 @@ async fn a_corrupt_batch_returns_its_permits_and_is_discarded() {
     assert_eq!((flow.consumer.metrics.unreadable.get(), flow.refused.due(), flow.text.len()), (2, None, 0));
 }
 
-/// A broker that rejects a subscription during the lookup of another must not be asked in a loop.
+/// Without a pause, a broker that rejects a subscription during the lookup of another would get requests in a loop.
 #[tokio::test(start_paused = true)]
 async fn consumers_lost_during_a_lookup_wait_for_their_retry() {
     let seen = Arc::new(Seen::default());

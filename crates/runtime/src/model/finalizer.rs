@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::model::object::Object;
+use crate::model::object::{Object, removal_of_finalizer};
 use crate::model::plan::Action;
 use crate::model::resource::Resource;
 
@@ -43,17 +43,7 @@ where
     K: kube::Resource<DynamicType = ()> + Object,
 {
     let uid = object.meta().uid.as_deref().unwrap_or_default();
-    patch(object, removal(uid, index(object, finalizer).unwrap_or_default(), finalizer))
-}
-
-/// The JSON patch that removes the finalizer at an index from the object with this UID.
-pub fn removal(uid: &str, index: usize, finalizer: &str) -> Value {
-    let path = format!("/metadata/finalizers/{index}");
-    json!([
-        { "op": "test", "path": "/metadata/uid", "value": uid },
-        { "op": "test", "path": path, "value": finalizer },
-        { "op": "remove", "path": path },
-    ])
+    patch(object, removal_of_finalizer(uid, index(object, finalizer).unwrap_or_default(), finalizer))
 }
 
 fn patch<K, S, E>(object: &K, operations: Value) -> Action<S, E>

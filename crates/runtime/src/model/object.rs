@@ -10,7 +10,6 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::model::finalizer;
 use crate::model::protobuf;
 use crate::model::resource::Resource;
 
@@ -244,7 +243,7 @@ impl Meta {
     /// The JSON patch that removes a finalizer, if its position has not changed; None if the object does not have it.
     pub fn without_finalizer(&self, finalizer: &str) -> Option<Value> {
         let at = self.finalizers.iter().position(|one| **one == *finalizer)?;
-        Some(finalizer::removal(&self.uid, at, finalizer))
+        Some(removal_of_finalizer(&self.uid, at, finalizer))
     }
 
     /// The JSON patch that removes the controller reference, if its position has not changed; None without a
@@ -263,6 +262,16 @@ impl Meta {
     pub fn key(&self) -> Key {
         Key { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.uid.clone() }
     }
+}
+
+/// The JSON patch that removes the finalizer at an index from the object with this UID.
+pub fn removal_of_finalizer(uid: &str, index: usize, finalizer: &str) -> Value {
+    let path = format!("/metadata/finalizers/{index}");
+    json!([
+        { "op": "test", "path": "/metadata/uid", "value": uid },
+        { "op": "test", "path": path, "value": finalizer },
+        { "op": "remove", "path": path },
+    ])
 }
 
 /// A small sorted map of strings for labels or annotations. All values are in one text, so that reading one

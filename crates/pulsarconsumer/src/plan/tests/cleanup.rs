@@ -3,7 +3,8 @@
 use super::*;
 use crate::FINALIZER;
 use crate::api::{Cleanup, Subscription};
-use crate::cleanup::{DeletionAttempt, is_shared};
+use crate::cleanup::is_shared;
+use crate::observe::DeletionAttempt;
 use quintet_runtime::model::plan::EventType;
 use quintet_runtime::model::resource::Resource;
 

@@ -153,7 +153,7 @@ impl Scene {
         for action in plan.steps.iter().flatten() {
             if let Action::Effect(Effect::Attempt(attempt)) = action {
                 let after = Some(applied(&attempt.resource, generation));
-                let attempt = Attempt { after, ..attempt.clone() };
+                let attempt = Attempt { after, ..(**attempt).clone() };
                 self.world.attempts.insert(attempt.resource, attempt);
             }
         }
