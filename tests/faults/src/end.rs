@@ -147,6 +147,8 @@ fn is_particular(field: &str) -> bool {
                 | "run"
                 | "observedGeneration"
                 | "generation"
+                // Of the applied Deployment, with its owner's UID.
+                | "digest"
         )
 }
 
