@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::FINALIZER;
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::Unknown;
-use crate::deployment::{deployment_name, is_current};
+use crate::deployment::{UID_LABEL, deployment_name, is_current};
 use crate::managed_object::{ConsumerPlan, Effect, FOLLOW_UP, in_future, is_of};
 use crate::observe::World;
 use crate::topic::Topic;
@@ -54,7 +54,17 @@ pub fn is_shared(consumer: &PulsarConsumer, other: &PulsarConsumer) -> bool {
         && spec.subscription_name == theirs.subscription_name
         && Topic::of(&spec.topic) == Topic::of(&theirs.topic)
         && (url(consumer) == url(other) || spec.server_address == theirs.server_address)
-        && !(other.terminating() && theirs.deletes_subscription())
+        && !(other.terminating() && theirs.deletes_subscription() && !finalizer::has(other, ORPHAN))
+}
+
+/// Whether the user has deleted a PulsarConsumer without its Deployment. The garbage collector removes its finalizer when it
+/// has removed the owner, perhaps before a manager sees it. Then the Deployment shows it.
+fn is_orphaning(consumer: &PulsarConsumer, world: &World) -> bool {
+    let uid = &*consumer.key().uid;
+    finalizer::has(consumer, ORPHAN)
+        || world.deployment.as_deref().is_some_and(|found| {
+            found.meta.owner.is_none() && found.spec["template"]["metadata"]["labels"][UID_LABEL] == uid
+        })
 }
 
 /// The next step of the deletion.
@@ -77,7 +87,7 @@ fn next_step<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) ->
         (Some((_, Ok(()))), _) => Step::Finish,
         (_, Some(other)) => Step::Keep(EventType::Normal, format!("PulsarConsumer {other} uses it.")),
         // The user keeps the Deployment, which needs the subscription.
-        _ if finalizer::has(consumer, ORPHAN) => {
+        _ if is_orphaning(consumer, world) => {
             Step::Keep(EventType::Normal, "the Deployment is kept too.".to_owned())
         }
         // A client that deletes a whole namespace or manifest deletes the Secret or the permission too.

@@ -138,6 +138,31 @@ fn an_orphaned_deployment_keeps_its_pods_and_subscription() {
     let mut scene = deleted();
     scene.consumer.metadata.finalizers.as_mut().unwrap()[0] = "orphan".to_owned();
     assert_eq!(actions(&scene.plan(0)), [RELEASE]);
+    assert!(is_shared(&twin(), &scene.consumer));
+
+    // The garbage collector was faster than the manager.
+    for has_stopped in [false, true] {
+        let mut scene = deleted();
+        let orphan = |raw: &mut Value| raw["metadata"]["ownerReferences"] = json!([]);
+        if has_stopped {
+            see_stopped(&mut scene, orphan);
+        } else {
+            let mut running = Scene::new(with(&json!({})));
+            running.see(2, orphan);
+            scene.world.deployment = running.world.deployment;
+            scene.world.running_pods = 1;
+        }
+        let plan = scene.plan(0);
+        assert_eq!(actions(&plan), [RELEASE]);
+        assert_eq!(plan.events[0].reason, "SubscriptionKept");
+    }
+}
+
+/// Another PulsarConsumer with the same spec, which is being deleted.
+fn twin() -> PulsarConsumer {
+    let mut twin = deleted().consumer;
+    twin.metadata.uid = Some("other".to_owned());
+    twin
 }
 
 #[test]
@@ -164,8 +189,7 @@ fn keeps_a_subscription_of_another_consumer() {
     assert_eq!(plan.events[0].reason, "SubscriptionKept");
 
     let other = |change: fn(&mut PulsarConsumer)| {
-        let mut other = deleted().consumer;
-        other.metadata.uid = Some("other".to_owned());
+        let mut other = twin();
         other.metadata.deletion_timestamp = None;
         change(&mut other);
         is_shared(&scene.consumer, &other)
