@@ -6,6 +6,7 @@ use bytes::{Buf, Bytes};
 use prost::Message as _;
 use pulsar::message::proto::command_ack::ValidationError;
 use pulsar::message::proto::{CompressionType, SingleMessageMetadata};
+use ruzstd::decoding::errors::FrameDecoderError::{DictNotProvided, WindowSizeTooBig};
 
 use crate::frame::{Damage, Entry};
 
@@ -141,10 +142,14 @@ pub fn unpacked(entry: &Entry) -> Result<Bytes, Damage> {
         CompressionType::Lz4 => lz4_flex::block::decompress(packed, size).ok(),
         CompressionType::Zlib => read(flate2::read::ZlibDecoder::new(packed), size),
         CompressionType::Zstd => {
-            // Another client may know a dictionary, or a larger window.
-            let decoder = ruzstd::decoding::StreamingDecoder::new(packed)
-                .map_err(|error| Damage::unsupported(format!("it cannot be unpacked ({error})")))?;
-            read(decoder, size)
+            match ruzstd::decoding::StreamingDecoder::new(packed) {
+                Ok(decoder) => read(decoder, size),
+                // Another client may know the dictionary, or a larger window.
+                Err(error @ (DictNotProvided { .. } | WindowSizeTooBig { .. })) => {
+                    return Err(Damage::unsupported(format!("it cannot be unpacked ({error})")));
+                }
+                Err(_) => None,
+            }
         }
         CompressionType::Snappy => (snap::raw::decompress_len(packed) == Ok(size))
             .then(|| snap::raw::Decoder::new().decompress_vec(packed).ok())

@@ -214,14 +214,14 @@ impl Brokers {
         reading(limit, waiting, self.links.iter().map(|(.., link)| link.partial()))
     }
 
-    /// Keeps all connections alive. Returns a silent one with its failure.
-    pub async fn keep_alive(&mut self, limit: usize, waiting: usize) -> Result<(), (usize, Problem)> {
+    /// Keeps all connections alive. Returns which ones are read, or a silent one with its failure.
+    pub async fn keep_alive(&mut self, limit: usize, waiting: usize) -> Result<Reading, (usize, Problem)> {
         let reading = self.reading(limit, waiting);
         for (link, (.., connection)) in self.links.iter_mut().enumerate() {
             let kept = connection.keep_alive(reading.includes(link)).await;
             kept.map_err(|problem| (link, problem))?;
         }
-        Ok(())
+        Ok(reading)
     }
 
     /// Removes a connection. The numbers of later connections decrease by one.

@@ -87,7 +87,7 @@ impl Publisher {
 
     /// Pings silent brokers, answers requests for a token, and fails if a broker stays silent.
     pub async fn keep_alive(&mut self) -> Result<(), Problem> {
-        self.brokers.keep_alive(usize::MAX, 0).await.map_err(|(_, problem)| problem)
+        self.brokers.keep_alive(usize::MAX, 0).await.map(drop).map_err(|(_, problem)| problem)
     }
 
     /// Sends an entry. Sets the producer, the sequence and the time in its metadata. After an error the entry is

@@ -16,7 +16,7 @@ use pulsar::message::proto::{
 use tokio::time::{Instant, timeout};
 
 use crate::address::ServiceAddress;
-use crate::brokers::{Brokers, Located};
+use crate::brokers::{Brokers, Located, Reading};
 use crate::frame::{Delivery, Frame};
 use crate::ledger::{Acks, EntryId};
 #[cfg(test)]
@@ -357,17 +357,17 @@ impl Session {
     /// Keeps the connections alive, while messages of this size wait. Loses the consumers of a silent broker.
     pub async fn keep_alive(&mut self, waiting: usize) -> Result<Option<Event>, Problem> {
         match self.brokers.keep_alive(self.subscription.queue_bytes, waiting).await {
-            Ok(()) => self.lose_unanswered(waiting >= self.subscription.queue_bytes),
+            Ok(reading) => self.lose_unanswered(reading),
             Err((link, problem)) => self.lose_link(link, problem),
         }
     }
 
     /// Loses the consumers whose brokers answer pings but not the subscription, unless the answers are not read.
-    fn lose_unanswered(&mut self, is_unread: bool) -> Result<Option<Event>, Problem> {
+    fn lose_unanswered(&mut self, reading: Reading) -> Result<Option<Event>, Problem> {
         let mut lost = Vec::new();
         for (number, consumer) in self.consumers.iter_mut().enumerate() {
             let Place::Joining { link, since, .. } = &mut consumer.place else { continue };
-            if is_unread {
+            if !reading.includes(*link) {
                 *since = Instant::now();
             } else if since.elapsed() >= JOIN_LIMIT {
                 lost.push((number, *link));
@@ -606,11 +606,14 @@ mod tests {
         session.event(0, Ok(closed(1))).unwrap();
         session.rejoin(located(&[(1, 0)])).unwrap();
         // While nothing is read, the answer may have arrived.
-        for (seconds, is_unread, is_lost) in
-            [(29, false, false), (2, true, false), (29, false, false), (2, false, true)]
-        {
+        for (seconds, reading, is_lost) in [
+            (29, Reading::All, false),
+            (2, Reading::None, false),
+            (29, Reading::All, false),
+            (2, Reading::All, true),
+        ] {
             tokio::time::advance(Duration::from_secs(seconds)).await;
-            let event = session.lose_unanswered(is_unread).unwrap();
+            let event = session.lose_unanswered(reading).unwrap();
             assert_eq!(matches!(event, Some(Event::Lost(lost, _)) if lost == [1]), is_lost);
         }
         // Its late answers change nothing.
