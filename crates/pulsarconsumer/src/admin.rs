@@ -2,8 +2,9 @@
 //!
 //! Each call has limits of time and size, and every failure has a reason that a user can act on. Brokers
 //! redirect to the broker that serves the topic. The client follows a redirect only with the same path and
-//! query, apart from the parameter with which a broker marks redirects, and never from `https` to `http`. It sends the token only within the host name of the spec. The private
-//! key of a client certificate is never sent.
+//! query, apart from the parameter with which a broker marks redirects, and never from `https` to `http`. It
+//! sends the token only within the host name of the spec. The private key of a client certificate is never
+//! sent.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

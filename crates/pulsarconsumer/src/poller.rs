@@ -291,18 +291,23 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, create: Option<InitialP
                 let reading = tools.admin.read(&order.asked, access, partitions).await;
                 let is_missing = reading.figures.as_ref().is_err_and(Unknown::is_none_yet);
                 match create.filter(|_| is_missing || is_uncreated) {
-                    None => reading,
                     Some(position) => {
-                        let created = tools.admin.create_subscription(&order.asked, access, position).await;
-                        is_uncreated = created.is_err();
-                        match created {
-                            Ok(()) => {
-                                tracing::info!(object = %key, "created the subscription");
-                                tools.admin.read(&order.asked, access, reading.partitions).await
+                        let (reading, refusal) =
+                            create_and_read(&tools.admin, &order.asked, access, position, reading).await;
+                        match &refusal {
+                            None => tracing::info!(object = %key, "created the subscription"),
+                            // Otherwise the status reports it.
+                            Some(refusal) if reading.figures.is_ok() => {
+                                tracing::warn!(object = %key, why = refusal.message, "cannot complete the subscription");
                             }
-                            Err(refusal) => after_refusal(reading, &refusal),
+                            Some(_) => {}
                         }
+                        // Without the permission, no partition has it, or a consumer has created it.
+                        is_uncreated =
+                            refusal.is_some_and(|refusal| refusal.reason != Unknown::ADMIN_REFUSED);
+                        reading
                     }
+                    None => reading,
                 }
             }
             Err(unknown) => BacklogSample { figures: Err(unknown.clone()), partitions: None },
@@ -326,15 +331,24 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, create: Option<InitialP
     }
 }
 
-/// The reading of a subscription that could not be created.
-fn after_refusal(reading: BacklogSample, refusal: &Unknown) -> BacklogSample {
-    let figures = reading.figures.map_err(|unknown| {
-        // A rejection of the credentials is a reason of its own.
+/// Creates a subscription and reads its figures. Without success, returns why, with the last reading.
+async fn create_and_read(
+    admin: &Admin,
+    asked: &BacklogQuery,
+    access: &Access,
+    position: InitialPosition,
+    last: BacklogSample,
+) -> (BacklogSample, Option<Unknown>) {
+    let Err(refusal) = admin.create_subscription(asked, access, position).await else {
+        return (admin.read(asked, access, last.partitions).await, None);
+    };
+    let figures = last.figures.map_err(|unknown| {
+        // The credentials need attention, not the topic.
         let is_refused = refusal.reason == Unknown::ADMIN_REFUSED;
         let reason = if is_refused { refusal.reason } else { unknown.reason };
         Unknown::new(reason, format!("{} The manager cannot create it: {}", unknown.message, refusal.message))
     });
-    BacklogSample { figures, ..reading }
+    (BacklogSample { figures, ..last }, Some(refusal))
 }
 
 /// Rejects the token if the admin API has rejected the credentials. Returns whether it has.
