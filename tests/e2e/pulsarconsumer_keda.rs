@@ -128,10 +128,11 @@ fn keda_scales_from_zero_to_the_backlog_and_back() {
     env.apply(&autoscaled("refused", &broker.foreign_token("app"))).unwrap();
     let mut unused = autoscaled("unused", &good);
     unused["spec"]["replicas"] = json!(0);
+    unused["spec"]["subscription"] = json!({ "create": false });
     env.apply(&unused).unwrap();
     comes_to(env, "scaled", "AutoscalingReady", "ScaledObjectReady");
     comes_to(env, "refused", "AutoscalingReady", "ScaledObjectNotReady");
-    // Without a first consumer, its subscription does not exist.
+    // Neither the manager nor a first consumer creates its subscription.
     comes_to(env, "unused", "AutoscalingReady", "ScaledObjectNotReady");
 
     site.scale_up(
