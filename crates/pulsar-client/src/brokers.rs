@@ -6,7 +6,8 @@ use pulsar::message::proto::base_command::Type;
 use pulsar::message::proto::command_lookup_topic_response::LookupType;
 use pulsar::message::proto::command_partitioned_topic_metadata_response::LookupType as Found;
 use pulsar::message::proto::{
-    BaseCommand, CommandLookupTopic, CommandLookupTopicResponse, CommandPartitionedTopicMetadata, ServerError,
+    BaseCommand, CommandGetTopicsOfNamespace, CommandLookupTopic, CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadata, ServerError,
 };
 
 use crate::address::{Host, ServiceAddress};
@@ -15,19 +16,40 @@ use crate::frame::Frame;
 use crate::link::{Link, command};
 use crate::problem::{Code, Problem};
 use crate::security::Files;
-use crate::topic::TopicName;
+use crate::topic::{TopicName, TopicsPattern};
 
 /// The limit of redirects between brokers.
 const REDIRECTS: usize = 20;
 
+/// A Pulsar service, and how to connect to its brokers.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// The address.
+    pub address: ServiceAddress,
+    /// The credentials and the CA.
+    pub files: Files,
+    /// The advertised listener of the brokers whose addresses are used; None for the default listener.
+    pub listener: Option<String>,
+}
+
 /// Connections, by number. The first one served the first lookup.
 #[derive(Debug)]
 pub struct Brokers {
-    server: ServiceAddress,
-    files: Files,
+    service: Service,
     links: Vec<(Host, Option<String>, Link)>,
     /// The next connection to poll first, so that none starves.
     next: usize,
+}
+
+/// A consumer that needs the broker of its topic.
+#[derive(Debug)]
+pub struct Lost {
+    /// The consumer's number.
+    pub number: usize,
+    /// The topic, or the partition.
+    pub topic: String,
+    /// Whether the topic may be deleted.
+    pub is_matched: bool,
 }
 
 /// The brokers of topics.
@@ -35,8 +57,10 @@ pub struct Brokers {
 pub struct Located {
     /// The connections.
     pub brokers: Brokers,
-    /// The connection of each topic, by the topic's number.
+    /// The connection of each consumer, by the consumer's number.
     pub links: Vec<(usize, usize)>,
+    /// Consumers whose topics are deleted.
+    pub missing: Vec<usize>,
     /// Why other topics were not found.
     pub problem: Option<Problem>,
 }
@@ -79,19 +103,19 @@ impl Reading {
 
 impl Brokers {
     /// Connects to any host of a service.
-    pub async fn connect(server: &ServiceAddress, files: &Files) -> Result<Self, Problem> {
+    pub async fn connect(service: &Service) -> Result<Self, Problem> {
         // An issuer that gives no token gives none for every host.
-        files.token().await?;
-        let base = connect_any(server, files).await?;
+        service.files.token().await?;
+        let base = connect_any(service).await?;
         let links = vec![(base.host().clone(), None, base)];
-        Ok(Self { server: server.clone(), files: files.clone(), links, next: 0 })
+        Ok(Self { service: service.clone(), links, next: 0 })
     }
 
     /// Given connections.
     #[cfg(test)]
-    pub fn over(server: ServiceAddress, links: Vec<Link>) -> Self {
+    pub fn over(service: Service, links: Vec<Link>) -> Self {
         let links = links.into_iter().map(|link| (link.host().clone(), None, link)).collect();
-        Self { server, files: Files::default(), links, next: 0 }
+        Self { service, links, next: 0 }
     }
 
     /// A connection.
@@ -122,31 +146,45 @@ impl Brokers {
         }
     }
 
-    /// Requests the number of partitions; the answer arrives as a frame.
-    pub fn ask_for_partitions(&mut self, topic: &TopicName) -> Result<(), Problem> {
-        self.link(0).ask(|request| partitions_of(topic, request))?;
-        Ok(())
+    /// Requests the number of partitions. The answer to the returned request arrives as a frame.
+    pub fn ask_for_partitions(&mut self, topic: &TopicName) -> Result<u64, Problem> {
+        self.link(0).ask(|request| partitions_of(topic, request))
+    }
+
+    /// The topics of a pattern's namespace that match, each partition by itself.
+    pub async fn matching(&mut self, pattern: &TopicsPattern) -> Result<Vec<String>, Problem> {
+        let answer = self.link(0).request(|request| topics_of(pattern, request)).await?;
+        let topics = answer.get_topics_of_namespace_response.unwrap_or_default().topics;
+        Ok(topics.into_iter().filter(|topic| pattern.matches(topic)).collect())
+    }
+
+    /// Requests the topics of a pattern's namespace. The answer arrives as a frame.
+    pub fn ask_for_topics(&mut self, pattern: &TopicsPattern) -> Result<u64, Problem> {
+        self.link(0).ask(|request| topics_of(pattern, request))
     }
 
     /// Looks up the broker of a topic, and connects to it.
     pub async fn find(&mut self, topic: &str) -> Result<usize, Problem> {
         let (mut link, mut authoritative) = (0, false);
         for _ in 0..REDIRECTS {
-            let lookup = |request_id| CommandLookupTopic {
+            let lookup = CommandLookupTopic {
                 topic: topic.to_owned(),
-                request_id,
                 authoritative: Some(authoritative),
+                advertised_listener_name: self.service.listener.clone(),
                 ..CommandLookupTopic::default()
             };
             let answer = self
                 .link(link)
-                .request(|request| command(Type::Lookup, |c| c.lookup_topic = Some(lookup(request))))
+                .request(|request_id| {
+                    let lookup = CommandLookupTopic { request_id, ..lookup };
+                    command(Type::Lookup, |c| c.lookup_topic = Some(lookup))
+                })
                 .await?;
             let answer = answer.lookup_topic_response.unwrap_or_default();
             if answer.response() == LookupType::Failed {
                 return Err(Problem::answered(answer.error(), answer.message()));
             }
-            let (host, behind) = target(&self.server, self.links[0].2.host(), &answer)?;
+            let (host, behind) = target(&self.service.address, self.links[0].2.host(), &answer)?;
             authoritative = answer.authoritative();
             link = self.link_to(host, behind).await?;
             if answer.response() == LookupType::Connect {
@@ -156,17 +194,16 @@ impl Brokers {
         Err(Problem::passing(Code::Unreachable, format!("the lookup of {topic} has too many redirects")))
     }
 
-    /// Connects to the brokers of topics, until a failure. Returns the connection of each found topic.
-    pub async fn locate(
-        server: ServiceAddress,
-        files: Files,
-        topics: Vec<(usize, String)>,
-    ) -> Result<Located, Problem> {
-        let mut located =
-            Located { brokers: Self::connect(&server, &files).await?, links: Vec::new(), problem: None };
-        for (number, topic) in topics {
+    /// Connects to the brokers of topics, until a failure.
+    pub async fn locate(service: Service, all: Vec<Lost>) -> Result<Located, Problem> {
+        let brokers = Self::connect(&service).await?;
+        let mut located = Located { brokers, links: Vec::new(), missing: Vec::new(), problem: None };
+        for Lost { number, topic, is_matched } in all {
             match located.brokers.find(&topic).await {
                 Ok(link) => located.links.push((number, link)),
+                Err(problem) if is_matched && problem.code == Code::NotFound => {
+                    located.missing.push(number);
+                }
                 Err(problem) => {
                     located.problem = Some(problem);
                     break;
@@ -180,8 +217,9 @@ impl Brokers {
         if let Some(link) = self.position(&host, behind.as_ref()) {
             return Ok(link);
         }
-        self.files.token().await?;
-        let link = Link::connect(self.server.tls, &host, behind.clone(), &self.files).await?;
+        self.service.files.token().await?;
+        let tls = self.service.address.tls;
+        let link = Link::connect(tls, &host, behind.clone(), &self.service.files).await?;
         self.links.push((host, behind, link));
         Ok(self.links.len() - 1)
     }
@@ -224,6 +262,11 @@ impl Brokers {
         Ok(reading)
     }
 
+    /// Whether no connection is left.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
     /// Removes a connection. The numbers of later connections decrease by one.
     pub fn remove(&mut self, link: usize) {
         self.links.remove(link);
@@ -251,6 +294,12 @@ impl Brokers {
     }
 }
 
+fn topics_of(pattern: &TopicsPattern, request_id: u64) -> Box<BaseCommand> {
+    let namespace = pattern.namespace.clone();
+    let ask = CommandGetTopicsOfNamespace { request_id, namespace, ..CommandGetTopicsOfNamespace::default() };
+    command(Type::GetTopicsOfNamespace, |c| c.get_topics_of_namespace = Some(ask))
+}
+
 fn partitions_of(topic: &TopicName, request_id: u64) -> Box<BaseCommand> {
     let ask = CommandPartitionedTopicMetadata {
         topic: topic.to_string(),
@@ -261,12 +310,12 @@ fn partitions_of(topic: &TopicName, request_id: u64) -> Box<BaseCommand> {
 }
 
 /// Connects to any host of a service, in random order.
-async fn connect_any(server: &ServiceAddress, files: &Files) -> Result<Link, Problem> {
-    let count = server.hosts.len();
+async fn connect_any(Service { address, files, .. }: &Service) -> Result<Link, Problem> {
+    let count = address.hosts.len();
     let first = usize::try_from(backoff::random() % u64::try_from(count).unwrap_or(1)).unwrap_or_default();
     let mut problem = None;
     for step in 0..count {
-        match Link::connect(server.tls, &server.hosts[(first + step) % count], None, files).await {
+        match Link::connect(address.tls, &address.hosts[(first + step) % count], None, files).await {
             Ok(link) => return Ok(link),
             Err(other) if other.end.is_some() => return Err(other),
             Err(other) => problem = Some(other),

@@ -6,6 +6,7 @@
 //! and another is filled, and reads nothing while the waiting messages use their limit. So a slow reader slows
 //! down the broker.
 
+use std::collections::BTreeMap;
 use std::future::{Future, pending};
 use std::ops::Range;
 use std::time::Duration;
@@ -18,10 +19,10 @@ use tokio::time::{Instant, interval, sleep, sleep_until, timeout_at};
 use crate::backoff;
 use crate::batch;
 use crate::brokers::{Brokers, Located};
-use crate::dead_letters::{DeadLetters, Sender};
 use crate::exit::{Exit, Failure};
-use crate::frame::{Damage, Delivery};
+use crate::frame::{Damage, Delivery, Entry};
 use crate::ledger::{Acks, EntryId, Ledger};
+use crate::letters::{Destination, Letters, Sender, retries};
 use crate::line;
 use crate::metrics::Metrics;
 use crate::notes::note;
@@ -67,11 +68,8 @@ pub async fn run(settings: ConsumerSettings) -> Result<(), Failure> {
         tokio::spawn(probes::serve(listener, state.clone(), metrics.clone()));
     }
     let printer = Printer::start().map_err(|error| Failure::other(format!("cannot print: {error}")))?;
-    let dead_letters = settings
-        .dead_letters
-        .as_ref()
-        .map(|policy| DeadLetters::start(policy, settings.subscription.clone()));
-    let mut consumer = Consumer { settings, metrics, state, printer, dead_letters, said: None };
+    let letters = settings.dead_letters.as_ref().map(|policy| Letters::start(policy, &settings.subscription));
+    let mut consumer = Consumer { settings, metrics, state, printer, letters, said: None };
     consumer.run(&mut stop).await
 }
 
@@ -115,7 +113,7 @@ struct Consumer {
     metrics: Metrics,
     state: State,
     printer: Printer,
-    dead_letters: Option<DeadLetters>,
+    letters: Option<Letters>,
     /// The last reported problem. The same problem is reported once.
     said: Option<Problem>,
 }
@@ -141,8 +139,8 @@ impl Consumer {
                     self.metrics.connected.set(1);
                     let ended = self.consume(session, number, stop).await;
                     self.metrics.connected.set(0);
-                    if let Some(dead_letters) = &self.dead_letters {
-                        dead_letters.forget(number);
+                    if let Some(letters) = &self.letters {
+                        letters.forget(number);
                     }
                     if since.elapsed() >= STABLE {
                         failures = 0;
@@ -176,7 +174,7 @@ impl Consumer {
         match problem.failure() {
             None => Ok(backoff::CONNECT),
             // The files are read for each connection, so a renewed Secret ends some permanent failures.
-            Some(_) if self.settings.subscription.files.may_end(problem) => Ok(backoff::RENEWAL),
+            Some(_) if self.settings.subscription.service.files.may_end(problem) => Ok(backoff::RENEWAL),
             Some(failure) => Err(failure),
         }
     }
@@ -280,6 +278,8 @@ struct Flow<'a> {
     printing: Vec<u64>,
     /// Entries to request again.
     refused: Refused,
+    /// Consumers, and permits that the broker gets when messages are printed again.
+    owed: Vec<(usize, u32)>,
     /// Whether entries without messages wait for their acknowledgement.
     empty_entries: bool,
     rejoin: Rejoin,
@@ -304,6 +304,7 @@ impl<'a> Flow<'a> {
             in_text: vec![0; count],
             printing: vec![0; count],
             refused: Refused::new(all_at_once),
+            owed: Vec::new(),
             empty_entries: false,
             rejoin: Rejoin::Idle,
             missed: None,
@@ -327,8 +328,8 @@ impl<'a> Flow<'a> {
             }
             let asked_again = self.refused.due();
             let answer = async {
-                match &mut self.consumer.dead_letters {
-                    Some(dead_letters) => dead_letters.answer().await,
+                match &mut self.consumer.letters {
+                    Some(letters) => letters.answer().await,
                     None => pending().await,
                 }
             };
@@ -337,12 +338,13 @@ impl<'a> Flow<'a> {
                 printed = self.consumer.printer.printed() => self.printed(printed)?,
                 event = self.session.next(self.waiting.bytes()) => self.happened(event?)?,
                 located = self.rejoin.next() => self.rejoin(located)?,
-                (sender, sent) = answer => self.dead_lettered(sender, sent)?,
+                (sender, sent) = answer => self.sent(&sender, sent)?,
                 () = sleep_until(asked_again.unwrap_or_else(Instant::now)), if asked_again.is_some() => {
                     self.ask_again()?;
                 }
                 _ = look.tick() => {
                     self.consumer.state.looked();
+                    self.give_back()?;
                     if let Some(event) = self.session.keep_alive(self.waiting.bytes()).await? {
                         self.happened(event)?;
                     }
@@ -378,9 +380,8 @@ impl<'a> Flow<'a> {
             Event::Active(true) => note("Active: this consumer receives the messages"),
             Event::Active(false) => note("Standing by: another consumer receives the messages"),
             Event::EndOfTopic => note("The topic was terminated; there are no more messages"),
-            Event::Grown(partitions) => {
-                note(&format!("The topic has {partitions} partitions now"));
-                self.session.grow(partitions);
+            Event::Grown(new) => {
+                note(&format!("Found {new} new topics or partitions"));
                 let kind = self.consumer.settings.subscription.kind;
                 self.ledgers.resize_with(self.session.consumers(), || Ledger::new(kind));
                 self.in_text.resize(self.session.consumers(), 0);
@@ -401,6 +402,7 @@ impl<'a> Flow<'a> {
     /// Handles lost consumers. Their unacknowledged messages come again, so their state is dropped.
     fn lost(&mut self, lost: &[usize], problem: Problem) -> Result<(), Broken> {
         self.waiting.drop_from(lost);
+        self.owed.retain(|(consumer, _)| !lost.contains(consumer));
         for consumer in lost.iter().copied() {
             self.refused.drop_from(consumer);
             self.ledgers[consumer] = Ledger::new(self.consumer.settings.subscription.kind);
@@ -446,14 +448,13 @@ impl<'a> Flow<'a> {
         let missed = self.missed.take();
         match located {
             None => {
-                let subscription = &self.consumer.settings.subscription;
+                let service = &self.consumer.settings.subscription.service;
                 let mut lost = self.session.lost();
                 // A partition without a broker must not always delay the others.
                 let first = usize::try_from(self.failures).unwrap_or_default() % lost.len().max(1);
                 lost.rotate_left(first);
                 if !lost.is_empty() {
-                    let (server, files) = (subscription.server.clone(), subscription.files.clone());
-                    self.rejoin = Rejoin::Locating(Box::pin(Brokers::locate(server, files, lost)));
+                    self.rejoin = Rejoin::Locating(Box::pin(Brokers::locate(service.clone(), lost)));
                 }
                 Ok(())
             }
@@ -482,12 +483,13 @@ impl<'a> Flow<'a> {
         let (entry, size) = (delivery.entry(), delivery.encoded.len());
         let message = delivery.message;
         let consumer = usize::try_from(message.consumer_id).unwrap_or(usize::MAX);
-        let id = EntryId { ledger: message.message_id.ledger_id, entry: message.message_id.entry_id };
+        let id = EntryId::of(&message.message_id);
         let redeliveries = message.redelivery_count();
         let ack_set = message.ack_set;
         let permits = batch::permits_of(&entry, &ack_set, self.consumer.settings.subscription.queue);
         self.session.taken(consumer, permits)?;
-        if self.is_stored() && self.ledgers[consumer].is_repeated(id) {
+        let is_stored = self.session.is_stored(consumer);
+        if is_stored && self.ledgers[consumer].is_repeated(id) {
             // A request for one entry of an Exclusive or Failover subscription returns all unacknowledged
             // ones.
             return Ok(());
@@ -495,21 +497,15 @@ impl<'a> Flow<'a> {
         let was_requested = self.refused.came(consumer, id);
         let policy = self.consumer.settings.dead_letters.as_ref();
         let too_often = policy.is_some_and(|policy| redeliveries > policy.max_redeliver_count);
-        let is_letter = policy.is_some() && entry.is_ok();
-        if let (true, Ok(entry), Some(dead_letters)) = (too_often, &entry, &mut self.consumer.dead_letters) {
-            let partition = self.session.partition(consumer);
-            let from = Sender { session: self.number, consumer, partition, entry: id, size };
-            self.ledgers[consumer].withhold(id);
-            if !dead_letters.send(from, entry, ack_set) {
-                self.ask_later(consumer, id);
-            }
+        if let (true, Ok(entry)) = (too_often, &entry) {
+            self.send((consumer, id, size), entry, ack_set, Destination::DeadLetter);
             return Ok(());
         }
         let before = self.text.len();
         let mut bytes = 0;
         let text = &mut self.text;
-        let read = entry.and_then(|entry| {
-            batch::each(&entry, &ack_set, |payload| {
+        let read = entry.as_ref().map_err(Damage::clone).and_then(|entry| {
+            batch::each(entry, &ack_set, |payload| {
                 bytes += payload.len();
                 line::write(payload, text);
             })
@@ -529,50 +525,84 @@ impl<'a> Flow<'a> {
             }
             Err(damage) => {
                 self.text.truncate(before);
-                self.refuse(
-                    consumer,
-                    id,
-                    &damage,
-                    verdict(&damage, was_requested || redeliveries > 0, is_letter),
-                )
+                self.consumer.metrics.unreadable.inc();
+                if !is_stored {
+                    note(&format!(
+                        "Cannot read a message: {damage}; its topic is not persistent, so the message is lost"
+                    ));
+                    return Ok(());
+                }
+                let policy = self.consumer.settings.dead_letters.as_ref();
+                let retries = entry.as_ref().ok().map(retries);
+                let verdict = verdict(&damage, was_requested || redeliveries > 0, policy, retries);
+                let delay = self.consumer.settings.redelivery_delay;
+                let what = match verdict {
+                    Verdict::Repeat => format!("requesting it again in {delay:?}"),
+                    Verdict::Send(Destination::DeadLetter) => {
+                        "sending it to the dead-letter topic".to_owned()
+                    }
+                    Verdict::Send(Destination::Retry(number, delay)) => {
+                        format!("sending it to the retry-letter topic (retry {number} in {delay:?})")
+                    }
+                    Verdict::Discard(_) => "discarding it, because it is corrupt".to_owned(),
+                };
+                note(&format!("Cannot read the message {}:{}: {damage}; {what}", id.ledger, id.entry));
+                match (verdict, &entry) {
+                    (Verdict::Send(destination), Ok(entry)) => {
+                        self.send((consumer, id, size), entry, ack_set, destination);
+                    }
+                    (Verdict::Discard(corruption), _) => {
+                        let acks = self.ledgers[consumer].settled(id);
+                        self.session.acknowledge(consumer, acks, Some(corruption))?;
+                    }
+                    (Verdict::Repeat | Verdict::Send(_), _) => {
+                        self.ledgers[consumer].withhold(id);
+                        self.ask_later(consumer, id);
+                    }
+                }
+                Ok(())
             }
         }
     }
 
-    /// Handles an unreadable entry.
-    fn refuse(
+    /// Sends an entry of a consumer, with its size, to another topic.
+    fn send(
         &mut self,
-        consumer: usize,
-        id: EntryId,
-        damage: &Damage,
-        verdict: Verdict,
-    ) -> Result<(), Broken> {
-        self.consumer.metrics.unreadable.inc();
-        let EntryId { ledger, entry } = id;
-        if !self.is_stored() {
-            note(&format!(
-                "Cannot read a message: {damage}; its topic is not persistent, so the message is lost"
-            ));
+        (consumer, id, size): (usize, EntryId, usize),
+        entry: &Entry,
+        ack_set: Vec<i64>,
+        destination: Destination,
+    ) {
+        let topic = self.session.topic(consumer).to_owned();
+        let from = Sender { session: self.number, consumer, topic, destination, entry: id, size };
+        self.ledgers[consumer].withhold(id);
+        let letters = self.consumer.letters.as_mut();
+        if !letters.is_some_and(|letters| letters.send(from, entry, ack_set)) {
+            self.ask_later(consumer, id);
+        }
+    }
+
+    /// Gives all waiting messages back to the broker if the first one waits for too long, so that other consumers get
+    /// them in order. The broker gets no permits for them while nothing is printed.
+    fn give_back(&mut self) -> Result<(), Broken> {
+        let is_due = |limit| self.waiting.is_older(limit);
+        if !self.consumer.settings.ack_timeout.is_some_and(is_due) {
             return Ok(());
         }
-        match verdict {
-            Verdict::Repeat => {
-                let delay = self.consumer.settings.redelivery_delay;
-                note(&format!(
-                    "Cannot read the message {ledger}:{entry}: {damage}; requesting it again in {delay:?}"
-                ));
-                self.ledgers[consumer].withhold(id);
-                self.ask_later(consumer, id);
-                Ok(())
-            }
-            Verdict::Discard(corruption) => {
-                note(&format!(
-                    "Cannot read the message {ledger}:{entry}: {damage}; discarding it, because it is corrupt"
-                ));
-                let acks = self.ledgers[consumer].settled(id);
-                Ok(self.session.acknowledge(consumer, acks, Some(corruption))?)
-            }
+        let mut entries: BTreeMap<usize, Vec<EntryId>> = BTreeMap::new();
+        while let Some(delivery) = self.waiting.pop() {
+            let message = &delivery.message;
+            let consumer = usize::try_from(message.consumer_id).unwrap_or(usize::MAX);
+            let queue = self.consumer.settings.subscription.queue;
+            self.owed.push((consumer, batch::permits_of(&delivery.entry(), &message.ack_set, queue)));
+            entries.entry(consumer).or_default().push(EntryId::of(&message.message_id));
         }
+        let count: usize = entries.values().map(Vec::len).sum();
+        note(&format!("Output is blocked; giving back {count} messages or batches to the broker"));
+        for (consumer, entries) in entries {
+            self.ask_for(consumer, &entries)?;
+        }
+        Ok(())
     }
 
     /// Requests an entry again after the delay.
@@ -581,25 +611,29 @@ impl<'a> Flow<'a> {
         self.refused.push(due, consumer, id);
     }
 
-    /// Whether the topic is persistent. Messages of other topics come once, need no acknowledgement, and all
-    /// have the same ID.
-    fn is_stored(&self) -> bool {
-        self.consumer.settings.subscription.topic.persistent
-    }
-
     fn ask_again(&mut self) -> Result<(), Broken> {
         let delay = self.consumer.settings.redelivery_delay;
         for (consumer, entries) in self.refused.take_due(Instant::now(), delay) {
-            for entries in entries.chunks(REDELIVERED) {
-                self.session.redeliver(consumer, entries)?;
-            }
+            self.ask_for(consumer, &entries)?;
+        }
+        Ok(())
+    }
+
+    fn ask_for(&mut self, consumer: usize, entries: &[EntryId]) -> Result<(), Broken> {
+        for entries in entries.chunks(REDELIVERED) {
+            self.session.redeliver(consumer, entries)?;
         }
         Ok(())
     }
 
     /// Handles the number of sent messages, or a failure.
-    fn dead_lettered(&mut self, from: Sender, sent: Option<u64>) -> Result<(), Broken> {
-        self.consumer.metrics.dead_lettered.inc_by(sent.unwrap_or_default());
+    fn sent(&mut self, from: &Sender, sent: Option<u64>) -> Result<(), Broken> {
+        let metrics = &self.consumer.metrics;
+        let counter = match from.destination {
+            Destination::DeadLetter => &metrics.dead_lettered,
+            Destination::Retry(..) => &metrics.retried,
+        };
+        counter.inc_by(sent.unwrap_or_default());
         if from.session != self.number {
             // Its session has ended, so the entry comes again.
             return Ok(());
@@ -628,6 +662,9 @@ impl<'a> Flow<'a> {
                 return Err(Broken::Stdout(Failure { exit: Exit::StdoutClosed, line }));
             }
         }
+        for (consumer, permits) in std::mem::take(&mut self.owed) {
+            self.session.taken(consumer, permits)?;
+        }
         let count = self.printing.len();
         let printing = std::mem::replace(&mut self.printing, vec![0; count]);
         for (consumer, messages) in printing.into_iter().enumerate().filter(|(_, messages)| *messages > 0) {
@@ -645,7 +682,7 @@ impl<'a> Flow<'a> {
     }
 
     fn acknowledge(&mut self, consumer: usize, acks: Acks) -> Result<(), Broken> {
-        if self.is_stored() {
+        if self.session.is_stored(consumer) {
             self.session.acknowledge(consumer, acks, None)?;
         }
         Ok(())

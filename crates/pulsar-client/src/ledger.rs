@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use pulsar::message::proto::MessageIdData;
 use pulsar::message::proto::command_subscribe::SubType;
 
 /// The position of an entry in its topic.
@@ -14,6 +15,13 @@ pub struct EntryId {
     pub ledger: u64,
     /// The number in it.
     pub entry: u64,
+}
+
+impl EntryId {
+    /// The position in a message's ID.
+    pub fn of(id: &MessageIdData) -> Self {
+        Self { ledger: id.ledger_id, entry: id.entry_id }
+    }
 }
 
 /// Acknowledgements for the broker.

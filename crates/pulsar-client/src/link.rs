@@ -446,6 +446,7 @@ pub fn answers(command: &BaseCommand) -> Option<u64> {
         .or_else(|| command.lookup_topic_response.as_ref().map(|answer| answer.request_id))
         .or_else(|| command.partition_metadata_response.as_ref().map(|answer| answer.request_id))
         .or_else(|| command.producer_success.as_ref().map(|answer| answer.request_id))
+        .or_else(|| command.get_topics_of_namespace_response.as_ref().map(|answer| answer.request_id))
 }
 
 fn client_version() -> String {

@@ -18,6 +18,8 @@ pub struct Metrics {
     pub unreadable: IntCounter,
     /// Messages that went to the dead-letter topic.
     pub dead_lettered: IntCounter,
+    /// Entries that went to the retry-letter topic.
+    pub retried: IntCounter,
     /// Whether the consumer is subscribed.
     pub connected: IntGauge,
     /// How often a subscription was lost or failed.
@@ -40,6 +42,7 @@ impl Metrics {
             redelivered: counter("messages_redelivered", "Messages received that had been delivered before")?,
             unreadable: counter("entries_unreadable", "Messages or batches that could not be read")?,
             dead_lettered: counter("messages_dead_lettered", "Messages sent to the dead-letter topic")?,
+            retried: counter("entries_retried", "Messages or batches sent to the retry-letter topic")?,
             reconnects: counter("reconnects", "Times that the subscription was lost or failed")?,
             connected: IntGauge::new("pulsar_consumer_connected", "1 while subscribed, else 0")?,
             registry,

@@ -39,14 +39,13 @@ const PROGRESS: Duration = Duration::from_secs(5);
 /// Sends the messages.
 pub async fn run(args: ProducerArgs) -> Result<(), Failure> {
     let setting = |line| Failure { exit: Exit::Setting, line };
-    let server = args.location.server().map_err(setting)?;
+    let service = args.location.service().map_err(setting)?;
     let topic = args.location.topic().map_err(setting)?;
-    let files = args.location.files().map_err(setting)?;
     let mut interrupted =
         signal(SignalKind::interrupt()).map_err(|error| Failure::other(error.to_string()))?;
     let mut terminated =
         signal(SignalKind::terminate()).map_err(|error| Failure::other(error.to_string()))?;
-    let connect = || Publisher::open(&server, &files, &topic);
+    let connect = || Publisher::open(&service, &topic);
     let mut progress = Progress { confirmed: 0, sent: 0 };
     let sent = async {
         let publisher = Box::pin(within(args.timeout, connect)).await?;

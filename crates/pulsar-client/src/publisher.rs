@@ -8,14 +8,12 @@ use pulsar::message::proto::base_command::Type;
 use pulsar::message::proto::{BaseCommand, CommandProducer, CommandSend, ServerError};
 use tokio::time::{Instant, sleep};
 
-use crate::address::ServiceAddress;
 use crate::backoff;
-use crate::brokers::Brokers;
+use crate::brokers::{Brokers, Service};
 use crate::exit::Exit;
 use crate::frame::{Entry, Frame};
 use crate::link::{command, number};
 use crate::problem::{Code, Problem};
-use crate::security::Files;
 use crate::topic::TopicName;
 
 /// How often an idle publisher looks whether a broker is silent.
@@ -43,8 +41,8 @@ struct Producer {
 
 impl Publisher {
     /// Finds the brokers of a topic, and creates a producer for each partition.
-    pub async fn open(server: &ServiceAddress, files: &Files, topic: &TopicName) -> Result<Self, Problem> {
-        let mut brokers = Brokers::connect(server, files).await?;
+    pub async fn open(service: &Service, topic: &TopicName) -> Result<Self, Problem> {
+        let mut brokers = Brokers::connect(service).await?;
         let partitions = brokers.partitions(topic).await?;
         let mut producers: Vec<Producer> = Vec::new();
         for topic in topic.partitions(partitions) {

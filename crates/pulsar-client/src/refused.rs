@@ -10,6 +10,8 @@ use tokio::time::Instant;
 
 use crate::frame::Damage;
 use crate::ledger::EntryId;
+use crate::letters::Destination;
+use crate::settings::DeadLetterPolicy;
 
 /// The shortest interval of requests for an entry that does not come.
 const SELDOM: Duration = Duration::from_secs(1);
@@ -22,6 +24,8 @@ const LONGEST: Duration = Duration::from_hours(1);
 pub enum Verdict {
     /// Request it again later.
     Repeat,
+    /// Send it to the retry-letter topic, or at last to the dead-letter topic.
+    Send(Destination),
     /// Acknowledge it with this error, as no client can read it.
     Discard(ValidationError),
 }
@@ -30,10 +34,30 @@ pub enum Verdict {
 ///
 /// Pulsar's Java client discards a corrupt entry at once. Here it gets a second delivery, in case it was damaged on
 /// its way, and it is not discarded if it becomes a dead letter after too many redeliveries. An entry that is only
-/// unsupported, such as an encrypted one, is intact, so it is not discarded.
-pub fn verdict(damage: &Damage, came_again: bool, is_letter: bool) -> Verdict {
-    match damage.corruption {
-        Some(corruption) if came_again && !is_letter => Verdict::Discard(corruption),
+/// unsupported, such as an encrypted one, is intact, so it is not discarded. `retries` is how often the entry was sent
+/// to the retry-letter topic; None if its metadata are unreadable.
+pub fn verdict(
+    damage: &Damage,
+    came_again: bool,
+    policy: Option<&DeadLetterPolicy>,
+    retries: Option<u32>,
+) -> Verdict {
+    match (policy, retries, damage.corruption) {
+        (
+            Some(DeadLetterPolicy { max_redeliver_count, retry_delays: Some(delays), .. }),
+            Some(retries),
+            _,
+        ) => {
+            let at = usize::try_from(retries).unwrap_or(usize::MAX).min(delays.len().saturating_sub(1));
+            match delays.get(at) {
+                Some(delay) if retries < *max_redeliver_count => {
+                    Verdict::Send(Destination::Retry(retries + 1, *delay))
+                }
+                _ => Verdict::Send(Destination::DeadLetter),
+            }
+        }
+        (Some(_), Some(_), _) => Verdict::Repeat,
+        (_, _, Some(corruption)) if came_again => Verdict::Discard(corruption),
         _ => Verdict::Repeat,
     }
 }
@@ -235,9 +259,34 @@ mod tests {
     fn discards_only_what_no_client_can_read() {
         let how = ValidationError::ChecksumMismatch;
         let corrupt = Damage::corrupt(how, "");
-        assert_eq!(verdict(&corrupt, true, false), Verdict::Discard(how));
-        assert_eq!(verdict(&corrupt, false, false), Verdict::Repeat);
-        assert_eq!(verdict(&corrupt, true, true), Verdict::Repeat);
-        assert_eq!(verdict(&Damage::unsupported(""), true, false), Verdict::Repeat);
+        assert_eq!(verdict(&corrupt, true, None, Some(0)), Verdict::Discard(how));
+        assert_eq!(verdict(&corrupt, false, None, None), Verdict::Repeat);
+        let letters = policy(None);
+        assert_eq!(verdict(&corrupt, true, Some(&letters), Some(0)), Verdict::Repeat);
+        assert_eq!(verdict(&corrupt, true, Some(&letters), None), Verdict::Discard(how));
+        assert_eq!(verdict(&Damage::unsupported(""), true, None, Some(0)), Verdict::Repeat);
+    }
+
+    fn policy(retry_delays: Option<Vec<Duration>>) -> DeadLetterPolicy {
+        let (topic, subscription) = ("d".parse().unwrap(), "d".to_owned());
+        DeadLetterPolicy { max_redeliver_count: 3, topic, subscription, retry_delays }
+    }
+
+    #[test]
+    fn each_retry_has_its_delay() {
+        let [short, long] = [1, 60].map(Duration::from_secs);
+        let policy = policy(Some(vec![short, long]));
+        let damage = Damage::unsupported("");
+        let expected = [
+            Destination::Retry(1, short),
+            Destination::Retry(2, long),
+            Destination::Retry(3, long),
+            Destination::DeadLetter,
+            Destination::DeadLetter,
+        ];
+        for (retries, destination) in (0..).zip(expected) {
+            assert_eq!(verdict(&damage, false, Some(&policy), Some(retries)), Verdict::Send(destination));
+        }
+        assert_eq!(verdict(&damage, false, Some(&policy), None), Verdict::Repeat);
     }
 }

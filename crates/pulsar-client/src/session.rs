@@ -1,6 +1,7 @@
-//! A subscription, from the lookup of its brokers to its close. It has one consumer for each partition of the
-//! topic, and one connection for each broker that serves some of them.
+//! A subscription, from the lookup of its brokers to its close. It has one consumer for each topic, or for each
+//! partition of a topic, and one connection for each broker that serves some of them.
 
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -15,16 +16,14 @@ use pulsar::message::proto::{
 };
 use tokio::time::{Instant, timeout};
 
-use crate::address::ServiceAddress;
-use crate::brokers::{Brokers, Located, Reading};
+use crate::brokers::{Brokers, Located, Lost, Reading, Service};
 use crate::frame::{Delivery, Frame};
 use crate::ledger::{Acks, EntryId};
 #[cfg(test)]
 use crate::link::Link;
 use crate::link::{answers, command, number};
 use crate::problem::{Code, Problem};
-use crate::security::Files;
-use crate::topic::TopicName;
+use crate::topic::{TopicName, TopicsPattern};
 
 /// The time limit of a subscription's answer, after which the consumer is lost again.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
@@ -39,23 +38,37 @@ const UNREQUESTED: u64 = u64::MAX;
 #[derive(Clone, Debug)]
 pub struct Subscription {
     /// The service.
-    pub server: ServiceAddress,
-    /// The topic.
-    pub topic: TopicName,
+    pub service: Service,
+    /// The topics.
+    pub topics: Vec<TopicName>,
+    /// More topics.
+    pub pattern: Option<TopicsPattern>,
+    /// The topic of messages that are delivered again later. Its subscription begins with the first one.
+    pub retry_letters: Option<TopicName>,
     /// The subscription's name.
     pub name: String,
     /// Its type.
     pub kind: SubType,
     /// Where a new subscription begins.
     pub position: InitialPosition,
+    /// Whether to get only the latest message of each key.
+    pub read_compacted: bool,
+    /// Whether the broker replicates the position to other clusters.
+    pub replicated: bool,
     /// The consumer's name at the broker.
     pub consumer: Option<String>,
     /// How many messages of each partition a broker may send ahead.
     pub queue: u32,
     /// How many bytes of messages may wait. One message more is always allowed.
     pub queue_bytes: usize,
-    /// The token and the CA.
-    pub files: Files,
+}
+
+impl Subscription {
+    /// The topics with names, and where a new subscription begins.
+    fn named(&self) -> impl Iterator<Item = (&TopicName, InitialPosition)> {
+        let retry = self.retry_letters.iter().map(|topic| (topic, InitialPosition::Earliest));
+        self.topics.iter().map(|topic| (topic, self.position)).chain(retry)
+    }
 }
 
 /// An event from a broker.
@@ -67,8 +80,8 @@ pub enum Event {
     Active(bool),
     /// The topic was terminated.
     EndOfTopic,
-    /// The topic has this number of partitions now, more than before.
-    Grown(u32),
+    /// There are new topics or partitions, this number of them. Their consumers are lost until they subscribe.
+    Grown(usize),
     /// These consumers have lost their subscriptions.
     Lost(Vec<usize>, Problem),
     /// A consumer that was lost has subscribed again.
@@ -78,14 +91,26 @@ pub enum Event {
 #[derive(Debug)]
 struct Consumer {
     topic: String,
+    /// Where a new subscription begins.
+    position: InitialPosition,
+    /// Whether a pattern matches the topic, so that it may be deleted.
+    is_matched: bool,
     place: Place,
     /// Handled messages for which the broker has no new permits yet.
     used: u32,
 }
 
+impl Consumer {
+    fn new(topic: String, position: InitialPosition, is_matched: bool) -> Self {
+        Self { topic, position, is_matched, place: Place::Lost, used: 0 }
+    }
+}
+
 /// Where a consumer is subscribed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
+    /// Nowhere, because its topic was deleted.
+    Gone,
     /// Nowhere.
     Lost,
     /// Nowhere until this request is answered.
@@ -102,7 +127,7 @@ impl Place {
 
     fn link(&mut self) -> Option<&mut usize> {
         match self {
-            Self::Lost => None,
+            Self::Gone | Self::Lost => None,
             Self::Joining { link, .. } | Self::Joined { link } => Some(link),
         }
     }
@@ -114,22 +139,30 @@ pub struct Session {
     subscription: Subscription,
     brokers: Brokers,
     consumers: Vec<Consumer>,
-    partitions: u32,
+    /// The number of partitions of each topic with a name; 0 without partitions.
+    partitions: Vec<u32>,
+    /// The last requests for the numbers of partitions: the request and the index of the topic.
+    counted: HashMap<u64, usize>,
 }
 
 impl Session {
     /// A session of consumers that are subscribed on these connections.
     #[cfg(test)]
     pub fn over(subscription: Subscription, links: Vec<Link>, consumers: &[usize]) -> Self {
-        let brokers = Brokers::over(subscription.server.clone(), links);
+        let brokers = Brokers::over(subscription.service.clone(), links);
         let partitions = u32::try_from(consumers.len()).unwrap();
-        let topics = subscription.topic.partitions(partitions).into_iter().zip(consumers);
-        let joined = |(topic, link): (String, &usize)| Consumer {
-            topic,
-            place: Place::Joined { link: *link },
-            used: 0,
+        let mut session = Self {
+            brokers,
+            consumers: Vec::new(),
+            partitions: vec![0],
+            counted: HashMap::new(),
+            subscription,
         };
-        Self { brokers, consumers: topics.map(joined).collect(), partitions, subscription }
+        session.grow(0, partitions);
+        for (consumer, link) in session.consumers.iter_mut().zip(consumers) {
+            consumer.place = Place::Joined { link: *link };
+        }
+        session
     }
 
     /// Finds the brokers, subscribes, and requests messages.
@@ -141,22 +174,36 @@ impl Session {
         Ok(session)
     }
 
-    /// Subscribes to all partitions, perhaps except those where the subscription is busy.
+    /// Subscribes to all topics, perhaps except those where the subscription is busy.
     async fn subscribed(subscription: &Subscription, without_busy: bool) -> Result<Self, Problem> {
-        let mut brokers = Brokers::connect(&subscription.server, &subscription.files).await?;
-        let partitions = brokers.partitions(&subscription.topic).await?;
-        let mut consumers = Vec::new();
-        for topic in subscription.topic.partitions(partitions) {
-            let link = brokers.find(&topic).await?;
-            let subscribe = subscribe(subscription, &topic, consumers.len());
-            match brokers.link(link).request(subscribe).await {
-                Err(problem) if without_busy && problem.code == Code::Busy => {}
+        let mut brokers = Brokers::connect(&subscription.service).await?;
+        let (mut partitions, mut consumers) = (Vec::new(), Vec::new());
+        for (topic, position) in subscription.named() {
+            let count = brokers.partitions(topic).await?;
+            let topics = topic.partitions(count).into_iter();
+            consumers.extend(topics.map(|topic| Consumer::new(topic, position, false)));
+            partitions.push(count);
+        }
+        if let Some(pattern) = &subscription.pattern {
+            let topics = brokers.matching(pattern).await?.into_iter();
+            consumers.extend(topics.map(|topic| Consumer::new(topic, subscription.position, true)));
+        }
+        for (number, consumer) in consumers.iter_mut().enumerate() {
+            let joined = async {
+                let link = brokers.find(&consumer.topic).await?;
+                brokers.link(link).request(subscribe(subscription, consumer, number)).await?;
+                Ok::<_, Problem>(link)
+            };
+            consumer.place = match joined.await {
+                Ok(link) => Place::Joined { link },
+                Err(problem) if without_busy && problem.code == Code::Busy => Place::Gone,
+                Err(problem) if consumer.is_matched && problem.code == Code::NotFound => Place::Gone,
                 Err(problem) => return Err(problem),
-                Ok(_) => consumers.push(Consumer { topic, place: Place::Joined { link }, used: 0 }),
-            }
+            };
         }
         brokers.close_unused(consumers.iter_mut().filter_map(|one| one.place.link()).collect());
-        Ok(Self { subscription: subscription.clone(), brokers, consumers, partitions })
+        let subscription = subscription.clone();
+        Ok(Self { subscription, brokers, consumers, partitions, counted: HashMap::new() })
     }
 
     /// Creates a subscription, if it does not exist yet.
@@ -166,47 +213,91 @@ impl Session {
         Ok(())
     }
 
-    /// Adds lost consumers for new partitions.
-    pub fn grow(&mut self, partitions: u32) {
-        self.partitions = partitions;
-        for topic in self.subscription.topic.partitions(partitions).into_iter().skip(self.consumers.len()) {
-            self.consumers.push(Consumer { topic, place: Place::Lost, used: 0 });
+    /// Adds lost consumers for the new partitions of a topic, by its index. Returns their number.
+    pub fn grow(&mut self, topic: usize, partitions: u32) -> usize {
+        let known = self.partitions[topic];
+        let Some((name, position)) = self.subscription.named().nth(topic) else { return 0 };
+        let before = self.consumers.len();
+        let new = name.partitions(partitions).into_iter().skip(known.try_into().unwrap_or(usize::MAX));
+        self.consumers.extend(new.map(|topic| Consumer::new(topic, position, false)));
+        self.partitions[topic] = known.max(partitions);
+        self.consumers.len() - before
+    }
+
+    /// Adds lost consumers for new topics that match the pattern. Returns their number.
+    fn match_topics(&mut self, topics: Vec<String>) -> usize {
+        let Some(pattern) = &self.subscription.pattern else { return 0 };
+        let known: HashMap<String, usize> =
+            self.consumers.iter().enumerate().map(|(number, one)| (one.topic.clone(), number)).collect();
+        let mut new = 0;
+        for topic in topics.into_iter().filter(|topic| pattern.matches(topic)) {
+            // All its messages are newer than the subscription.
+            let mut consumer = Consumer::new(topic, InitialPosition::Earliest, true);
+            match known.get(&consumer.topic).map(|number| &mut self.consumers[*number]) {
+                None => self.consumers.push(consumer),
+                Some(known) if known.place == Place::Gone => std::mem::swap(known, &mut consumer),
+                Some(_) => continue,
+            }
+            new += 1;
         }
+        new
+    }
+
+    /// The event of an answer about partitions or topics, if there are new ones.
+    fn grown(&mut self, command: BaseCommand) -> Option<Event> {
+        let new = if let Some(answer) = command.partition_metadata_response {
+            let topic = self.counted.remove(&answer.request_id)?;
+            // An error in this answer must not end the session; the next answer may succeed.
+            let is_known = answer.response() == Found::Success && answer.error.is_none();
+            if is_known { self.grow(topic, answer.partitions()) } else { 0 }
+        } else {
+            self.match_topics(command.get_topics_of_namespace_response?.topics)
+        };
+        (new > 0).then_some(Event::Grown(new))
     }
 
     /// The lost consumers and their topics.
-    pub fn lost(&self) -> Vec<(usize, String)> {
+    pub fn lost(&self) -> Vec<Lost> {
         let lost = self.consumers.iter().enumerate().filter(|(_, consumer)| consumer.place == Place::Lost);
-        lost.map(|(number, consumer)| (number, consumer.topic.clone())).collect()
+        lost.map(|(number, one)| Lost { number, topic: one.topic.clone(), is_matched: one.is_matched })
+            .collect()
     }
 
-    /// Whether all consumers are subscribed.
+    /// Whether all consumers are subscribed, apart from those of deleted topics.
     pub fn is_complete(&self) -> bool {
-        self.consumers.iter().all(|consumer| matches!(consumer.place, Place::Joined { .. }))
+        self.consumers.iter().all(|consumer| matches!(consumer.place, Place::Joined { .. } | Place::Gone))
     }
 
     /// Subscribes lost consumers at their brokers. [`Event::Joined`] or [`Event::Lost`] follows for each.
     pub fn rejoin(&mut self, located: Located) -> Result<(), Problem> {
+        for missing in located.missing {
+            self.consumers[missing].place = Place::Gone;
+        }
         let used: Vec<usize> = located.links.iter().map(|(_, link)| *link).collect();
         let links = self.brokers.take_over(located.brokers, &used);
         for (consumer, link) in located.links {
             let Some(link) = links[link] else { continue };
-            let subscribe = subscribe(&self.subscription, &self.consumers[consumer].topic, consumer);
+            let subscribe = subscribe(&self.subscription, &self.consumers[consumer], consumer);
             let request = self.brokers.link(link).ask(subscribe)?;
             self.consumers[consumer].place = Place::Joining { link, request, since: Instant::now() };
         }
         Ok(())
     }
 
-    /// The number of consumers: one for each partition.
+    /// The number of consumers: one for each topic or partition.
     pub fn consumers(&self) -> usize {
         self.consumers.len()
     }
 
-    /// The number of a consumer's partition, as in Java's message IDs: -1 without partitions.
-    pub fn partition(&self, consumer: usize) -> i32 {
-        let number = self.consumers[consumer].topic.rsplit_once("-partition-");
-        number.and_then(|(_, number)| number.parse().ok()).unwrap_or(-1)
+    /// The full name of a consumer's topic, or of its partition.
+    pub fn topic(&self, consumer: usize) -> &str {
+        &self.consumers[consumer].topic
+    }
+
+    /// Whether a consumer's topic is persistent. Messages of other topics come once, need no acknowledgement, and all
+    /// have the same ID.
+    pub fn is_stored(&self, consumer: usize) -> bool {
+        self.topic(consumer).starts_with("persistent://")
     }
 
     /// The next event, while messages of this size wait. Cancel safe.
@@ -265,13 +356,28 @@ impl Session {
             && let Some(consumer) = self.consumers.iter().position(|one| one.place.is_answered(link, request))
         {
             if let Some(error) = &command.error {
-                return self.lose(vec![consumer], Problem::answered(error.error(), &error.message)).map(Some);
+                let problem = Problem::answered(error.error(), &error.message);
+                if !self.consumers[consumer].is_matched || problem.code != Code::NotFound {
+                    return self.lose(vec![consumer], problem).map(Some);
+                }
+                self.consumers[consumer].place = Place::Gone;
+                return Ok(Some(Event::Joined));
             }
             self.consumers[consumer].place = Place::Joined { link };
             self.flow(consumer, self.subscription.queue)?;
             return Ok(Some(Event::Joined));
         }
-        event(&command, self.partitions)
+        // A late answer to a request of a consumer that was lost meanwhile changes nothing.
+        if let Some(error) = command.error.as_ref().filter(|error| error.request_id == UNREQUESTED) {
+            return Err(Problem::answered(error.error(), &error.message));
+        }
+        if let Some(change) = &command.active_consumer_change {
+            return Ok(Some(Event::Active(change.is_active())));
+        }
+        if command.reached_end_of_topic.is_some() {
+            return Ok(Some(Event::EndOfTopic));
+        }
+        Ok(self.grown(*command))
     }
 
     /// Loses all consumers of a failed connection.
@@ -288,6 +394,9 @@ impl Session {
                 _ => {}
             }
         }
+        if self.brokers.is_empty() {
+            return Err(problem);
+        }
         if lost.is_empty() { Ok(None) } else { self.lose(lost, problem).map(Some) }
     }
 
@@ -297,7 +406,7 @@ impl Session {
             self.consumers[*consumer].place = Place::Lost;
             self.consumers[*consumer].used = 0;
         }
-        let is_lost = self.consumers.iter().all(|consumer| consumer.place == Place::Lost);
+        let is_lost = self.consumers.iter().all(|one| matches!(one.place, Place::Lost | Place::Gone));
         if is_lost || problem.end.is_some() { Err(problem) } else { Ok(Event::Lost(lost, problem)) }
     }
 
@@ -350,7 +459,7 @@ impl Session {
     fn send(&mut self, consumer: usize, command: Box<BaseCommand>) -> Result<(), Problem> {
         match self.consumers[consumer].place {
             Place::Joined { link } => self.brokers.link(link).send(command),
-            Place::Lost | Place::Joining { .. } => Ok(()),
+            Place::Gone | Place::Lost | Place::Joining { .. } => Ok(()),
         }
     }
 
@@ -382,11 +491,17 @@ impl Session {
         if lost.is_empty() { Ok(None) } else { self.lose(lost, problem()).map(Some) }
     }
 
-    /// Requests the number of partitions; [`Event::Grown`] follows if there are more. A topic without
-    /// partitions never gets some.
+    /// Requests the numbers of partitions and the topics that match; [`Event::Grown`] follows if there are more. A
+    /// topic without partitions never gets some.
     pub fn ask_for_growth(&mut self) -> Result<(), Problem> {
-        if self.partitions > 0 {
-            self.brokers.ask_for_partitions(&self.subscription.topic)?;
+        self.counted.clear();
+        for (number, (topic, _)) in self.subscription.named().enumerate() {
+            if self.partitions[number] > 0 {
+                self.counted.insert(self.brokers.ask_for_partitions(topic)?, number);
+            }
+        }
+        if let Some(pattern) = &self.subscription.pattern {
+            self.brokers.ask_for_topics(pattern)?;
         }
         Ok(())
     }
@@ -423,16 +538,19 @@ impl Session {
 }
 
 /// The command that subscribes a consumer to a topic, for a request number.
-fn subscribe(to: &Subscription, topic: &str, consumer: usize) -> impl FnOnce(u64) -> Box<BaseCommand> {
+fn subscribe(to: &Subscription, consumer: &Consumer, index: usize) -> impl FnOnce(u64) -> Box<BaseCommand> {
     let subscribe = CommandSubscribe {
-        topic: topic.to_owned(),
+        topic: consumer.topic.clone(),
         subscription: to.name.clone(),
         sub_type: to.kind as i32,
-        consumer_id: number(consumer),
+        consumer_id: number(index),
         consumer_name: to.consumer.clone(),
         durable: Some(true),
-        initial_position: Some(to.position as i32),
-        force_topic_creation: Some(true),
+        initial_position: Some(consumer.position as i32),
+        read_compacted: to.read_compacted.then_some(true),
+        replicate_subscription_state: to.replicated.then_some(true),
+        // A topic that matched may be deleted now.
+        force_topic_creation: Some(!consumer.is_matched),
         ..CommandSubscribe::default()
     };
     move |request_id| {
@@ -449,23 +567,6 @@ fn close(consumer: usize) -> impl FnOnce(u64) -> Box<BaseCommand> {
     }
 }
 
-/// The event of a command, for a topic with this number of partitions.
-fn event(command: &BaseCommand, partitions: u32) -> Result<Option<Event>, Problem> {
-    // A late answer to a request of a consumer that was lost meanwhile changes nothing.
-    if let Some(error) = command.error.as_ref().filter(|error| error.request_id == UNREQUESTED) {
-        return Err(Problem::answered(error.error(), &error.message));
-    }
-    if let Some(change) = &command.active_consumer_change {
-        return Ok(Some(Event::Active(change.is_active())));
-    }
-    if let Some(answer) = &command.partition_metadata_response {
-        // An error in this answer must not end the session; the next answer may succeed.
-        let known = answer.response() == Found::Success && answer.error.is_none();
-        return Ok((known && answer.partitions() > partitions).then(|| Event::Grown(answer.partitions())));
-    }
-    Ok(command.reached_end_of_topic.is_some().then_some(Event::EndOfTopic))
-}
-
 fn message_id(id: EntryId) -> MessageIdData {
     MessageIdData { ledger_id: id.ledger, entry_id: id.entry, ..MessageIdData::default() }
 }
@@ -475,7 +576,8 @@ mod tests {
     use bytes::Bytes;
     use futures::StreamExt as _;
     use pulsar::message::proto::{
-        CommandError, CommandMessage, CommandPartitionedTopicMetadataResponse, CommandSuccess, ServerError,
+        CommandError, CommandGetTopicsOfNamespaceResponse, CommandMessage,
+        CommandPartitionedTopicMetadataResponse, CommandSuccess, ServerError,
     };
 
     use tokio_util::codec::Framed;
@@ -483,37 +585,89 @@ mod tests {
     use super::*;
     use crate::address::Host;
     use crate::frame::Codec;
+    use crate::security::Files;
 
     #[test]
     fn only_more_partitions_cause_an_event() {
-        let answer = |found: Found, error: Option<ServerError>, partitions| {
+        let mut session = session(&[0, 0]);
+        let mut answer = |found: Found, error: Option<ServerError>, partitions| {
+            session.ask_for_growth().unwrap();
             let answer = CommandPartitionedTopicMetadataResponse {
+                request_id: *session.counted.keys().next().unwrap(),
                 partitions: Some(partitions),
                 response: Some(found as i32),
                 error: error.map(|error| error as i32),
                 ..CommandPartitionedTopicMetadataResponse::default()
             };
-            let kind = Type::PartitionedMetadataResponse;
-            event(&command(kind, |c| c.partition_metadata_response = Some(answer)), 2).unwrap()
+            let answer =
+                command(Type::PartitionedMetadataResponse, |c| c.partition_metadata_response = Some(answer));
+            session.event(0, Ok(Frame::Command(answer))).unwrap()
         };
-        assert!(matches!(answer(Found::Success, None, 3), Some(Event::Grown(3))));
         assert!(answer(Found::Success, None, 2).is_none());
         assert!(answer(Found::Success, None, 0).is_none());
         assert!(answer(Found::Failed, Some(ServerError::ServiceNotReady), 3).is_none());
         assert!(answer(Found::Success, Some(ServerError::MetadataError), 3).is_none());
+        assert!(matches!(answer(Found::Success, None, 4), Some(Event::Grown(2))));
+        assert!(answer(Found::Success, None, 4).is_none());
+    }
+
+    fn topics(names: &[&str]) -> Frame {
+        let topics = names.iter().map(|name| format!("persistent://public/default/{name}")).collect();
+        let answer =
+            CommandGetTopicsOfNamespaceResponse { topics, ..CommandGetTopicsOfNamespaceResponse::default() };
+        let kind = Type::GetTopicsOfNamespaceResponse;
+        Frame::Command(command(kind, |c| c.get_topics_of_namespace_response = Some(answer)))
+    }
+
+    #[test]
+    fn topics_of_a_pattern_come_and_go() {
+        let mut session = session(&[0]);
+        session.subscription.pattern = Some("a.*".parse().unwrap());
+        assert!(matches!(session.event(0, Ok(topics(&["a1", "b", "t", "a2"]))), Ok(Some(Event::Grown(2)))));
+        assert!(matches!(session.event(0, Ok(topics(&["a1", "b", "t", "a2"]))), Ok(None)));
+        assert!(session.consumers[1..].iter().all(|one| one.position == InitialPosition::Earliest));
+        // One is deleted before the lookup, the other before its subscription.
+        session.rejoin(Located { missing: vec![1], ..located(&[(2, 0)]) }).unwrap();
+        assert!(!session.is_complete() && session.lost().is_empty());
+        let gone = |error: ServerError| {
+            let (error, message) = (error as i32, String::new());
+            let error = CommandError { request_id: 0, error, message };
+            Ok(Frame::Command(command(Type::Error, |c| c.error = Some(error))))
+        };
+        assert!(matches!(session.event(0, gone(ServerError::TopicNotFound)), Ok(Some(Event::Joined))));
+        assert!(session.is_complete());
+        // They come again.
+        assert!(matches!(session.event(0, Ok(topics(&["a1", "a2"]))), Ok(Some(Event::Grown(2)))));
+        assert_eq!(session.lost().len(), 2);
+    }
+
+    #[test]
+    fn a_session_without_topics_ends_with_its_connection() {
+        let mut session = session(&[0]);
+        session.consumers[0].place = Place::Gone;
+        assert!(session.is_complete());
+        let failed = Err(Problem::passing(Code::Unreachable, "closed"));
+        assert_eq!(session.event(0, failed).unwrap_err().sentence, "closed");
     }
 
     fn subscription() -> Subscription {
         Subscription {
-            server: "pulsar://fake".parse().unwrap(),
-            topic: "t".parse().unwrap(),
+            service: Service {
+                address: "pulsar://fake".parse().unwrap(),
+                files: Files::default(),
+                listener: None,
+            },
+            topics: vec!["t".parse().unwrap()],
+            pattern: None,
+            retry_letters: None,
             name: "s".to_owned(),
             kind: SubType::Exclusive,
             position: InitialPosition::Latest,
+            read_compacted: false,
+            replicated: false,
             consumer: None,
             queue: 10,
             queue_bytes: 1_000,
-            files: Files::default(),
         }
     }
 
@@ -552,6 +706,7 @@ mod tests {
         Located {
             brokers: session(&(0..count).collect::<Vec<_>>()).brokers,
             links: links.to_vec(),
+            missing: Vec::new(),
             problem: None,
         }
     }
@@ -560,7 +715,7 @@ mod tests {
     fn a_closed_consumer_is_lost_alone_and_rejoins() {
         let mut session = session(&[0, 0, 1]);
         assert!(matches!(session.event(0, Ok(closed(1))), Ok(Some(Event::Lost(lost, _))) if lost == [1]));
-        assert_eq!(session.lost().into_iter().map(|(number, _)| number).collect::<Vec<_>>(), [1]);
+        assert_eq!(session.lost().into_iter().map(|lost| lost.number).collect::<Vec<_>>(), [1]);
         assert!(is_accepted(&mut session, 0, 0) && is_accepted(&mut session, 1, 2));
         // The broker repeats itself.
         assert!(matches!(session.event(0, Ok(closed(1))), Ok(None)));
@@ -659,14 +814,10 @@ mod tests {
     #[test]
     fn new_partitions_begin_as_lost_consumers() {
         let mut session = session(&[0, 0]);
-        session.grow(3);
-        assert_eq!(session.lost(), [(2, "persistent://public/default/t-partition-2".to_owned())]);
+        session.grow(0, 3);
+        let lost = session.lost();
+        assert_eq!((lost.len(), lost[0].number), (1, 2));
+        assert_eq!(lost[0].topic, "persistent://public/default/t-partition-2");
         assert!(!session.is_complete() && is_accepted(&mut session, 0, 1));
-        assert_eq!(session.partition(2), 2);
-        let without = Session {
-            consumers: vec![Consumer { topic: "t".to_owned(), ..session.consumers.remove(0) }],
-            ..session
-        };
-        assert_eq!(without.partition(0), -1);
     }
 }

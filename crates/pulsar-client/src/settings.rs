@@ -10,13 +10,14 @@ use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
 use quintet_oauth2::Client;
 
 use crate::address::ServiceAddress;
+use crate::brokers::Service;
 use crate::duration;
 use crate::issuer::Issuer;
 use crate::security::{Files, TokenSource};
 use crate::session::Subscription;
-use crate::topic::TopicName;
+use crate::topic::{TopicName, TopicsPattern};
 
-/// The location of a topic, for both programs.
+/// The service and the topic, for both programs.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Where {
     /// The URL of the Pulsar service: pulsar://host:6650, or pulsar+ssl://host:6651 with TLS. Separate
@@ -27,6 +28,9 @@ pub struct Where {
     /// non-persistent:// [default: my-topic]
     #[arg(long, env = "PULSAR_TOPIC", value_name = "NAME", hide_env_values = true)]
     topic: Option<String>,
+    /// The advertised listener of the brokers whose addresses the program uses [default: the brokers' default]
+    #[arg(long, env = "PULSAR_LISTENER_NAME", value_name = "NAME", hide_env_values = true)]
+    listener_name: Option<String>,
     /// A file with the token. The program reads the file for each connection
     #[arg(long, env = "PULSAR_TOKEN_FILE", value_name = "FILE", hide_env_values = true)]
     token_file: Option<OsString>,
@@ -60,8 +64,11 @@ pub struct Where {
 
 impl Where {
     /// The service.
-    pub fn server(&self) -> Result<ServiceAddress, String> {
-        self.given_server().parse().map_err(|error: crate::address::Malformed| error.to_string())
+    pub fn service(&self) -> Result<Service, String> {
+        let address = self.given_server().parse();
+        let address = address.map_err(|error: crate::address::Malformed| error.to_string())?;
+        let files = self.files(&address)?;
+        Ok(Service { address, files, listener: given(self.listener_name.as_deref()).map(str::to_owned) })
     }
 
     /// The topic.
@@ -77,8 +84,7 @@ impl Where {
         given(self.topic.as_deref()).unwrap_or("my-topic")
     }
 
-    /// The files.
-    pub fn files(&self) -> Result<Files, String> {
+    fn files(&self, server: &ServiceAddress) -> Result<Files, String> {
         let given =
             |file: &Option<OsString>| file.as_ref().filter(|file| !file.is_empty()).map(PathBuf::from);
         let client_certificate = match (given(&self.tls_cert_file), given(&self.tls_key_file)) {
@@ -90,7 +96,7 @@ impl Where {
                 );
             }
         };
-        if client_certificate.is_some() && !self.server()?.tls {
+        if client_certificate.is_some() && !server.tls {
             return Err("a client certificate needs a server that begins with pulsar+ssl://".to_owned());
         }
         let token = match (given(&self.token_file), self.issuer()?) {
@@ -141,6 +147,13 @@ impl Where {
 pub struct ConsumerArgs {
     #[command(flatten)]
     location: Where,
+    /// Several topics in place of --topic, separated by commas
+    #[arg(long, env = "PULSAR_TOPICS", value_name = "NAMES", hide_env_values = true)]
+    topics: Option<String>,
+    /// The persistent topics whose names match, in place of --topic: REGEX or TENANT/NAMESPACE/REGEX. REGEX is a
+    /// regular expression for the whole last part of the name. The program looks for new topics every minute
+    #[arg(long, env = "PULSAR_TOPICS_PATTERN", value_name = "PATTERN", hide_env_values = true)]
+    topics_pattern: Option<String>,
     /// The name of the subscription [default: first-subscription]
     #[arg(long, env = "PULSAR_SUBSCRIPTION_NAME", value_name = "NAME", hide_env_values = true)]
     subscription_name: Option<String>,
@@ -150,6 +163,14 @@ pub struct ConsumerArgs {
     /// The message at which a new subscription begins: Latest or Earliest [default: Latest]
     #[arg(long, env = "PULSAR_INITIAL_POSITION", value_name = "POSITION", hide_env_values = true)]
     initial_position: Option<String>,
+    /// Whether to get only the latest message of each key from compacted topics: true or false. Needs the
+    /// subscription type Exclusive or Failover [default: false]
+    #[arg(long, env = "PULSAR_READ_COMPACTED", value_name = "BOOL", hide_env_values = true)]
+    read_compacted: Option<String>,
+    /// Whether the broker replicates the position of the subscription to other clusters: true or false
+    /// [default: false]
+    #[arg(long, env = "PULSAR_REPLICATE_SUBSCRIPTION_STATE", value_name = "BOOL", hide_env_values = true)]
+    replicate_subscription_state: Option<String>,
     /// The topic to which the program moves messages that were redelivered too often. --dead-letter-topic
     /// needs --max-redeliver-count, and the subscription type Shared or Key_Shared, because the broker counts
     /// redeliveries only for these types
@@ -162,6 +183,18 @@ pub struct ConsumerArgs {
     /// The number of redeliveries before a message goes to the dead-letter topic
     #[arg(long, env = "PULSAR_MAX_REDELIVER_COUNT", value_name = "NUMBER", hide_env_values = true)]
     max_redeliver_count: Option<String>,
+    /// The topic to which the program moves unreadable messages, to get them again after a delay. After the maximum
+    /// number of retries, they go to the dead-letter topic
+    #[arg(long, env = "PULSAR_RETRY_LETTER_TOPIC", value_name = "NAME", hide_env_values = true)]
+    retry_letter_topic: Option<String>,
+    /// The delays before the first, the second and further retries, separated by commas. The last delay is that of
+    /// all further retries [default: the delay of --negative-ack-redelivery-delay]
+    #[arg(long, env = "PULSAR_RETRY_DELAYS", value_name = "DURATIONS", hide_env_values = true)]
+    retry_delays: Option<String>,
+    /// The time after which received messages that wait for stdout go back to the broker, for other consumers.
+    /// Needs the subscription type Shared or Key_Shared [default: never]
+    #[arg(long, env = "PULSAR_ACK_TIMEOUT", value_name = "DURATION", hide_env_values = true)]
+    ack_timeout: Option<String>,
     /// The delay before the program requests an unreadable message again, such as 60s, 1m30s or 500ms
     /// [default: 60s]
     #[arg(
@@ -196,9 +229,11 @@ pub struct ConsumerSettings {
     pub dead_letters: Option<DeadLetterPolicy>,
     /// The delay before an unreadable message is requested again.
     pub redelivery_delay: Duration,
+    /// The time after which waiting messages go back to the broker.
+    pub ack_timeout: Option<Duration>,
     /// The address of its probes; None for no probes.
     pub http: Option<String>,
-    /// The server and topic of the user, for messages.
+    /// The server and the topics of the user, for messages.
     pub given: [String; 2],
 }
 
@@ -211,17 +246,25 @@ pub struct DeadLetterPolicy {
     pub topic: TopicName,
     /// The subscription that keeps the messages.
     pub subscription: String,
+    /// The delays before the retries of unreadable messages; None without retries.
+    pub retry_delays: Option<Vec<Duration>>,
 }
 
 impl ConsumerArgs {
     /// The settings, or an error message. `host` is the name of this host.
     pub fn settings(&self, host: Option<String>) -> Result<ConsumerSettings, String> {
-        let subscription = Subscription {
-            server: self.location.server()?,
-            topic: self.location.topic()?,
+        let (topics, pattern, shown) = self.topics()?;
+        let retry_letters = given(self.retry_letter_topic.as_deref()).map(parse_topic).transpose()?;
+        let mut subscription = Subscription {
+            service: self.location.service()?,
+            topics,
+            pattern,
+            retry_letters,
             name: given(self.subscription_name.as_deref()).unwrap_or("first-subscription").to_owned(),
             kind: subscription_type(given(self.subscription_type.as_deref()).unwrap_or("Shared"))?,
             position: position(given(self.initial_position.as_deref()).unwrap_or("Latest"))?,
+            read_compacted: boolean(self.read_compacted.as_deref())?,
+            replicated: boolean(self.replicate_subscription_state.as_deref())?,
             consumer: given(self.consumer_name.as_deref()).map(str::to_owned).or(host),
             queue: number::<u32>(
                 "a size of the receiver queue",
@@ -233,33 +276,89 @@ impl ConsumerArgs {
                 given(self.receiver_queue_bytes.as_deref()).unwrap_or("33554432"),
             )?
             .max(1),
-            files: self.location.files()?,
         };
+        let is_shared = matches!(subscription.kind, SubType::Shared | SubType::KeyShared);
+        if subscription.read_compacted && is_shared {
+            return Err(
+                "only the subscription types Exclusive and Failover can read compacted topics".to_owned()
+            );
+        }
+        let redelivery_delay =
+            duration::parse(given(self.negative_ack_redelivery_delay.as_deref()).unwrap_or("60s"))?;
+        let dead_letters = self.dead_letters(&subscription, redelivery_delay)?;
+        if let Some(pattern) = &mut subscription.pattern {
+            let dead = dead_letters.as_ref().map(|policy| &policy.topic);
+            pattern.except = dead.into_iter().chain(&subscription.retry_letters).cloned().collect();
+        }
+        let ack_timeout = given(self.ack_timeout.as_deref()).map(duration::parse).transpose()?;
+        if ack_timeout.is_some() && !is_shared {
+            return Err("an ack timeout needs the subscription type Shared or Key_Shared".to_owned());
+        }
         let http = given(self.http_bind_address.as_deref()).unwrap_or("[::]:8080").to_owned();
         Ok(ConsumerSettings {
-            dead_letters: self.dead_letters(&subscription)?,
-            redelivery_delay: duration::parse(
-                given(self.negative_ack_redelivery_delay.as_deref()).unwrap_or("60s"),
-            )?,
+            dead_letters,
+            redelivery_delay,
+            ack_timeout,
             http: (http != "0").then_some(http),
-            given: [self.location.given_server(), self.location.given_topic()].map(str::to_owned),
+            given: [self.location.given_server().to_owned(), shown],
             subscription,
         })
     }
 
-    fn dead_letters(&self, of: &Subscription) -> Result<Option<DeadLetterPolicy>, String> {
+    /// The topics, the pattern, and the text of the user.
+    fn topics(&self) -> Result<(Vec<TopicName>, Option<TopicsPattern>, String), String> {
+        let topic = given(self.location.topic.as_deref());
+        match (topic, given(self.topics.as_deref()), given(self.topics_pattern.as_deref())) {
+            (_, None, None) => {
+                Ok((vec![self.location.topic()?], None, self.location.given_topic().to_owned()))
+            }
+            (None, Some(names), None) => {
+                let mut topics: Vec<TopicName> = Vec::new();
+                for name in names.split(',') {
+                    let topic = parse_topic(name.trim())?;
+                    if topics.contains(&topic) {
+                        return Err(format!("the topic {topic} is named twice"));
+                    }
+                    topics.push(topic);
+                }
+                Ok((topics, None, names.to_owned()))
+            }
+            (None, None, Some(pattern)) => Ok((Vec::new(), Some(pattern.parse()?), pattern.to_owned())),
+            _ => Err("a topic, several topics and a pattern exclude each other".to_owned()),
+        }
+    }
+
+    fn dead_letters(&self, of: &Subscription, delay: Duration) -> Result<Option<DeadLetterPolicy>, String> {
         let count = given(self.max_redeliver_count.as_deref());
         match (given(self.dead_letter_topic.as_deref()), count) {
+            (None, None) if of.retry_letters.is_some() => {
+                Err("a retry-letter topic needs a dead-letter topic and a maximum number of redeliveries"
+                    .to_owned())
+            }
             (None, None) => Ok(None),
             (Some(name), Some(count)) => {
                 let dead = parse_topic(name)?;
-                if dead == of.topic {
+                let retry = of.retry_letters.as_ref();
+                if of.topics.contains(&dead) || retry == Some(&dead) {
                     return Err(format!("the dead-letter topic {name:?} is the topic itself"));
                 }
-                let max_redeliver_count = number("a number of redeliveries", count)?;
+                if let Some(retry) = retry.filter(|retry| of.topics.contains(retry)) {
+                    return Err(format!("the retry-letter topic {retry} is the topic itself"));
+                }
+                let delays = given(self.retry_delays.as_deref()).map(|delays| {
+                    delays
+                        .split(',')
+                        .map(|delay| duration::parse(delay.trim()))
+                        .collect::<Result<Vec<_>, _>>()
+                });
+                let delays = delays.transpose()?.unwrap_or_else(|| vec![delay]);
                 let subscription = given(self.dead_letter_subscription.as_deref());
-                let subscription = subscription.map_or_else(|| format!("{}-dlq", of.name), str::to_owned);
-                Ok(Some(DeadLetterPolicy { max_redeliver_count, topic: dead, subscription }))
+                Ok(Some(DeadLetterPolicy {
+                    max_redeliver_count: number("a number of redeliveries", count)?,
+                    topic: dead,
+                    subscription: subscription.map_or_else(|| format!("{}-dlq", of.name), str::to_owned),
+                    retry_delays: retry.map(|_| delays),
+                }))
             }
             (Some(_), None) => Err("a dead-letter topic needs a maximum number of redeliveries".to_owned()),
             (None, Some(_)) => Err("a maximum number of redeliveries needs a dead-letter topic".to_owned()),
@@ -344,6 +443,14 @@ fn position(name: &str) -> Result<InitialPosition, String> {
     }
 }
 
+fn boolean(text: Option<&str>) -> Result<bool, String> {
+    match given(text) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => Err(format!("{other:?} is neither true nor false")),
+    }
+}
+
 fn number<N: FromStr>(what: &str, text: &str) -> Result<N, String> {
     text.parse().map_err(|_| format!("{text:?} is not {what}: use a number"))
 }
@@ -369,8 +476,9 @@ mod tests {
         {
             let settings = consumer(args).unwrap();
             let subscription = settings.subscription;
-            assert_eq!(subscription.server, "pulsar://localhost:6650".parse().unwrap());
-            assert_eq!(subscription.topic, "my-topic".parse().unwrap());
+            assert_eq!(subscription.service.address, "pulsar://localhost:6650".parse().unwrap());
+            assert_eq!(subscription.topics, ["my-topic".parse().unwrap()]);
+            assert_eq!(settings.given[1], "my-topic");
             assert_eq!(subscription.name, "first-subscription");
             assert_eq!(
                 (subscription.kind, subscription.position),
@@ -378,7 +486,7 @@ mod tests {
             );
             assert_eq!((subscription.queue, subscription.consumer.as_deref()), (1_000, Some("pod")));
             assert_eq!(subscription.queue_bytes, 32 << 20);
-            let files = subscription.files;
+            let files = subscription.service.files;
             assert!(files.method().is_none() && files.ca.is_none());
             assert_eq!(settings.redelivery_delay, Duration::from_mins(1));
             assert_eq!(settings.dead_letters, None);
@@ -396,10 +504,39 @@ mod tests {
         let given = ["--dead-letter-topic=d", "--max-redeliver-count=3", "--dead-letter-subscription=s"];
         for (args, subscription) in [(&given[..2], "first-subscription-dlq"), (&given, "s")] {
             let subscription = subscription.to_owned();
-            let policy =
-                DeadLetterPolicy { max_redeliver_count: 3, topic: "d".parse().unwrap(), subscription };
+            let topic = "d".parse().unwrap();
+            let policy = DeadLetterPolicy { max_redeliver_count: 3, topic, subscription, retry_delays: None };
             assert_eq!(consumer(args).unwrap().dead_letters, Some(policy));
         }
+    }
+
+    #[test]
+    fn a_pattern_does_not_match_the_topics_of_letters() {
+        let args = [
+            "--topics-pattern=.*",
+            "--dead-letter-topic=d",
+            "--retry-letter-topic=r",
+            "--max-redeliver-count=3",
+        ];
+        let settings = consumer(&args).unwrap();
+        let pattern = settings.subscription.pattern.unwrap();
+        let matches = |name: &str| pattern.matches(&format!("persistent://public/default/{name}"));
+        assert!(matches("t") && !matches("d") && !matches("r-partition-1"));
+        assert!(settings.subscription.topics.is_empty());
+        assert_eq!(settings.given[1], ".*");
+    }
+
+    #[test]
+    fn retries_have_delays() {
+        let given =
+            ["--dead-letter-topic=d", "--retry-letter-topic=r", "--max-redeliver-count=3", "--topics=a, b"];
+        let delays = |more: &str| {
+            let settings = consumer(&[&given[..], &[more]].concat()).unwrap();
+            assert_eq!(settings.subscription.topics, ["a".parse().unwrap(), "b".parse().unwrap()]);
+            settings.dead_letters.unwrap().retry_delays.unwrap()
+        };
+        assert_eq!(delays("--retry-delays=1s,1m"), [Duration::from_secs(1), Duration::from_mins(1)]);
+        assert_eq!(delays("--negative-ack-redelivery-delay=5s"), [Duration::from_secs(5)]);
     }
 
     #[rstest]
@@ -420,6 +557,15 @@ mod tests {
     #[case(&["--dead-letter-topic=d"], "needs a maximum number")]
     #[case(&["--max-redeliver-count=3"], "needs a dead-letter topic")]
     #[case(&["--dead-letter-topic=my-topic", "--max-redeliver-count=3"], "is the topic itself")]
+    #[case(&["--topics=a,a"], "named twice")]
+    #[case(&["--topics=a,,b"], "must not be empty")]
+    #[case(&["--topic=a", "--topics=b"], "exclude each other")]
+    #[case(&["--topics-pattern=("], "not a regular expression")]
+    #[case(&["--retry-letter-topic=r"], "needs a dead-letter topic")]
+    #[case(&["--retry-letter-topic=my-topic", "--dead-letter-topic=d", "--max-redeliver-count=3"], "is the topic itself")]
+    #[case(&["--read-compacted=true"], "Exclusive and Failover")]
+    #[case(&["--read-compacted=yes"], "neither true nor false")]
+    #[case(&["--ack-timeout=10s", "--subscription-type=Failover"], "Shared or Key_Shared")]
     #[case(&["--unknown"], "unexpected argument '--unknown'")]
     #[case(&["--topic"], "a value is required")]
     fn reports_a_malformed_setting_in_one_line(#[case] args: &[&str], #[case] why: &str) {

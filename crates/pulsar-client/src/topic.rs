@@ -1,7 +1,13 @@
-//! Names of topics: `my-topic`, `tenant/namespace/my-topic` or `persistent://tenant/namespace/my-topic`.
+//! Names of topics: `my-topic`, `tenant/namespace/my-topic` or `persistent://tenant/namespace/my-topic`. A pattern has a
+//! regular expression as its last part.
 
 use std::fmt;
 use std::str::FromStr;
+
+use regex_lite::Regex;
+
+/// The part of a partition's name before its number.
+const PARTITION: &str = "-partition-";
 
 /// A full topic name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,38 +31,43 @@ impl FromStr for TopicName {
     type Err = Malformed;
 
     fn from_str(name: &str) -> Result<Self, Malformed> {
-        let malformed = |why| Malformed { name: name.to_owned(), why };
-        let (persistent, rest) = match name.split_once("://") {
-            None => (true, None),
-            Some(("persistent", rest)) => (true, Some(rest)),
-            Some(("non-persistent", rest)) => (false, Some(rest)),
-            Some(_) => return Err(malformed("before :// there must be persistent or non-persistent")),
-        };
-        let parts: Vec<&str> = rest.unwrap_or(name).split('/').collect();
-        let (tenant, namespace, local) = match parts[..] {
-            [local] if rest.is_none() => ("public", "default", local),
-            [tenant, namespace, local] => (tenant, namespace, local),
-            _ => {
-                return Err(malformed(
-                    "write it as topic, tenant/namespace/topic or persistent://tenant/namespace/topic",
-                ));
-            }
-        };
-        // The same rule as in Pulsar.
-        let named = |text: &str| {
-            !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-=:._".contains(c))
-        };
-        if !named(tenant) || !named(namespace) {
-            return Err(malformed("tenants and namespaces have only letters, digits and any of -=:._"));
-        }
+        let (persistent, tenant, namespace, local) = parts(name)?;
         if local.is_empty() || local.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return Err(malformed(
-                "the last part must not be empty, and must have no spaces or control characters",
-            ));
+            let why = "the last part must not be empty, and must have no spaces or control characters";
+            return Err(Malformed { name: name.to_owned(), why });
         }
         let [tenant, namespace, name] = [tenant, namespace, local].map(str::to_owned);
         Ok(Self { persistent, tenant, namespace, name })
     }
+}
+
+/// Whether a topic is persistent, its tenant, its namespace, and the last part of its name.
+fn parts(name: &str) -> Result<(bool, &str, &str, &str), Malformed> {
+    let malformed = |why| Malformed { name: name.to_owned(), why };
+    let (persistent, rest) = match name.split_once("://") {
+        None => (true, None),
+        Some(("persistent", rest)) => (true, Some(rest)),
+        Some(("non-persistent", rest)) => (false, Some(rest)),
+        Some(_) => return Err(malformed("before :// there must be persistent or non-persistent")),
+    };
+    let parts: Vec<&str> = rest.unwrap_or(name).split('/').collect();
+    let (tenant, namespace, local) = match parts[..] {
+        [local] if rest.is_none() => ("public", "default", local),
+        [tenant, namespace, local] => (tenant, namespace, local),
+        _ => {
+            return Err(malformed(
+                "write it as topic, tenant/namespace/topic or persistent://tenant/namespace/topic",
+            ));
+        }
+    };
+    // The same rule as in Pulsar.
+    let named = |text: &str| {
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-=:._".contains(c))
+    };
+    if !named(tenant) || !named(namespace) {
+        return Err(malformed("tenants and namespaces have only letters, digits and any of -=:._"));
+    }
+    Ok((persistent, tenant, namespace, local))
 }
 
 impl fmt::Display for TopicName {
@@ -72,8 +83,50 @@ impl TopicName {
         if count == 0 {
             vec![self.to_string()]
         } else {
-            (0..count).map(|number| format!("{self}-partition-{number}")).collect()
+            (0..count).map(|number| format!("{self}{PARTITION}{number}")).collect()
         }
+    }
+}
+
+/// The topic of a partition and the partition's number, or the name itself and -1, as in Java's message IDs.
+pub fn split_partition(name: &str) -> (&str, i32) {
+    let split = name.rsplit_once(PARTITION);
+    split.and_then(|(topic, number)| Some((topic, number.parse().ok()?))).unwrap_or((name, -1))
+}
+
+/// The persistent topics of a namespace whose last parts match a regular expression.
+#[derive(Clone, Debug)]
+pub struct TopicsPattern {
+    /// The tenant and the namespace.
+    pub namespace: String,
+    regex: Regex,
+    /// Topics that do not match: those that the program writes to.
+    pub except: Vec<TopicName>,
+}
+
+impl FromStr for TopicsPattern {
+    type Err = String;
+
+    fn from_str(pattern: &str) -> Result<Self, String> {
+        let (persistent, tenant, namespace, local) = parts(pattern).map_err(|error| error.to_string())?;
+        if !persistent {
+            return Err(format!("{pattern:?} is not a pattern: only persistent topics can match one"));
+        }
+        let regex = Regex::new(&format!("^(?:{local})$"))
+            .map_err(|error| format!("{local:?} is not a regular expression: {error}"))?;
+        Ok(Self { namespace: format!("{tenant}/{namespace}"), regex, except: Vec::new() })
+    }
+}
+
+impl TopicsPattern {
+    /// Whether a topic of the namespace, or the topic of a partition, matches. Pulsar's own topics do not.
+    pub fn matches(&self, name: &str) -> bool {
+        let (topic, _) = split_partition(name);
+        let Some((true, .., local)) = parts(topic).ok() else { return false };
+        let is_internal = local.starts_with("__") || local.ends_with("__transaction_pending_ack");
+        !is_internal
+            && self.regex.is_match(local)
+            && !self.except.iter().any(|except| except.to_string() == topic)
     }
 }
 
@@ -108,6 +161,34 @@ mod tests {
         assert!(error.contains(why), "{error}");
     }
 
+    #[rstest]
+    #[case("orders-.*", &["orders-a", "orders-b-partition-3"], &["orders", "new-orders-a", "orders-dead", "__orders-a"])]
+    #[case("a|b", &["a", "b"], &["ab", "xa", "bx", "b-partition-x"])]
+    #[case("persistent://public/default/x[0-9]+", &["x1"], &["x"])]
+    #[case(".*", &["t"], &["__change_events", "t-s__transaction_pending_ack", "orders-dead-partition-0"])]
+    fn a_pattern_matches_the_whole_last_part(
+        #[case] pattern: &str,
+        #[case] matching: &[&str],
+        #[case] others: &[&str],
+    ) {
+        let mut pattern: TopicsPattern = pattern.parse().unwrap();
+        pattern.except.push("orders-dead".parse().unwrap());
+        assert_eq!(pattern.namespace, "public/default");
+        let matches = |name: &&&str| pattern.matches(&format!("persistent://public/default/{name}"));
+        assert_eq!(matching.iter().find(|name| !matches(name)), None);
+        assert_eq!(others.iter().find(matches), None);
+        assert!(!pattern.matches("non-persistent://public/default/t"));
+    }
+
+    #[rstest]
+    #[case("orders-(", "not a regular expression")]
+    #[case("non-persistent://a/b/.*", "only persistent")]
+    #[case("a/b", "write it as")]
+    fn rejects_invalid_patterns(#[case] pattern: &str, #[case] why: &str) {
+        let error = pattern.parse::<TopicsPattern>().unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+
     #[test]
     fn numbers_partitions() {
         let topic: TopicName = "t".parse().unwrap();
@@ -116,5 +197,7 @@ mod tests {
             topic.partitions(2),
             ["persistent://public/default/t-partition-0", "persistent://public/default/t-partition-1"]
         );
+        assert_eq!(split_partition("t-partition-12"), ("t", 12));
+        assert_eq!(split_partition("t-partition-x"), ("t-partition-x", -1));
     }
 }

@@ -1,6 +1,9 @@
 //! Received messages that wait to become lines, and their size.
 
 use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::frame::Delivery;
 use crate::link::number;
@@ -8,7 +11,7 @@ use crate::link::number;
 /// Deliveries in the order in which they came.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    deliveries: VecDeque<Box<Delivery>>,
+    deliveries: VecDeque<(Instant, Box<Delivery>)>,
     bytes: usize,
 }
 
@@ -16,12 +19,12 @@ impl Waiting {
     /// Adds the last one.
     pub fn push(&mut self, delivery: Box<Delivery>) {
         self.bytes += delivery.size();
-        self.deliveries.push_back(delivery);
+        self.deliveries.push_back((Instant::now(), delivery));
     }
 
     /// Takes the first one.
     pub fn pop(&mut self) -> Option<Delivery> {
-        let delivery = self.deliveries.pop_front()?;
+        let (_, delivery) = self.deliveries.pop_front()?;
         self.bytes -= delivery.size();
         Some(*delivery)
     }
@@ -29,8 +32,13 @@ impl Waiting {
     /// Drops those of consumers, which are sorted.
     pub fn drop_from(&mut self, consumers: &[usize]) {
         let is_from = |consumer| consumers.binary_search_by_key(&consumer, |one| number(*one)).is_ok();
-        self.deliveries.retain(|delivery| !is_from(delivery.message.consumer_id));
-        self.bytes = self.deliveries.iter().map(|delivery| delivery.size()).sum();
+        self.deliveries.retain(|(_, delivery)| !is_from(delivery.message.consumer_id));
+        self.bytes = self.deliveries.iter().map(|(_, delivery)| delivery.size()).sum();
+    }
+
+    /// Whether the first one has waited for this long.
+    pub fn is_older(&self, limit: Duration) -> bool {
+        self.deliveries.front().is_some_and(|(since, _)| since.elapsed() >= limit)
     }
 
     /// Their size; 0 only without deliveries.

@@ -68,6 +68,22 @@ impl Admin {
         self.put(&format!("{}/unload", path(topic)), "")
     }
 
+    /// Deletes a topic with its subscriptions and consumers.
+    pub fn delete_topic(&self, topic: &str) -> Result<()> {
+        self.change("DELETE", &format!("{}?force=true", path(topic)), "")
+    }
+
+    /// Compacts a topic: keeps the latest message of each key, for consumers that read compacted topics.
+    pub fn compact(&self, topic: &str) -> Result<()> {
+        self.put(&format!("{}/compaction", path(topic)), "")
+    }
+
+    /// Whether no compaction of a topic is in progress, and the last one succeeded.
+    pub fn is_compacted(&self, topic: &str) -> Result<bool> {
+        let (_, body) = self.send("GET", &format!("{}/compaction", path(topic)), "")?;
+        Ok(serde_json::from_str::<Value>(&body)?["status"] == "SUCCESS")
+    }
+
     /// The statistics of a topic; `None` if it does not exist.
     pub fn stats(&self, topic: &str) -> Result<Option<Value>> {
         let path = format!("{}/stats?getPreciseBacklog=true", path(topic));

@@ -126,6 +126,11 @@ impl Settings {
     fn address(&self) -> Ipv4Addr {
         if self.in_cluster { real::CONTROL_PLANE } else { Ipv4Addr::LOCALHOST }
     }
+
+    /// Whether the broker advertises a second listener, `by-name`.
+    fn has_listeners(&self) -> bool {
+        !self.tls && !self.in_cluster
+    }
 }
 
 /// A local broker.

@@ -151,7 +151,7 @@ fn java_flags(heap_mib: u32) -> Vec<String> {
 
 fn arguments(java: &Distribution, files: &Files, settings: &Settings) -> Vec<String> {
     let path = |path: PathBuf| path.to_string_lossy().into_owned();
-    vec![
+    let mut arguments = vec![
         format!("-Dlog4j.configurationFile=file://{}", files.log4j().display()),
         // Java unpacks libraries at each start. In another folder they would remain.
         format!("-Djava.io.tmpdir={}", files.data().display()),
@@ -168,9 +168,11 @@ fn arguments(java: &Distribution, files: &Files, settings: &Settings) -> Vec<Str
         settings.ports.bookie.to_string(),
         "-nfw".to_owned(),
         "-nss".to_owned(),
-        "-a".to_owned(),
-        settings.address().to_string(),
-    ]
+    ];
+    if !settings.has_listeners() {
+        arguments.extend(["-a".to_owned(), settings.address().to_string()]);
+    }
+    arguments
 }
 
 /// All jars, sorted, because a class data archive is valid only for one class path.
@@ -208,7 +210,14 @@ fn common(settings: &Settings) -> Changes {
     // In a cluster's network, the broker also listens at the address that pods reach.
     let bind = if settings.in_cluster { Ipv4Addr::UNSPECIFIED } else { settings.address() };
     changes.push(("bindAddress", bind.to_string()));
-    changes.push(("advertisedAddress", settings.address().to_string()));
+    if settings.has_listeners() {
+        let port = ports.service;
+        let listeners = format!("internal:pulsar://127.0.0.1:{port},by-name:pulsar://localhost:{port}");
+        changes.push(("advertisedListeners", listeners));
+        changes.push(("internalListenerName", "internal".to_owned()));
+    } else {
+        changes.push(("advertisedAddress", settings.address().to_string()));
+    }
     changes
 }
 

@@ -113,13 +113,13 @@ fn settings(queue_bytes: usize) -> ConsumerSettings {
 /// A consumer, and the reader of its lines.
 fn consumer(settings: ConsumerSettings) -> (Consumer, PipeReader) {
     let (reader, writer) = pipe().unwrap();
-    let dead_letters = settings.dead_letters.as_ref();
-    let dead_letters = dead_letters.map(|policy| DeadLetters::start(policy, settings.subscription.clone()));
+    let letters = settings.dead_letters.as_ref();
+    let letters = letters.map(|policy| Letters::start(policy, &settings.subscription));
     let consumer = Consumer {
         metrics: Metrics::new().unwrap(),
         state: State::default(),
         printer: Printer::to(writer.into()).unwrap(),
-        dead_letters,
+        letters,
         said: None,
         settings,
     };
@@ -232,16 +232,46 @@ async fn messages_above_the_limit_arrive() {
     .await;
 }
 
+/// While the output is blocked, the broker gets the waiting messages back and no permits for them.
+#[tokio::test(start_paused = true)]
+async fn messages_that_wait_too_long_go_back_once() {
+    let seen = Arc::new(Seen::default());
+    let (link, outgoing) = broker(&seen);
+    let send = |entry| outgoing.send(message(0, entry, 0, Bytes::from(vec![b'x'; CHUNK]))).unwrap();
+    (0..12).for_each(send);
+    let mut settings = settings(1 << 30);
+    settings.ack_timeout = Some(Duration::from_secs(30));
+    let (mut consumer, lines) = consumer(settings);
+    let permits = || seen.permits.load(Ordering::Relaxed);
+    let asked_again = || seen.asked_again.load(Ordering::Relaxed);
+    run(&mut consumer, vec![link], &[0], async {
+        sleep(Duration::from_secs(29)).await;
+        assert_eq!(asked_again(), 0);
+        sleep(Duration::from_secs(3)).await;
+        // One is being printed, and one is a line that comes next.
+        assert_eq!((asked_again(), permits()), (10, 0));
+        sleep(Duration::from_mins(10)).await;
+        assert_eq!((asked_again(), permits()), (10, 0));
+        lines_of(lines, 2).await;
+        sleep(Duration::from_secs(1)).await;
+        // Half of the queue at a time; the last two permits come with later ones.
+        assert_eq!(permits(), 10);
+    })
+    .await;
+}
+
 /// The server of the dead letters accepts connections and never answers.
 #[tokio::test]
-async fn dead_letters_that_hang_delay_no_other_message() {
+async fn letters_that_hang_delay_no_other_message() {
     let hangs = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut settings = settings(1 << 20);
-    settings.subscription.server = format!("pulsar://{}", hangs.local_addr().unwrap()).parse().unwrap();
+    settings.subscription.service.address =
+        format!("pulsar://{}", hangs.local_addr().unwrap()).parse().unwrap();
     settings.dead_letters = Some(DeadLetterPolicy {
         max_redeliver_count: 1,
         topic: "dead".parse().unwrap(),
         subscription: "dlq".to_owned(),
+        retry_delays: None,
     });
     let seen = Arc::new(Seen::default());
     let (link, outgoing) = broker(&seen);
@@ -297,15 +327,15 @@ async fn consumers_lost_during_a_lookup_wait_for_their_retry() {
     let seen = Arc::new(Seen::default());
     let (link, _outgoing) = broker(&seen);
     let (mut consumer, _lines) = consumer(settings(1 << 20));
-    let server = consumer.settings.subscription.server.clone();
+    let service = consumer.settings.subscription.service.clone();
     let session = Session::over(consumer.settings.subscription.clone(), vec![link], &[0, 0, 0]);
     let mut flow = Flow::new(&mut consumer, session, 0);
     for failures in 1..6 {
         flow.rejoin = Rejoin::Locating(Box::pin(pending()));
-        flow.session.grow(3 + failures);
+        flow.session.grow(0, 3 + failures);
         assert!(flow.lost(&[1], Problem::passing(Code::Busy, "busy")).is_ok());
-        let located =
-            Located { brokers: Brokers::over(server.clone(), vec![]), links: vec![], problem: None };
+        let brokers = Brokers::over(service.clone(), vec![]);
+        let located = Located { brokers, links: vec![], missing: vec![], problem: None };
         assert!(flow.rejoin(Some(Ok(located))).is_ok());
         assert_eq!(flow.failures, failures);
         assert!(matches!(flow.rejoin, Rejoin::At(at) if at > Instant::now()));

@@ -12,3 +12,4 @@ mod program;
 mod raw;
 mod readiness;
 mod security;
+mod topics;

@@ -10,6 +10,7 @@ use pulsar::message::proto::{
 };
 use pulsar::message::{Codec, Message, Metadata, Payload};
 use pulsar::{Consumer, Pulsar, SubType, TokioExecutor};
+use quintet_pulsar_client::brokers::Service;
 use quintet_pulsar_client::frame::Entry;
 use quintet_pulsar_client::publisher::Publisher;
 use quintet_pulsar_client::security::Files;
@@ -24,6 +25,12 @@ pub fn send_encrypted(server: &str, topic: &str, data: &[u8]) {
         properties: vec![KeyValue { key: "colour".to_owned(), value: "red".to_owned() }],
         ..Metadata::default()
     };
+    send_entry(server, topic, metadata, data.to_vec());
+}
+
+/// Sends a message with a key.
+pub fn send_keyed(server: &str, topic: &str, key: &str, data: &[u8]) {
+    let metadata = Metadata { partition_key: Some(key.to_owned()), ..Metadata::default() };
     send_entry(server, topic, metadata, data.to_vec());
 }
 
@@ -45,10 +52,11 @@ pub fn send_batch(server: &str, topic: &str, messages: &[String]) {
 
 /// Sends messages of this size, which begin with their number, to the partitions in turn.
 pub fn send_large(server: &str, topic: &str, count: usize, size: usize) {
-    let (server, topic) = (server.parse().unwrap(), topic.parse().unwrap());
+    let service = Service { address: server.parse().unwrap(), files: Files::default(), listener: None };
+    let topic = topic.parse().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async move {
-        let mut publisher = Publisher::open(&server, &Files::default(), &topic).await.unwrap();
+        let mut publisher = Publisher::open(&service, &topic).await.unwrap();
         for number in 0..count {
             let payload = format!("{number} {}", "x".repeat(size)).into();
             publisher.send(Entry { metadata: Metadata::default(), payload }).await.unwrap();

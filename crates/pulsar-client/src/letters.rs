@@ -1,13 +1,14 @@
-//! The dead-letter topic, for messages that were redelivered too often. A separate task sends them, and few of them
-//! wait for it, so that a slow topic delays no other messages. As in Pulsar's clients, a message keeps its payload, key and
-//! properties, and two more properties name its origin.
+//! Messages for other topics: those that were redelivered too often go to the dead-letter topic, and unreadable ones to
+//! the retry-letter topic, which delivers them again after a delay. Separate tasks send them, and few of them wait, so that
+//! a slow topic delays no other messages. As in Pulsar's clients, a message keeps its payload, key and properties, and
+//! more properties name its origin and count its retries.
 //!
-//! A broker deletes messages, and by default the topic too, if no subscription keeps them. So the task creates
+//! A broker deletes messages, and by default the topic too, if no subscription keeps them. So a task creates
 //! a subscription before it sends the first message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use pulsar::message::Metadata;
@@ -24,7 +25,7 @@ use crate::problem::{Code, Problem};
 use crate::publisher::Publisher;
 use crate::session::{Session, Subscription};
 use crate::settings::DeadLetterPolicy;
-use crate::topic::TopicName;
+use crate::topic::{TopicName, split_partition};
 
 /// The time limit for the connection, and for each entry.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -41,8 +42,10 @@ const SHARE: usize = 4;
 /// Names of properties, as in Pulsar's clients.
 const REAL_TOPIC: &str = "REAL_TOPIC";
 const ORIGIN: &str = "ORIGIN_MESSAGE_ID";
+const RETRIES: &str = "RECONSUMETIMES";
+const DELAY: &str = "DELAY_TIME";
 
-/// An entry that was redelivered too often.
+/// An entry for another topic.
 #[derive(Debug)]
 pub struct Letter {
     /// Its sender, which the answer returns.
@@ -53,25 +56,37 @@ pub struct Letter {
     pub ack_set: Vec<i64>,
 }
 
-/// The recipient of an answer.
+/// The topic of a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// The dead-letter topic.
+    DeadLetter,
+    /// The retry-letter topic. The number of this retry, from 1, and the delay before the next delivery.
+    Retry(u32, Duration),
+}
+
+/// The recipient of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// The session, by its number.
     pub session: u64,
     /// The consumer in the session.
     pub consumer: usize,
-    /// The number of its partition, or -1.
-    pub partition: i32,
+    /// The full name of its topic, or of its partition.
+    pub topic: String,
+    /// The destination.
+    pub destination: Destination,
     /// The entry.
     pub entry: EntryId,
     /// The size of its payload.
     pub size: usize,
 }
 
-/// Sends messages to a dead-letter topic.
+/// Sends messages to the dead-letter topic and the retry-letter topic.
 #[derive(Debug)]
-pub struct DeadLetters {
-    letters: UnboundedSender<Letter>,
+pub struct Letters {
+    dead: UnboundedSender<Letter>,
+    retries: Option<UnboundedSender<Letter>>,
     answers: UnboundedReceiver<(Sender, Option<u64>)>,
     /// Sessions below this number have ended.
     gone: Arc<AtomicU64>,
@@ -81,55 +96,37 @@ pub struct DeadLetters {
     limit: usize,
 }
 
-impl DeadLetters {
-    /// Starts the task. It connects before the first message.
-    pub fn start(policy: &DeadLetterPolicy, of: Subscription) -> Self {
-        let reader = Subscription {
-            topic: policy.topic.clone(),
-            name: policy.subscription.clone(),
-            kind: SubType::Shared,
-            position: InitialPosition::Earliest,
-            ..of.clone()
-        };
-        let (letters, mut to_send) = unbounded_channel::<Letter>();
+impl Letters {
+    /// Starts the tasks. They connect before the first message.
+    pub fn start(policy: &DeadLetterPolicy, of: &Subscription) -> Self {
         let (answer, answers) = unbounded_channel();
         let gone = Arc::new(AtomicU64::new(0));
-        let of_bytes = of.queue_bytes;
-        let below = Arc::clone(&gone);
-        tokio::spawn(async move {
-            let mut publisher = None;
-            loop {
-                let letter = tokio::select! {
-                    letter = to_send.recv() => letter,
-                    _ = idle(&mut publisher) => {
-                        publisher = None;
-                        continue;
-                    }
-                };
-                let Some(letter) = letter else { return };
-                if letter.from.session < below.load(Ordering::Relaxed) {
-                    let _ = answer.send((letter.from, None));
-                    continue;
-                }
-                let sent = Box::pin(send(&mut publisher, &reader, &of.topic, &letter)).await;
-                if let Err(why) = &sent {
-                    note(&format!("Dead letter: cannot send to {}: {why}", reader.topic));
-                    publisher = None;
-                    // The others would fail too, perhaps after a long wait.
-                    while let Ok(letter) = to_send.try_recv() {
-                        let _ = answer.send((letter.from, None));
-                    }
-                }
-                if answer.send((letter.from, sent.ok())).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { letters, answers, gone, held: (0, 0), limit: of_bytes / SHARE }
+        let start = |topic: &TopicName, name: &str| {
+            let reader = Subscription {
+                topics: vec![topic.clone()],
+                pattern: None,
+                retry_letters: None,
+                name: name.to_owned(),
+                kind: SubType::Shared,
+                position: InitialPosition::Earliest,
+                ..of.clone()
+            };
+            let (letters, to_send) = unbounded_channel();
+            tokio::spawn(send_all(reader, to_send, answer.clone(), Arc::clone(&gone)));
+            letters
+        };
+        let dead = start(&policy.topic, &policy.subscription);
+        let retries = of.retry_letters.as_ref().map(|topic| start(topic, &of.name));
+        Self { dead, retries, answers, gone, held: (0, 0), limit: of.queue_bytes / SHARE }
     }
 
-    /// Sends an entry. Returns false if too many wait. An answer follows otherwise.
+    /// Sends an entry. Returns false if too many wait, or without the topic. An answer follows otherwise.
     pub fn send(&mut self, from: Sender, entry: &Entry, ack_set: Vec<i64>) -> bool {
+        let letters = match from.destination {
+            Destination::DeadLetter => Some(&self.dead),
+            Destination::Retry(..) => self.retries.as_ref(),
+        };
+        let Some(letters) = letters else { return false };
         let (count, size) = self.held;
         if count >= HELD || (count > 0 && size + from.size > self.limit) {
             return false;
@@ -138,7 +135,7 @@ impl DeadLetters {
         // A copy, because the payload may be a part of a larger buffer.
         let entry = Entry { payload: Bytes::copy_from_slice(&entry.payload), ..entry.clone() };
         // Without the task there is no answer, and the broker redelivers the entry.
-        let _ = self.letters.send(Letter { from, entry, ack_set });
+        let _ = letters.send(Letter { from, entry, ack_set });
         true
     }
 
@@ -156,10 +153,45 @@ impl DeadLetters {
     }
 }
 
+/// Sends the letters of a channel to the topic of `reader`.
+async fn send_all(
+    reader: Subscription,
+    mut to_send: UnboundedReceiver<Letter>,
+    answer: UnboundedSender<(Sender, Option<u64>)>,
+    gone: Arc<AtomicU64>,
+) {
+    let mut publisher = None;
+    loop {
+        let letter = tokio::select! {
+            letter = to_send.recv() => letter,
+            _ = idle(&mut publisher) => {
+                publisher = None;
+                continue;
+            }
+        };
+        let Some(letter) = letter else { return };
+        if letter.from.session < gone.load(Ordering::Relaxed) {
+            let _ = answer.send((letter.from, None));
+            continue;
+        }
+        let sent = Box::pin(send(&mut publisher, &reader, &letter)).await;
+        if let Err(why) = &sent {
+            note(&format!("Cannot send a message to {}: {why}", reader.topics[0]));
+            publisher = None;
+            // The others would fail too, perhaps after a long wait.
+            while let Ok(letter) = to_send.try_recv() {
+                let _ = answer.send((letter.from, None));
+            }
+        }
+        if answer.send((letter.from, sent.ok())).is_err() {
+            return;
+        }
+    }
+}
+
 async fn send(
     publisher: &mut Option<Publisher>,
     reader: &Subscription,
-    origin: &TopicName,
     letter: &Letter,
 ) -> Result<u64, Problem> {
     let publisher = match publisher {
@@ -170,7 +202,7 @@ async fn send(
     let mut unconfirmed = 0;
     let mut count = 0;
     let payload = readable(letter, publisher.max_message_size());
-    for entry in entries(letter, payload.as_deref(), origin) {
+    for entry in entries(letter, payload.as_deref()) {
         in_time(publisher.send(entry)).await?;
         count += 1;
         unconfirmed += 1;
@@ -191,10 +223,10 @@ async fn in_time<T>(step: impl Future<Output = Result<T, Problem>>) -> Result<T,
     timeout(LIMIT, step).await.map_err(late)?
 }
 
-/// Creates the subscription of the dead letters, and the producers of their topic.
+/// Creates the subscription of the letters, and the producers of their topic.
 async fn connect(reader: &Subscription) -> Result<Publisher, Problem> {
     Session::create(reader).await?;
-    Publisher::open(&reader.server, &reader.files, &reader.topic).await
+    Publisher::open(&reader.service, &reader.topics[0]).await
 }
 
 /// Waits until a connection fails; without a connection permanently. Cancel safe.
@@ -206,8 +238,11 @@ async fn idle(publisher: &mut Option<Publisher>) -> Problem {
 }
 
 /// The unpacked payload of an entry whose messages can be sent one by one. An unreadable entry cannot; nor can one
-/// with a message above `limit` bytes, which the broker stored compressed.
+/// with a message above `limit` bytes, which the broker stored compressed. An entry that is delivered again is not split.
 fn readable(letter: &Letter, limit: usize) -> Option<Bytes> {
+    if letter.from.destination != Destination::DeadLetter {
+        return None;
+    }
     let payload = batch::unpacked(&letter.entry).ok()?;
     let is_readable =
         messages(letter, &payload).all(|message| message.is_ok_and(|message| message.payload.len() <= limit));
@@ -220,11 +255,7 @@ fn messages<'a>(letter: &'a Letter, payload: &'a [u8]) -> Messages<'a> {
 
 /// The entries to send for an entry: one for each of its messages that is not acknowledged, or the unchanged entry
 /// without a readable payload, so that another client may read it.
-fn entries<'a>(
-    letter: &'a Letter,
-    payload: Option<&'a [u8]>,
-    topic: &'a TopicName,
-) -> impl Iterator<Item = Entry> + 'a {
+fn entries<'a>(letter: &'a Letter, payload: Option<&'a [u8]>) -> impl Iterator<Item = Entry> + 'a {
     let unchanged = payload.is_none().then(|| {
         let entry = &letter.entry;
         let metadata = Metadata {
@@ -232,34 +263,56 @@ fn entries<'a>(
             // Schemas and sequences are those of the other topic.
             schema_version: None,
             highest_sequence_id: None,
-            deliver_at_time: None,
+            deliver_at_time: match letter.from.destination {
+                Destination::DeadLetter => None,
+                Destination::Retry(_, delay) => Some(delivery_time(delay)),
+            },
             txnid_least_bits: None,
             txnid_most_bits: None,
             ..entry.metadata.clone()
         };
-        from_origin(letter, topic, None, Entry { metadata, payload: entry.payload.clone() })
+        from_origin(letter, None, Entry { metadata, payload: entry.payload.clone() })
     });
     let messages = payload.into_iter().flat_map(|payload| messages(letter, payload)).map_while(Result::ok);
     unchanged.into_iter().chain(messages.map(|message| {
         let index = message.single.as_ref().map(|(index, _)| *index);
-        from_origin(letter, topic, index, single(message, &letter.entry.metadata))
+        from_origin(letter, index, single(message, &letter.entry.metadata))
     }))
 }
 
-/// Adds the properties that name the origin, unless the message has them from an earlier topic. The ID has the form
-/// of Java's: the segment, the entry, the partition and, in a batch, the index.
-fn from_origin(letter: &Letter, topic: &TopicName, index: Option<usize>, mut entry: Entry) -> Entry {
-    let Sender { partition, entry: EntryId { ledger, entry: number }, .. } = letter.from;
+/// The time after a delay, in milliseconds since 1970.
+fn delivery_time(delay: Duration) -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.saturating_add(delay).as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Adds the properties that name the origin, unless the message has them from an earlier topic, and those of a retry. The
+/// ID has the form of Java's: the segment, the entry, the partition and, in a batch, the index.
+fn from_origin(letter: &Letter, index: Option<usize>, mut entry: Entry) -> Entry {
+    let Sender { topic, destination, entry: EntryId { ledger, entry: number }, .. } = &letter.from;
+    let (topic, partition) = split_partition(topic);
     let index = index.map(|index| format!(":{index}")).unwrap_or_default();
     let properties = &mut entry.metadata.properties;
-    for (key, value) in
-        [(REAL_TOPIC, topic.to_string()), (ORIGIN, format!("{ledger}:{number}:{partition}{index}"))]
-    {
-        if properties.iter().all(|pair| pair.key != key) {
-            properties.push(KeyValue { key: key.to_owned(), value });
-        }
+    let mut set =
+        |key: &str, value: String, replaces: bool| match properties.iter_mut().find(|pair| pair.key == key) {
+            Some(pair) if replaces => pair.value = value,
+            Some(_) => {}
+            None => properties.push(KeyValue { key: key.to_owned(), value }),
+        };
+    set(REAL_TOPIC, topic.to_owned(), false);
+    set(ORIGIN, format!("{ledger}:{number}:{partition}{index}"), false);
+    if let Destination::Retry(number, delay) = destination {
+        set(RETRIES, number.to_string(), true);
+        set(DELAY, delay.as_millis().to_string(), true);
     }
     entry
+}
+
+/// How often an entry was sent to the retry-letter topic.
+pub fn retries(entry: &Entry) -> u32 {
+    let mut properties = entry.metadata.properties.iter();
+    let retries = properties.find(|pair| pair.key == RETRIES);
+    retries.and_then(|pair| pair.value.parse().ok()).unwrap_or_default()
 }
 
 /// A message with its key, properties and time. In a batch, each message has its own.
@@ -300,7 +353,14 @@ mod tests {
     fn letter(entry: Entry) -> Letter {
         let id = EntryId { ledger: 7, entry: 9 };
         Letter {
-            from: Sender { session: 1, consumer: 0, partition: 3, entry: id, size: 1 },
+            from: Sender {
+                session: 1,
+                consumer: 0,
+                topic: "persistent://public/default/t-partition-3".to_owned(),
+                destination: Destination::DeadLetter,
+                entry: id,
+                size: 1,
+            },
             entry,
             ack_set: Vec::new(),
         }
@@ -308,10 +368,11 @@ mod tests {
 
     #[tokio::test]
     async fn few_letters_wait() {
-        let (letters, mut to_send) = unbounded_channel();
+        let (dead, mut to_send) = unbounded_channel();
         let (answer, answers) = unbounded_channel();
-        let mut dead = DeadLetters { letters, answers, gone: Arc::default(), held: (0, 0), limit: 1_000 };
-        let send = |dead: &mut DeadLetters, size: usize| {
+        let gone = Arc::default();
+        let mut dead = Letters { dead, retries: None, answers, gone, held: (0, 0), limit: 1_000 };
+        let send = |dead: &mut Letters, size: usize| {
             let from = letter(Entry { metadata: Metadata::default(), payload: Bytes::new() }).from;
             let entry = Entry { metadata: Metadata::default(), payload: vec![0; size].into() };
             dead.send(Sender { size, ..from }, &entry, Vec::new())
@@ -327,8 +388,8 @@ mod tests {
         assert!(!send(&mut dead, 0));
     }
 
-    fn sent(letter: &Letter, topic: &TopicName) -> Vec<Entry> {
-        entries(letter, readable(letter, 100).as_deref(), topic).collect()
+    fn sent(letter: &Letter) -> Vec<Entry> {
+        entries(letter, readable(letter, 100).as_deref()).collect()
     }
 
     fn pair(value: &str) -> KeyValue {
@@ -356,8 +417,7 @@ mod tests {
             payload.put_slice(name.as_bytes());
         }
         let metadata = Metadata { num_messages_in_batch: Some(2), ..Metadata::default() };
-        let topic: TopicName = "t".parse().unwrap();
-        let sent = sent(&letter(Entry { metadata, payload: payload.freeze() }), &topic);
+        let sent = sent(&letter(Entry { metadata, payload: payload.freeze() }));
         for (message, name) in sent.iter().zip(["a", "b"]) {
             let Entry { metadata, payload } = message;
             assert_eq!((&**payload, metadata.event_time), (name.as_bytes(), Some(5)));
@@ -372,7 +432,6 @@ mod tests {
 
     #[test]
     fn single_and_unreadable_messages_keep_the_entrys_metadata() {
-        let topic: TopicName = "t".parse().unwrap();
         for count in [None, Some(2)] {
             let metadata = Metadata {
                 num_messages_in_batch: count,
@@ -380,12 +439,31 @@ mod tests {
                 properties: vec![pair("all")],
                 ..Metadata::default()
             };
-            let sent = sent(&letter(Entry { metadata, payload: Bytes::from_static(b"?") }), &topic);
+            let sent = sent(&letter(Entry { metadata, payload: Bytes::from_static(b"?") }));
             assert_eq!((sent.len(), &*sent[0].payload), (1, &b"?"[..]));
             assert_eq!(sent[0].metadata.partition_key.as_deref(), Some("k"));
             assert_eq!(properties(&sent[0].metadata)[0], ("whose", "all"));
             assert_eq!(properties(&sent[0].metadata)[2], (ORIGIN, "7:9:3"));
             assert_eq!(sent[0].metadata.num_messages_in_batch, count, "an unreadable batch stays a batch");
         }
+    }
+    #[test]
+    fn a_retry_is_delayed_and_counted() {
+        let mut entry = Entry { metadata: Metadata::default(), payload: Bytes::from_static(b"?") };
+        for number in 1..3 {
+            let mut letter = letter(entry);
+            letter.from.destination = Destination::Retry(number, Duration::from_secs(10));
+            let before = delivery_time(Duration::from_secs(10));
+            let mut sent = sent(&letter);
+            assert_eq!(sent.len(), 1);
+            entry = sent.remove(0);
+            let due = entry.metadata.deliver_at_time.unwrap();
+            assert!((before..before + 5_000).contains(&due), "{due}");
+            assert_eq!(retries(&entry), number);
+        }
+        let origin = [(REAL_TOPIC, "persistent://public/default/t"), (ORIGIN, "7:9:3")];
+        assert_eq!(properties(&entry.metadata), [&origin[..], &[(RETRIES, "2"), (DELAY, "10000")]].concat());
+        // As a dead letter it is delivered at once.
+        assert_eq!(sent(&letter(entry))[0].metadata.deliver_at_time, None);
     }
 }
