@@ -368,3 +368,38 @@ fn second_manager_takes_over_when_the_leader_exits() {
     let seen = lease["metadata"]["annotations"]["quintet.dev/written"].as_str().unwrap();
     assert!(seen.contains("books.christianb93.github.com"), "{seen}");
 }
+
+/// A policy engine, for example, adds a condition to the status of each kind.
+#[test]
+fn conditions_of_other_writers_stay() {
+    let env = TestEnv::new("conditions");
+    let _manager = env.manager_of_all();
+    let consumer = json!({ "serverAddress": "pulsar://broker", "topic": "t", "subscriptionName": "s" });
+    let kinds = [
+        ("book", "david-copperfield", "book/david-copperfield.yaml", json!({ "title": "D. C." })),
+        ("greeting", "hello-world", "greeting/hello-world.yaml", json!({ "message": "Hi" })),
+        ("podset", "podset-sample", "podset/podset-sample.yaml", json!({ "replicas": 1 })),
+        ("daemonjob", "daemonjob-sample", "daemonjob/daemonjob-sample.yaml", json!({ "suspend": true })),
+        ("pulsarconsumer", "pulsarconsumer-sample-1", "pulsarconsumer/pulsarconsumer-sample-1.yaml", consumer),
+    ];
+    let audited = json!([{ "op": "add", "path": "/status/conditions/-", "value": { "type": "Audited",
+        "status": "True", "reason": "Seen", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" } }]);
+    let has = |object: &Value, type_| !condition(object, type_).0.is_empty();
+    for (kind, name, sample, _) in &kinds {
+        env.apply_sample(sample).unwrap();
+        let first = |object: &Value| object["status"]["conditions"].as_array().is_some_and(|all| !all.is_empty());
+        env.wait_for(kind, name, "it has a condition", first);
+        let patch = audited.to_string();
+        env.kubectl(&["patch", kind, name, "--subresource=status", "--type=json", "--patch", &patch]).unwrap();
+    }
+    // The condition causes no write.
+    let before = env.writes_at_rest();
+    env.wait("nothing is written", || env.writes_at_rest() == before);
+    for (kind, name, _, change) in &kinds {
+        env.patch(kind, name, &json!({ "spec": change }));
+        let object = env.wait_for(kind, name, "the status observes the change", |object| {
+            object["status"]["observedGeneration"] == object["metadata"]["generation"]
+        });
+        assert!(has(&object, "Audited"), "{kind}: {object}");
+    }
+}

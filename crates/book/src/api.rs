@@ -76,6 +76,7 @@ pub struct BookStatus {
     pub observed_generation: Option<i64>,
     /// The condition Ready is True if the Book has a valid author and a valid title.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
@@ -83,7 +84,8 @@ impl<'de> Deserialize<'de> for BookStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // Under the tutorial's definition, the status may be invalid. The controller then overwrites it.
         let mut stored = Value::deserialize(deserializer)?;
-        let conditions = stored.get_mut("conditions").map(Value::take).map(conditions::lenient);
+        let conditions =
+            stored.get_mut("conditions").map(Value::take).map(|all| conditions::of_types(&["Ready"], all));
         Ok(Self {
             observed_generation: stored.get("observedGeneration").and_then(Value::as_i64),
             conditions: conditions.and_then(Result::ok).unwrap_or_default(),

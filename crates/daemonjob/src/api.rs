@@ -3,10 +3,11 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
+use quintet_runtime::model::conditions::of_types;
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::schema::{number_or_percentage, short_name};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_with::skip_serializing_none;
 
 /// The pod template of a DaemonJob, and the rules for its runs.
@@ -422,13 +423,29 @@ pub struct DaemonJobStatus {
     /// template. LedgerLost: the records of some nodes are lost, or have an unknown format. LedgerRefused:
     /// the API server rejects a write of the outcomes. SelectorIgnored: selector or manualSelector is set,
     /// but has no effect.
-    #[serde(
-        default,
-        skip_serializing_if = "Vec::is_empty",
-        deserialize_with = "quintet_runtime::model::conditions::lenient"
-    )]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "conditions")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
+
+fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
+    of_types(&CONDITIONS, deserializer)
+}
+
+/// The types of a DaemonJob's conditions.
+const CONDITIONS: [&str; 11] = [
+    "Ready",
+    "Complete",
+    "Failed",
+    "Finished",
+    "Stalled",
+    "Suspended",
+    "Paused",
+    "PodsRefused",
+    "LedgerLost",
+    "LedgerRefused",
+    "SelectorIgnored",
+];
 
 /// The rollout of one template. A change of the template or of retryToken begins a new rollout.
 #[skip_serializing_none]

@@ -92,6 +92,7 @@ pub struct GreetingStatus {
     /// there is no valid message, and with the reason TimedOut if the manager could not print the message for
     /// an hour.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
@@ -108,7 +109,9 @@ impl<'de> Deserialize<'de> for GreetingStatus {
             last_greeting: read(take("lastGreeting")),
             updates: read(take("updates")),
             claim: take("claim").map(|claim| serde_json::from_value(claim).unwrap_or_default()),
-            conditions: take("conditions").map(conditions::lenient).and_then(Result::ok).unwrap_or_default(),
+            conditions: take("conditions")
+                .and_then(|all| conditions::of_types(&["Ready"], all).ok())
+                .unwrap_or_default(),
         })
     }
 }

@@ -3,10 +3,11 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
+use quintet_runtime::model::conditions::of_types;
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::schema::{number_or_percentage, short_name};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_with::skip_serializing_none;
 
 /// The desired number of pods and their template. Every field has a default, because the tutorial's manifest
@@ -170,12 +171,13 @@ pub struct PodSetStatus {
     /// Available is True if all desired pods are available. Progressing is True if the pods match the spec or
     /// a change is in progress, and False after progressDeadlineSeconds without progress. ReplicaFailure is
     /// True if the API server rejects a write, or if the namespace is being deleted.
-    #[serde(
-        default,
-        skip_serializing_if = "Vec::is_empty",
-        deserialize_with = "quintet_runtime::model::conditions::lenient"
-    )]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "conditions")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
+    of_types(&["Available", "Progressing", "ReplicaFailure"], deserializer)
 }
 
 /// A pod that is not ready.

@@ -2,13 +2,13 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
-use quintet_runtime::model::conditions::lenient;
+use quintet_runtime::model::conditions::of_types;
 use quintet_runtime::model::object::Meta;
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::resource::Resource;
 use quintet_runtime::model::schema::{pod_template, short_name};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use serde_with::skip_serializing_none;
 
@@ -624,7 +624,23 @@ pub struct PulsarConsumerStatus {
     /// AutoscalingReady, which needs autoscaling, is True if KEDA scales the PulsarConsumer. SubscriptionDeleted
     /// exists only while the subscription of a deleted PulsarConsumer is being deleted. The reason and message of
     /// a condition that is False name the obstacle.
-    // Conditions of another operator may lack fields.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "conditions")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
+
+fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
+    of_types(&CONDITIONS, deserializer)
+}
+
+/// The types of a PulsarConsumer's conditions.
+const CONDITIONS: [&str; 8] = [
+    "Available",
+    "Applied",
+    "Ready",
+    "Progressing",
+    "Stalled",
+    "BacklogObserved",
+    "AutoscalingReady",
+    "SubscriptionDeleted",
+];

@@ -60,10 +60,15 @@ pub fn number(count: usize) -> Option<i32> {
     i32::try_from(count).ok()
 }
 
-/// Decodes conditions that another operator may have written. Leaves out any that is not a `metav1.Condition`.
-pub fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
+/// Decodes the conditions of these types. Leaves out those of other writers, which an apply keeps, and any that is not a
+/// `metav1.Condition`.
+pub fn of_types<'de, D: Deserializer<'de>>(
+    types: &[&str],
+    deserializer: D,
+) -> Result<Vec<Condition>, D::Error> {
     let all: Vec<Value> = Option::deserialize(deserializer)?.unwrap_or_default();
-    Ok(all.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect())
+    let ours = all.into_iter().filter(|one| one["type"].as_str().is_some_and(|type_| types.contains(&type_)));
+    Ok(ours.filter_map(|one| serde_json::from_value(one).ok()).collect())
 }
 
 /// The condition of this type, if it is True.
@@ -91,6 +96,8 @@ pub fn shorten(mut text: String, limit: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn ready(status: bool, message: &str) -> Wanted {
@@ -108,6 +115,17 @@ mod tests {
         let three = next(&two, [ready(true, "c")], Some(2), later);
         assert_eq!(three[0].last_transition_time.0, "2026-01-01T00:01:00Z".parse().unwrap());
         assert!(next(&three, [], Some(2), later).is_empty());
+    }
+
+    #[test]
+    fn conditions_of_other_writers_are_left_out() {
+        let ready = json!({"type": "Ready", "status": "True", "reason": "Because", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let mut other = ready.clone();
+        other["type"] = "Synced".into();
+        let read = |all: Value| of_types(&["Ready"], all).unwrap().len();
+        assert_eq!(read(json!([other, ready, {"type": "Ready"}, 5])), 1);
+        assert_eq!(read(Value::Null), 0);
     }
 
     #[test]
