@@ -1,4 +1,4 @@
-//! The connections to the brokers that serve a topic: lookups, redirects, and frames from all of them.
+//! The connections to the brokers that serve some topics: lookups, redirects, and frames from all of them.
 
 use std::task::{Context, Poll};
 
@@ -151,16 +151,15 @@ impl Brokers {
         self.link(0).ask(|request| partitions_of(topic, request))
     }
 
-    /// The topics of a pattern's namespace that match, each partition by itself.
-    pub async fn matching(&mut self, pattern: &TopicsPattern) -> Result<Vec<String>, Problem> {
+    /// The topics of a pattern's namespace, each partition by itself.
+    pub async fn topics(&mut self, pattern: &TopicsPattern) -> Result<Vec<String>, Problem> {
         let answer = self.link(0).request(|request| topics_of(pattern, request)).await?;
-        let topics = answer.get_topics_of_namespace_response.unwrap_or_default().topics;
-        Ok(topics.into_iter().filter(|topic| pattern.matches(topic)).collect())
+        Ok(answer.get_topics_of_namespace_response.unwrap_or_default().topics)
     }
 
     /// Requests the topics of a pattern's namespace. The answer arrives as a frame.
-    pub fn ask_for_topics(&mut self, pattern: &TopicsPattern) -> Result<u64, Problem> {
-        self.link(0).ask(|request| topics_of(pattern, request))
+    pub fn ask_for_topics(&mut self, pattern: &TopicsPattern) -> Result<(), Problem> {
+        self.link(0).ask(|request| topics_of(pattern, request)).map(drop)
     }
 
     /// Looks up the broker of a topic, and connects to it.
@@ -201,7 +200,7 @@ impl Brokers {
         for Lost { number, topic, is_matched } in all {
             match located.brokers.find(&topic).await {
                 Ok(link) => located.links.push((number, link)),
-                Err(problem) if is_matched && problem.code == Code::NotFound => {
+                Err(problem) if is_matched && problem.is_missing_topic => {
                     located.missing.push(number);
                 }
                 Err(problem) => {

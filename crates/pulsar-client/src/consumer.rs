@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use pulsar::message::proto::command_subscribe::SubType;
+use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout_at};
 
@@ -43,7 +43,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// The interval of activity without events.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The interval of requests for new partitions.
+/// The interval of requests for new partitions and topics.
 const GROWTH: Duration = Duration::from_mins(1);
 
 /// The limit of entries in a request for redelivery.
@@ -133,11 +133,10 @@ impl Consumer {
             let subscription = self.settings.subscription.clone();
             let Some(opened) = watched(&self.state, stop, Session::open(&subscription)).await else { break };
             let problem = match opened {
-                Ok(session) => {
+                Ok((session, problem)) => {
                     let since = Instant::now();
-                    self.subscribed();
-                    self.metrics.connected.set(1);
-                    let ended = self.consume(session, number, stop).await;
+                    self.settings.subscription.matched_position = InitialPosition::Earliest;
+                    let ended = self.consume(session, problem, number, stop).await;
                     self.metrics.connected.set(0);
                     if let Some(letters) = &self.letters {
                         letters.forget(number);
@@ -179,13 +178,6 @@ impl Consumer {
         }
     }
 
-    /// Sets the state when all partitions are subscribed.
-    fn subscribed(&mut self) {
-        self.state.set(Code::Subscribed, "subscribed");
-        self.said = None;
-        note("Subscribed");
-    }
-
     /// Reports a problem once.
     fn report(&mut self, problem: Problem) {
         self.state.set(problem.code, problem.sentence.clone());
@@ -195,9 +187,19 @@ impl Consumer {
         }
     }
 
-    async fn consume(&mut self, session: Session, number: u64, stop: &mut Stop) -> Result<End, Failure> {
+    /// Consumes until the session ends. `problem` is why some topics have no subscription yet.
+    async fn consume(
+        &mut self,
+        session: Session,
+        problem: Option<Problem>,
+        number: u64,
+        stop: &mut Stop,
+    ) -> Result<End, Failure> {
         let mut flow = Flow::new(self, session, number);
-        let mut ended = flow.run(stop).await;
+        let mut ended = match problem.map_or(Ok(()), |problem| flow.retry(problem)) {
+            Ok(()) => flow.run(stop).await,
+            failed => failed,
+        };
         if ended.is_ok() {
             flow.consumer.state.set(Code::Starting, "shutting down");
             ended = flow.finish(stop.deadline()).await;
@@ -309,7 +311,7 @@ impl<'a> Flow<'a> {
             rejoin: Rejoin::Idle,
             missed: None,
             failures: 0,
-            complete_since: Some(Instant::now()),
+            complete_since: None,
             consumer,
             session,
             number,
@@ -318,6 +320,7 @@ impl<'a> Flow<'a> {
 
     /// Runs until a signal.
     async fn run(&mut self, stop: &mut Stop) -> Result<(), Broken> {
+        self.complete();
         let mut look = interval(LOOK);
         let mut growth = interval(GROWTH);
         growth.reset();
@@ -389,14 +392,20 @@ impl<'a> Flow<'a> {
                 self.rejoin_at(Instant::now());
             }
             Event::Lost(lost, problem) => self.lost(&lost, problem)?,
-            Event::Joined if self.session.is_complete() => {
-                self.complete_since = Some(Instant::now());
-                self.consumer.metrics.connected.set(1);
-                self.consumer.subscribed();
-            }
-            Event::Joined => {}
+            Event::Joined => self.complete(),
         }
         Ok(())
+    }
+
+    /// Sets the state if all topics are subscribed.
+    fn complete(&mut self) {
+        if self.session.is_complete() {
+            self.complete_since = Some(Instant::now());
+            self.consumer.metrics.connected.set(1);
+            self.consumer.state.set(Code::Subscribed, "subscribed");
+            self.consumer.said = None;
+            note("Subscribed");
+        }
     }
 
     /// Handles lost consumers. Their unacknowledged messages come again, so their state is dropped.
@@ -427,7 +436,7 @@ impl<'a> Flow<'a> {
         let Ok(limits) = self.consumer.backoff(&problem) else { return Err(problem.into()) };
         self.failures = self.failures.saturating_add(1);
         if self.failures == 1 {
-            note(&format!("Lost the subscription of a partition; retrying: {problem}"));
+            note(&format!("A topic or partition is not subscribed; retrying: {problem}"));
         } else {
             self.consumer.report(problem);
         }
@@ -465,6 +474,8 @@ impl<'a> Flow<'a> {
                     return self.retry(problem);
                 }
                 if self.session.lost().is_empty() {
+                    // The remaining topics may have been deleted.
+                    self.complete();
                     return Ok(());
                 }
                 if let Some(problem) = missed {
@@ -582,23 +593,23 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Gives all waiting messages back to the broker if the first one waits for too long, so that other consumers get
-    /// them in order. The broker gets no permits for them while nothing is printed.
+    /// Gives all waiting messages of persistent topics back to the broker if the first one waits for too long, so that
+    /// other consumers get them. The broker gets no permits for them while nothing is printed.
     fn give_back(&mut self) -> Result<(), Broken> {
-        let is_due = |limit| self.waiting.is_older(limit);
-        if !self.consumer.settings.ack_timeout.is_some_and(is_due) {
+        let Some(limit) = self.consumer.settings.ack_timeout else { return Ok(()) };
+        let taken = self.waiting.take_older(limit, |consumer| self.session.is_stored(consumer));
+        if taken.is_empty() {
             return Ok(());
         }
+        note(&format!("Output is blocked; giving back {} messages or batches to the broker", taken.len()));
         let mut entries: BTreeMap<usize, Vec<EntryId>> = BTreeMap::new();
-        while let Some(delivery) = self.waiting.pop() {
+        for delivery in taken {
             let message = &delivery.message;
             let consumer = usize::try_from(message.consumer_id).unwrap_or(usize::MAX);
             let queue = self.consumer.settings.subscription.queue;
             self.owed.push((consumer, batch::permits_of(&delivery.entry(), &message.ack_set, queue)));
             entries.entry(consumer).or_default().push(EntryId::of(&message.message_id));
         }
-        let count: usize = entries.values().map(Vec::len).sum();
-        note(&format!("Output is blocked; giving back {count} messages or batches to the broker"));
         for (consumer, entries) in entries {
             self.ask_for(consumer, &entries)?;
         }

@@ -3,8 +3,8 @@
 //! a slow topic delays no other messages. As in Pulsar's clients, a message keeps its payload, key and properties, and
 //! more properties name its origin and count its retries.
 //!
-//! A broker deletes messages, and by default the topic too, if no subscription keeps them. So a task creates
-//! a subscription before it sends the first message.
+//! A broker deletes messages, and by default the topic too, if no subscription keeps them. So the task of the dead letters
+//! creates a subscription before it sends the first message. The consumer itself subscribes to the retry-letter topic.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
 use crate::batch::{self, Messages};
+use crate::brokers::Service;
 use crate::frame::Entry;
 use crate::ledger::EntryId;
 use crate::notes::note;
@@ -30,7 +31,7 @@ use crate::topic::{TopicName, split_partition};
 /// The time limit for the connection, and for each entry.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The limit of entries that wait for the task. More would only wait longer, and the broker keeps them meanwhile.
+/// The limit of entries that wait for both tasks. More would only wait longer, and the broker keeps them meanwhile.
 const HELD: usize = 100;
 
 /// The limit of entries that wait for confirmation.
@@ -101,22 +102,25 @@ impl Letters {
     pub fn start(policy: &DeadLetterPolicy, of: &Subscription) -> Self {
         let (answer, answers) = unbounded_channel();
         let gone = Arc::new(AtomicU64::new(0));
-        let start = |topic: &TopicName, name: &str| {
-            let reader = Subscription {
-                topics: vec![topic.clone()],
-                pattern: None,
-                retry_letters: None,
-                name: name.to_owned(),
-                kind: SubType::Shared,
-                position: InitialPosition::Earliest,
-                ..of.clone()
-            };
+        let start = |topic: &TopicName, reader| {
             let (letters, to_send) = unbounded_channel();
-            tokio::spawn(send_all(reader, to_send, answer.clone(), Arc::clone(&gone)));
+            let target = Target { service: of.service.clone(), topic: topic.clone(), reader };
+            tokio::spawn(send_all(target, to_send, answer.clone(), Arc::clone(&gone)));
             letters
         };
-        let dead = start(&policy.topic, &policy.subscription);
-        let retries = of.retry_letters.as_ref().map(|topic| start(topic, &of.name));
+        let reader = Subscription {
+            topics: vec![policy.topic.clone()],
+            pattern: None,
+            retry_letters: None,
+            name: policy.subscription.clone(),
+            kind: SubType::Shared,
+            position: InitialPosition::Earliest,
+            read_compacted: false,
+            replicated: false,
+            ..of.clone()
+        };
+        let dead = start(&policy.topic, Some(reader));
+        let retries = of.retry_letters.as_ref().map(|topic| start(topic, None));
         Self { dead, retries, answers, gone, held: (0, 0), limit: of.queue_bytes / SHARE }
     }
 
@@ -153,9 +157,17 @@ impl Letters {
     }
 }
 
-/// Sends the letters of a channel to the topic of `reader`.
+/// The topic of a task's letters.
+struct Target {
+    service: Service,
+    topic: TopicName,
+    /// The subscription that keeps the letters; None if the consumer itself has one.
+    reader: Option<Subscription>,
+}
+
+/// Sends the letters of a channel.
 async fn send_all(
-    reader: Subscription,
+    target: Target,
     mut to_send: UnboundedReceiver<Letter>,
     answer: UnboundedSender<(Sender, Option<u64>)>,
     gone: Arc<AtomicU64>,
@@ -174,9 +186,9 @@ async fn send_all(
             let _ = answer.send((letter.from, None));
             continue;
         }
-        let sent = Box::pin(send(&mut publisher, &reader, &letter)).await;
+        let sent = Box::pin(send(&mut publisher, &target, &letter)).await;
         if let Err(why) = &sent {
-            note(&format!("Cannot send a message to {}: {why}", reader.topics[0]));
+            note(&format!("Cannot send a message to {}: {why}", target.topic));
             publisher = None;
             // The others would fail too, perhaps after a long wait.
             while let Ok(letter) = to_send.try_recv() {
@@ -189,14 +201,10 @@ async fn send_all(
     }
 }
 
-async fn send(
-    publisher: &mut Option<Publisher>,
-    reader: &Subscription,
-    letter: &Letter,
-) -> Result<u64, Problem> {
+async fn send(publisher: &mut Option<Publisher>, target: &Target, letter: &Letter) -> Result<u64, Problem> {
     let publisher = match publisher {
         Some(publisher) => publisher,
-        none => none.insert(in_time(Box::pin(connect(reader))).await?),
+        none => none.insert(in_time(Box::pin(connect(target))).await?),
     };
     in_time(publisher.keep_alive()).await?;
     let mut unconfirmed = 0;
@@ -224,9 +232,11 @@ async fn in_time<T>(step: impl Future<Output = Result<T, Problem>>) -> Result<T,
 }
 
 /// Creates the subscription of the letters, and the producers of their topic.
-async fn connect(reader: &Subscription) -> Result<Publisher, Problem> {
-    Session::create(reader).await?;
-    Publisher::open(&reader.service, &reader.topics[0]).await
+async fn connect(target: &Target) -> Result<Publisher, Problem> {
+    if let Some(reader) = &target.reader {
+        Session::create(reader).await?;
+    }
+    Publisher::open(&target.service, &target.topic).await
 }
 
 /// Waits until a connection fails; without a connection permanently. Cancel safe.

@@ -65,12 +65,14 @@ pub struct Problem {
     pub sentence: String,
     /// The exit of the program, if a retry cannot help.
     pub end: Option<Exit>,
+    /// Whether the topic does not exist, and the broker was not to create it.
+    pub is_missing_topic: bool,
 }
 
 impl Problem {
     /// A temporary failure.
     pub fn passing(code: Code, sentence: impl Into<String>) -> Self {
-        Self { code, sentence: one_line(&sentence.into()), end: None }
+        Self { code, sentence: one_line(&sentence.into()), end: None, is_missing_topic: false }
     }
 
     /// A permanent failure.
@@ -95,9 +97,14 @@ impl Problem {
             ServerError::AuthorizationError => {
                 Self::passing(Code::NotPermitted, says("the role has no permission for the topic"))
             }
-            ServerError::TopicNotFound | ServerError::SubscriptionNotFound => {
-                Self::passing(Code::NotFound, says("the topic does not exist"))
-            }
+            ServerError::TopicNotFound => Self {
+                is_missing_topic: true,
+                ..Self::passing(Code::NotFound, says("the topic does not exist"))
+            },
+            ServerError::SubscriptionNotFound => Self::passing(
+                Code::NotFound,
+                says("the subscription does not exist, and the broker does not create it"),
+            ),
             // Pulsar has no separate error for a missing namespace or tenant.
             ServerError::MetadataError | ServerError::UnknownError if is_about_absence(message) => {
                 Self::passing(Code::NotFound, says("the topic's namespace does not exist"))
@@ -144,6 +151,7 @@ mod tests {
     #[case(ServerError::AuthenticationError, "", 401, true)]
     #[case(ServerError::AuthorizationError, "", 403, false)]
     #[case(ServerError::TopicNotFound, "", 404, false)]
+    #[case(ServerError::SubscriptionNotFound, "", 404, false)]
     #[case(ServerError::MetadataError, "Namespace not found", 404, false)]
     #[case(ServerError::MetadataError, "store is down", 502, false)]
     #[case(ServerError::ConsumerBusy, "", 409, false)]

@@ -23,7 +23,7 @@ use crate::ledger::{Acks, EntryId};
 use crate::link::Link;
 use crate::link::{answers, command, number};
 use crate::problem::{Code, Problem};
-use crate::topic::{TopicName, TopicsPattern};
+use crate::topic::{TopicName, TopicsPattern, split_partition};
 
 /// The time limit of a subscription's answer, after which the consumer is lost again.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
@@ -51,6 +51,8 @@ pub struct Subscription {
     pub kind: SubType,
     /// Where a new subscription begins.
     pub position: InitialPosition,
+    /// Where a new subscription of a topic that matches the pattern begins.
+    pub matched_position: InitialPosition,
     /// Whether to get only the latest message of each key.
     pub read_compacted: bool,
     /// Whether the broker replicates the position to other clusters.
@@ -64,10 +66,19 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// The topics with names, and where a new subscription begins.
-    fn named(&self) -> impl Iterator<Item = (&TopicName, InitialPosition)> {
-        let retry = self.retry_letters.iter().map(|topic| (topic, InitialPosition::Earliest));
-        self.topics.iter().map(|topic| (topic, self.position)).chain(retry)
+    /// The topics with names.
+    fn named(&self) -> impl Iterator<Item = &TopicName> {
+        self.topics.iter().chain(&self.retry_letters)
+    }
+
+    /// Where a new subscription of a consumer begins.
+    fn position_of(&self, consumer: &Consumer) -> InitialPosition {
+        let retry = self.retry_letters.as_ref().map(ToString::to_string);
+        match retry {
+            _ if consumer.is_matched => self.matched_position,
+            Some(retry) if retry == split_partition(&consumer.topic).0 => InitialPosition::Earliest,
+            _ => self.position,
+        }
     }
 }
 
@@ -84,15 +95,13 @@ pub enum Event {
     Grown(usize),
     /// These consumers have lost their subscriptions.
     Lost(Vec<usize>, Problem),
-    /// A consumer that was lost has subscribed again.
+    /// A consumer that was lost has subscribed again, or its topic was deleted.
     Joined,
 }
 
 #[derive(Debug)]
 struct Consumer {
     topic: String,
-    /// Where a new subscription begins.
-    position: InitialPosition,
     /// Whether a pattern matches the topic, so that it may be deleted.
     is_matched: bool,
     place: Place,
@@ -101,15 +110,15 @@ struct Consumer {
 }
 
 impl Consumer {
-    fn new(topic: String, position: InitialPosition, is_matched: bool) -> Self {
-        Self { topic, position, is_matched, place: Place::Lost, used: 0 }
+    fn new(topic: String, is_matched: bool) -> Self {
+        Self { topic, is_matched, place: Place::Lost, used: 0 }
     }
 }
 
 /// Where a consumer is subscribed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Nowhere, because its topic was deleted.
+    /// Nowhere, and it needs no place: its topic was deleted, or has consumers of another type.
     Gone,
     /// Nowhere.
     Lost,
@@ -165,61 +174,80 @@ impl Session {
         session
     }
 
-    /// Finds the brokers, subscribes, and requests messages.
-    pub async fn open(subscription: &Subscription) -> Result<Self, Problem> {
-        let mut session = Self::subscribed(subscription, false).await?;
+    /// Finds the brokers, subscribes, and requests messages. Returns why some matching topics have no subscription yet.
+    pub async fn open(subscription: &Subscription) -> Result<(Self, Option<Problem>), Problem> {
+        let (mut session, problem) = Self::subscribed(subscription, false).await?;
         for consumer in 0..session.consumers.len() {
             session.flow(consumer, subscription.queue)?;
         }
-        Ok(session)
+        // All messages of a topic that comes later are newer than the subscription.
+        session.subscription.matched_position = InitialPosition::Earliest;
+        Ok((session, problem))
     }
 
-    /// Subscribes to all topics, perhaps except those where the subscription is busy.
-    async fn subscribed(subscription: &Subscription, without_busy: bool) -> Result<Self, Problem> {
-        let mut brokers = Brokers::connect(&subscription.service).await?;
-        let (mut partitions, mut consumers) = (Vec::new(), Vec::new());
-        for (topic, position) in subscription.named() {
-            let count = brokers.partitions(topic).await?;
-            let topics = topic.partitions(count).into_iter();
-            consumers.extend(topics.map(|topic| Consumer::new(topic, position, false)));
-            partitions.push(count);
+    /// Subscribes to all topics, perhaps except those where the subscription is busy. A matching topic that fails delays
+    /// no other.
+    async fn subscribed(
+        subscription: &Subscription,
+        without_busy: bool,
+    ) -> Result<(Self, Option<Problem>), Problem> {
+        let brokers = Brokers::connect(&subscription.service).await?;
+        let mut session = Self {
+            subscription: subscription.clone(),
+            brokers,
+            consumers: Vec::new(),
+            partitions: Vec::new(),
+            counted: HashMap::new(),
+        };
+        for (number, topic) in subscription.named().enumerate() {
+            let partitions = session.brokers.partitions(topic).await?;
+            session.partitions.push(0);
+            session.grow(number, partitions);
         }
         if let Some(pattern) = &subscription.pattern {
-            let topics = brokers.matching(pattern).await?.into_iter();
-            consumers.extend(topics.map(|topic| Consumer::new(topic, subscription.position, true)));
+            let topics = session.brokers.topics(pattern).await?;
+            session.match_topics(topics);
         }
+        let Self { brokers, consumers, .. } = &mut session;
+        let mut failed = None;
         for (number, consumer) in consumers.iter_mut().enumerate() {
             let joined = async {
                 let link = brokers.find(&consumer.topic).await?;
                 brokers.link(link).request(subscribe(subscription, consumer, number)).await?;
                 Ok::<_, Problem>(link)
             };
-            consumer.place = match joined.await {
-                Ok(link) => Place::Joined { link },
-                Err(problem) if without_busy && problem.code == Code::Busy => Place::Gone,
-                Err(problem) if consumer.is_matched && problem.code == Code::NotFound => Place::Gone,
+            match joined.await {
+                Ok(link) => consumer.place = Place::Joined { link },
+                Err(problem) if without_busy && problem.code == Code::Busy => consumer.place = Place::Gone,
+                Err(problem) if consumer.is_matched && problem.is_missing_topic => {
+                    consumer.place = Place::Gone;
+                }
+                Err(problem) if consumer.is_matched && problem.end.is_none() => failed = Some(problem),
                 Err(problem) => return Err(problem),
-            };
+            }
+        }
+        if let Some(problem) = failed.take_if(|_| consumers.iter_mut().all(|one| one.place.link().is_none()))
+        {
+            return Err(problem);
         }
         brokers.close_unused(consumers.iter_mut().filter_map(|one| one.place.link()).collect());
-        let subscription = subscription.clone();
-        Ok(Self { subscription, brokers, consumers, partitions, counted: HashMap::new() })
+        Ok((session, failed))
     }
 
     /// Creates a subscription, if it does not exist yet.
     pub async fn create(subscription: &Subscription) -> Result<(), Problem> {
         // Where consumers of another type are connected to it, it exists.
-        Self::subscribed(subscription, true).await?.close().await;
+        Self::subscribed(subscription, true).await?.0.close().await;
         Ok(())
     }
 
     /// Adds lost consumers for the new partitions of a topic, by its index. Returns their number.
     pub fn grow(&mut self, topic: usize, partitions: u32) -> usize {
         let known = self.partitions[topic];
-        let Some((name, position)) = self.subscription.named().nth(topic) else { return 0 };
+        let Some(name) = self.subscription.named().nth(topic) else { return 0 };
         let before = self.consumers.len();
         let new = name.partitions(partitions).into_iter().skip(known.try_into().unwrap_or(usize::MAX));
-        self.consumers.extend(new.map(|topic| Consumer::new(topic, position, false)));
+        self.consumers.extend(new.map(|topic| Consumer::new(topic, false)));
         self.partitions[topic] = known.max(partitions);
         self.consumers.len() - before
     }
@@ -231,11 +259,9 @@ impl Session {
             self.consumers.iter().enumerate().map(|(number, one)| (one.topic.clone(), number)).collect();
         let mut new = 0;
         for topic in topics.into_iter().filter(|topic| pattern.matches(topic)) {
-            // All its messages are newer than the subscription.
-            let mut consumer = Consumer::new(topic, InitialPosition::Earliest, true);
-            match known.get(&consumer.topic).map(|number| &mut self.consumers[*number]) {
-                None => self.consumers.push(consumer),
-                Some(known) if known.place == Place::Gone => std::mem::swap(known, &mut consumer),
+            match known.get(&topic).map(|number| &mut self.consumers[*number].place) {
+                None => self.consumers.push(Consumer::new(topic, true)),
+                Some(place) if *place == Place::Gone => *place = Place::Lost,
                 Some(_) => continue,
             }
             new += 1;
@@ -268,7 +294,7 @@ impl Session {
         self.consumers.iter().all(|consumer| matches!(consumer.place, Place::Joined { .. } | Place::Gone))
     }
 
-    /// Subscribes lost consumers at their brokers. [`Event::Joined`] or [`Event::Lost`] follows for each.
+    /// Subscribes lost consumers at their brokers. [`Event::Joined`] or [`Event::Lost`] follows for each that is located.
     pub fn rejoin(&mut self, located: Located) -> Result<(), Problem> {
         for missing in located.missing {
             self.consumers[missing].place = Place::Gone;
@@ -349,7 +375,7 @@ impl Session {
             if place.link() != Some(&mut { link }) {
                 return Ok(None);
             }
-            let why = "the broker closed the consumer, because the topic moves";
+            let why = "the broker closed the consumer, because the topic moves or was deleted";
             return self.lose(vec![number], Problem::passing(Code::Unreachable, why)).map(Some);
         }
         if let Some(request) = answers(&command)
@@ -357,7 +383,7 @@ impl Session {
         {
             if let Some(error) = &command.error {
                 let problem = Problem::answered(error.error(), &error.message);
-                if !self.consumers[consumer].is_matched || problem.code != Code::NotFound {
+                if !self.consumers[consumer].is_matched || !problem.is_missing_topic {
                     return self.lose(vec![consumer], problem).map(Some);
                 }
                 self.consumers[consumer].place = Place::Gone;
@@ -386,6 +412,7 @@ impl Session {
             return Err(problem);
         }
         self.brokers.remove(failed);
+        self.counted.clear();
         let mut lost = Vec::new();
         for (number, consumer) in self.consumers.iter_mut().enumerate() {
             match consumer.place.link() {
@@ -494,9 +521,9 @@ impl Session {
     /// Requests the numbers of partitions and the topics that match; [`Event::Grown`] follows if there are more. A
     /// topic without partitions never gets some.
     pub fn ask_for_growth(&mut self) -> Result<(), Problem> {
-        self.counted.clear();
-        for (number, (topic, _)) in self.subscription.named().enumerate() {
-            if self.partitions[number] > 0 {
+        for (number, topic) in self.subscription.named().enumerate() {
+            // A slow answer is not replaced by a later one.
+            if self.partitions[number] > 0 && self.counted.values().all(|counted| *counted != number) {
                 self.counted.insert(self.brokers.ask_for_partitions(topic)?, number);
             }
         }
@@ -546,7 +573,7 @@ fn subscribe(to: &Subscription, consumer: &Consumer, index: usize) -> impl FnOnc
         consumer_id: number(index),
         consumer_name: to.consumer.clone(),
         durable: Some(true),
-        initial_position: Some(consumer.position as i32),
+        initial_position: Some(to.position_of(consumer) as i32),
         read_compacted: to.read_compacted.then_some(true),
         replicate_subscription_state: to.replicated.then_some(true),
         // A topic that matched may be deleted now.
@@ -592,6 +619,7 @@ mod tests {
         let mut session = session(&[0, 0]);
         let mut answer = |found: Found, error: Option<ServerError>, partitions| {
             session.ask_for_growth().unwrap();
+            assert_eq!(session.counted.len(), 1);
             let answer = CommandPartitionedTopicMetadataResponse {
                 request_id: *session.counted.keys().next().unwrap(),
                 partitions: Some(partitions),
@@ -625,7 +653,6 @@ mod tests {
         session.subscription.pattern = Some("a.*".parse().unwrap());
         assert!(matches!(session.event(0, Ok(topics(&["a1", "b", "t", "a2"]))), Ok(Some(Event::Grown(2)))));
         assert!(matches!(session.event(0, Ok(topics(&["a1", "b", "t", "a2"]))), Ok(None)));
-        assert!(session.consumers[1..].iter().all(|one| one.position == InitialPosition::Earliest));
         // One is deleted before the lookup, the other before its subscription.
         session.rejoin(Located { missing: vec![1], ..located(&[(2, 0)]) }).unwrap();
         assert!(!session.is_complete() && session.lost().is_empty());
@@ -634,7 +661,13 @@ mod tests {
             let error = CommandError { request_id: 0, error, message };
             Ok(Frame::Command(command(Type::Error, |c| c.error = Some(error))))
         };
-        assert!(matches!(session.event(0, gone(ServerError::TopicNotFound)), Ok(Some(Event::Joined))));
+        let refused = ServerError::SubscriptionNotFound;
+        assert!(matches!(session.event(0, gone(refused)), Ok(Some(Event::Lost(lost, _))) if lost == [2]));
+        session.rejoin(located(&[(2, 0)])).unwrap();
+        let Frame::Command(mut command) = gone(ServerError::TopicNotFound).unwrap() else { panic!() };
+        command.error.as_mut().unwrap().request_id = 1;
+        let event = session.event(0, Ok(Frame::Command(command)));
+        assert!(matches!(event, Ok(Some(Event::Joined))));
         assert!(session.is_complete());
         // They come again.
         assert!(matches!(session.event(0, Ok(topics(&["a1", "a2"]))), Ok(Some(Event::Grown(2)))));
@@ -663,6 +696,7 @@ mod tests {
             name: "s".to_owned(),
             kind: SubType::Exclusive,
             position: InitialPosition::Latest,
+            matched_position: InitialPosition::Latest,
             read_compacted: false,
             replicated: false,
             consumer: None,

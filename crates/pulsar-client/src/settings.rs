@@ -192,7 +192,7 @@ pub struct ConsumerArgs {
     #[arg(long, env = "PULSAR_RETRY_DELAYS", value_name = "DURATIONS", hide_env_values = true)]
     retry_delays: Option<String>,
     /// The time after which received messages that wait for stdout go back to the broker, for other consumers.
-    /// Needs the subscription type Shared or Key_Shared [default: never]
+    /// Needs the subscription type Shared, and excludes dead letters [default: never]
     #[arg(long, env = "PULSAR_ACK_TIMEOUT", value_name = "DURATION", hide_env_values = true)]
     ack_timeout: Option<String>,
     /// The delay before the program requests an unreadable message again, such as 60s, 1m30s or 500ms
@@ -255,6 +255,7 @@ impl ConsumerArgs {
     pub fn settings(&self, host: Option<String>) -> Result<ConsumerSettings, String> {
         let (topics, pattern, shown) = self.topics()?;
         let retry_letters = given(self.retry_letter_topic.as_deref()).map(parse_topic).transpose()?;
+        let position = position(given(self.initial_position.as_deref()).unwrap_or("Latest"))?;
         let mut subscription = Subscription {
             service: self.location.service()?,
             topics,
@@ -262,7 +263,8 @@ impl ConsumerArgs {
             retry_letters,
             name: given(self.subscription_name.as_deref()).unwrap_or("first-subscription").to_owned(),
             kind: subscription_type(given(self.subscription_type.as_deref()).unwrap_or("Shared"))?,
-            position: position(given(self.initial_position.as_deref()).unwrap_or("Latest"))?,
+            position,
+            matched_position: position,
             read_compacted: boolean(self.read_compacted.as_deref())?,
             replicated: boolean(self.replicate_subscription_state.as_deref())?,
             consumer: given(self.consumer_name.as_deref()).map(str::to_owned).or(host),
@@ -291,8 +293,21 @@ impl ConsumerArgs {
             pattern.except = dead.into_iter().chain(&subscription.retry_letters).cloned().collect();
         }
         let ack_timeout = given(self.ack_timeout.as_deref()).map(duration::parse).transpose()?;
-        if ack_timeout.is_some() && !is_shared {
-            return Err("an ack timeout needs the subscription type Shared or Key_Shared".to_owned());
+        match ack_timeout {
+            Some(_) if subscription.kind != SubType::Shared => {
+                return Err("an ack timeout needs the subscription type Shared".to_owned());
+            }
+            Some(_) if dead_letters.is_some() => {
+                return Err(
+                    "an ack timeout and dead letters exclude each other: messages that are given back too \
+                    often would become dead letters"
+                        .to_owned(),
+                );
+            }
+            Some(timeout) if timeout < Duration::from_secs(1) => {
+                return Err("an ack timeout must be at least 1s".to_owned());
+            }
+            _ => {}
         }
         let http = given(self.http_bind_address.as_deref()).unwrap_or("[::]:8080").to_owned();
         Ok(ConsumerSettings {
@@ -330,6 +345,9 @@ impl ConsumerArgs {
 
     fn dead_letters(&self, of: &Subscription, delay: Duration) -> Result<Option<DeadLetterPolicy>, String> {
         let count = given(self.max_redeliver_count.as_deref());
+        if given(self.retry_delays.as_deref()).is_some() && of.retry_letters.is_none() {
+            return Err("delays of retries need a retry-letter topic".to_owned());
+        }
         match (given(self.dead_letter_topic.as_deref()), count) {
             (None, None) if of.retry_letters.is_some() => {
                 Err("a retry-letter topic needs a dead-letter topic and a maximum number of redeliveries"
@@ -339,11 +357,19 @@ impl ConsumerArgs {
             (Some(name), Some(count)) => {
                 let dead = parse_topic(name)?;
                 let retry = of.retry_letters.as_ref();
-                if of.topics.contains(&dead) || retry == Some(&dead) {
-                    return Err(format!("the dead-letter topic {name:?} is the topic itself"));
+                if !matches!(of.kind, SubType::Shared | SubType::KeyShared) {
+                    return Err("dead letters need the subscription type Shared or Key_Shared".to_owned());
                 }
-                if let Some(retry) = retry.filter(|retry| of.topics.contains(retry)) {
-                    return Err(format!("the retry-letter topic {retry} is the topic itself"));
+                if retry == Some(&dead) {
+                    return Err(format!("{dead} is both the dead-letter topic and the retry-letter topic"));
+                }
+                for topic in retry.into_iter().chain([&dead]) {
+                    if of.topics.contains(topic) {
+                        return Err(format!("{topic} is the topic itself: use another topic for letters"));
+                    }
+                    if !topic.persistent {
+                        return Err(format!("{topic} would lose letters: use a persistent topic"));
+                    }
                 }
                 let delays = given(self.retry_delays.as_deref()).map(|delays| {
                     delays
@@ -563,9 +589,15 @@ mod tests {
     #[case(&["--topics-pattern=("], "not a regular expression")]
     #[case(&["--retry-letter-topic=r"], "needs a dead-letter topic")]
     #[case(&["--retry-letter-topic=my-topic", "--dead-letter-topic=d", "--max-redeliver-count=3"], "is the topic itself")]
+    #[case(&["--retry-delays=1s"], "need a retry-letter topic")]
+    #[case(&["--retry-letter-topic=d", "--dead-letter-topic=d", "--max-redeliver-count=3"], "is both")]
+    #[case(&["--dead-letter-topic=non-persistent://a/b/d", "--max-redeliver-count=3"], "persistent topic")]
+    #[case(&["--dead-letter-topic=d", "--max-redeliver-count=3", "--subscription-type=Failover"], "Shared or Key_Shared")]
+    #[case(&["--ack-timeout=10s", "--dead-letter-topic=d", "--max-redeliver-count=3"], "exclude each other")]
+    #[case(&["--ack-timeout=10ms"], "at least 1s")]
     #[case(&["--read-compacted=true"], "Exclusive and Failover")]
     #[case(&["--read-compacted=yes"], "neither true nor false")]
-    #[case(&["--ack-timeout=10s", "--subscription-type=Failover"], "Shared or Key_Shared")]
+    #[case(&["--ack-timeout=10s", "--subscription-type=Key_Shared"], "type Shared")]
     #[case(&["--unknown"], "unexpected argument '--unknown'")]
     #[case(&["--topic"], "a value is required")]
     fn reports_a_malformed_setting_in_one_line(#[case] args: &[&str], #[case] why: &str) {

@@ -112,6 +112,9 @@ impl FromStr for TopicsPattern {
         if !persistent {
             return Err(format!("{pattern:?} is not a pattern: only persistent topics can match one"));
         }
+        if local.is_empty() {
+            return Err(format!("{pattern:?} is not a pattern: it has no regular expression"));
+        }
         let regex = Regex::new(&format!("^(?:{local})$"))
             .map_err(|error| format!("{local:?} is not a regular expression: {error}"))?;
         Ok(Self { namespace: format!("{tenant}/{namespace}"), regex, except: Vec::new() })
@@ -184,6 +187,7 @@ mod tests {
     #[case("orders-(", "not a regular expression")]
     #[case("non-persistent://a/b/.*", "only persistent")]
     #[case("a/b", "write it as")]
+    #[case("a/b/", "no regular expression")]
     fn rejects_invalid_patterns(#[case] pattern: &str, #[case] why: &str) {
         let error = pattern.parse::<TopicsPattern>().unwrap_err();
         assert!(error.contains(why), "{error}");

@@ -36,9 +36,20 @@ impl Waiting {
         self.bytes = self.deliveries.iter().map(|(_, delivery)| delivery.size()).sum();
     }
 
-    /// Whether the first one has waited for this long.
-    pub fn is_older(&self, limit: Duration) -> bool {
-        self.deliveries.front().is_some_and(|(since, _)| since.elapsed() >= limit)
+    /// Takes all of some consumers in their order, if the first of these has waited for this long.
+    pub fn take_older(&mut self, limit: Duration, is_of: impl Fn(usize) -> bool) -> Vec<Delivery> {
+        let is_of =
+            |delivery: &Delivery| is_of(usize::try_from(delivery.message.consumer_id).unwrap_or(usize::MAX));
+        let first = self.deliveries.iter().find(|(_, delivery)| is_of(delivery));
+        if first.is_none_or(|(since, _)| since.elapsed() < limit) {
+            return Vec::new();
+        }
+        let all = std::mem::take(&mut self.deliveries);
+        let (taken, kept) = all.into_iter().partition(|(_, delivery)| is_of(delivery));
+        self.deliveries = kept;
+        self.bytes = self.deliveries.iter().map(|(_, delivery)| delivery.size()).sum();
+        let taken: VecDeque<(Instant, Box<Delivery>)> = taken;
+        taken.into_iter().map(|(_, delivery)| *delivery).collect()
     }
 
     /// Their size; 0 only without deliveries.

@@ -30,6 +30,11 @@ impl Admin {
         self.put(&format!("{}/partitions", path(topic)), &partitions.to_string())
     }
 
+    /// Changes the number of partitions of a topic to a larger one.
+    pub fn add_partitions(&self, topic: &str, partitions: u32) -> Result<()> {
+        self.post(&format!("{}/partitions", path(topic)), &partitions.to_string())
+    }
+
     /// Creates a subscription at the beginning of a topic.
     pub fn create_subscription(&self, topic: &str, name: &str) -> Result<()> {
         self.put(&format!("{}/subscription/{name}", path(topic)), "\"earliest\"")

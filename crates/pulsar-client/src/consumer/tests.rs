@@ -260,6 +260,51 @@ async fn messages_that_wait_too_long_go_back_once() {
     .await;
 }
 
+/// The broker does not deliver messages of such a topic again.
+#[tokio::test(start_paused = true)]
+async fn messages_of_other_topics_do_not_go_back() {
+    let seen = Arc::new(Seen::default());
+    let (link, outgoing) = broker(&seen);
+    let send = |entry| outgoing.send(message(0, entry, 0, Bytes::from(vec![b'x'; CHUNK]))).unwrap();
+    (0..12).for_each(send);
+    let mut settings = settings(1 << 30);
+    settings.ack_timeout = Some(Duration::from_secs(30));
+    settings.subscription.topics = vec!["non-persistent://a/b/t".parse().unwrap()];
+    let (mut consumer, lines) = consumer(settings);
+    run(&mut consumer, vec![link], &[0], async {
+        sleep(Duration::from_mins(10)).await;
+        lines_of(lines, 12).await;
+        assert_eq!(seen.asked_again.load(Ordering::Relaxed), 0);
+    })
+    .await;
+}
+
+/// The last lost topic was deleted before the lookup.
+#[tokio::test(start_paused = true)]
+async fn is_ready_without_a_deleted_topic() {
+    let seen = Arc::new(Seen::default());
+    let (link, _outgoing) = broker(&seen);
+    let (mut consumer, _lines) = consumer(settings(1 << 20));
+    let service = consumer.settings.subscription.service.clone();
+    let session = Session::over(consumer.settings.subscription.clone(), vec![link], &[0, 0]);
+    let mut flow = Flow::new(&mut consumer, session, 0);
+    flow.complete();
+    let located = |missing| {
+        Some(Ok(Located {
+            brokers: Brokers::over(service.clone(), vec![]),
+            links: vec![],
+            missing,
+            problem: None,
+        }))
+    };
+    assert!(flow.lost(&[1], Problem::passing(Code::Unreachable, "closed")).is_ok());
+    assert_eq!(flow.consumer.metrics.connected.get(), 0);
+    flow.rejoin = Rejoin::Idle;
+    assert!(flow.rejoin(located(vec![1])).is_ok());
+    assert_eq!(flow.consumer.metrics.connected.get(), 1);
+    assert_eq!(flow.consumer.state.readiness().0, 200);
+}
+
 /// The server of the dead letters accepts connections and never answers.
 #[tokio::test]
 async fn letters_that_hang_delay_no_other_message() {

@@ -26,6 +26,27 @@ fn consumes_several_topics() {
     ended.well();
 }
 
+/// The broker copies the subscription to new partitions, so no message is lost before the consumer finds them.
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn consumes_new_partitions() {
+    let broker = plain();
+    let admin = broker.admin().unwrap();
+    let topic = "grows";
+    admin.create_partitioned_topic(topic, 1).unwrap();
+    let consumer = Consumer::start(&broker.service_url(), topic, &[]);
+    consumer.until_ready(200);
+    admin.add_partitions(topic, 3).unwrap();
+    for number in [0, 2] {
+        send(&broker, &format!("{topic}-partition-{number}"), &number.to_string(), 100, &[]);
+    }
+    let expected = sorted([numbered("0", 100), numbered("2", 100)].concat());
+    assert_eq!(sorted(consumer.until_messages(200)), expected);
+    consumer.until_said("Found 2 new topics or partitions");
+    assert_eq!(consumer.metric("reconnects_total"), 0);
+    assert_eq!(consumer.stop().well().len(), 200);
+}
+
 /// A topic comes while the consumer runs, one is deleted, and the letters' topics match too.
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
@@ -135,7 +156,6 @@ fn another_consumer_gets_the_messages_of_a_blocked_one() {
     blocked.until_ready(200);
     let message = "x".repeat(50_000);
     send(&broker, topic, &message, 20, &["--no-batching"]);
-    until_backlog(&broker, topic, SUBSCRIPTION, 20);
     blocked.until_said("Output is blocked");
     let other = Consumer::start(&broker.service_url(), topic, &[]);
     // A pipe has room for 64 KiB, and the program for two texts of 64 KiB and a message each.
