@@ -380,17 +380,24 @@ fn conditions_of_other_writers_stay() {
         ("greeting", "hello-world", "greeting/hello-world.yaml", json!({ "message": "Hi" })),
         ("podset", "podset-sample", "podset/podset-sample.yaml", json!({ "replicas": 1 })),
         ("daemonjob", "daemonjob-sample", "daemonjob/daemonjob-sample.yaml", json!({ "suspend": true })),
-        ("pulsarconsumer", "pulsarconsumer-sample-1", "pulsarconsumer/pulsarconsumer-sample-1.yaml", consumer),
+        (
+            "pulsarconsumer",
+            "pulsarconsumer-sample-1",
+            "pulsarconsumer/pulsarconsumer-sample-1.yaml",
+            consumer,
+        ),
     ];
     let audited = json!([{ "op": "add", "path": "/status/conditions/-", "value": { "type": "Audited",
         "status": "True", "reason": "Seen", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" } }]);
     let has = |object: &Value, type_| !condition(object, type_).0.is_empty();
     for (kind, name, sample, _) in &kinds {
         env.apply_sample(sample).unwrap();
-        let first = |object: &Value| object["status"]["conditions"].as_array().is_some_and(|all| !all.is_empty());
+        let first =
+            |object: &Value| object["status"]["conditions"].as_array().is_some_and(|all| !all.is_empty());
         env.wait_for(kind, name, "it has a condition", first);
         let patch = audited.to_string();
-        env.kubectl(&["patch", kind, name, "--subresource=status", "--type=json", "--patch", &patch]).unwrap();
+        env.kubectl(&["patch", kind, name, "--subresource=status", "--type=json", "--patch", &patch])
+            .unwrap();
     }
     // The condition causes no write.
     let before = env.writes_at_rest();

@@ -164,6 +164,58 @@ fn admission_rejects_bad_input() {
             "deadLetterPolicy needs a deadLetterTopic here",
         ),
         (json!({ "topic": "" }), "spec.topic"),
+        (json!({ "topic": null }), "set exactly one of topic, topics and topicsPattern"),
+        (json!({ "topics": ["a"] }), "set exactly one of topic, topics and topicsPattern"),
+        (json!({ "topic": null, "topics": ["a,b"] }), "without a comma"),
+        (
+            json!({ "topic": null, "topics": ["a", "public/default/a"] }),
+            "topics must have each topic only once",
+        ),
+        (json!({ "topic": null, "topicsPattern": "a/b" }), "topicsPattern must be REGEX"),
+        (json!({ "topic": null, "topicsPattern": "a(" }), "topicsPattern must end with a regular expression"),
+        (
+            json!({ "topic": null, "topicsPattern": "a", "adminURL": "http://b", "autoscaling": { "maxReplicas": 1 } }),
+            "KEDA reads the backlog of named topics only",
+        ),
+        (
+            json!({ "topic": null, "topics": ["a", "b"], "deadLetterPolicy": { "maxRedeliverCount": 3 } }),
+            "deadLetterPolicy needs a deadLetterTopic for several topics",
+        ),
+        (
+            json!({ "topic": null, "topics": ["a", "b"], "deadLetterPolicy": {
+                "maxRedeliverCount": 3, "deadLetterTopic": "public/default/b" } }),
+            "deadLetterTopic must be another topic",
+        ),
+        (
+            json!({ "deadLetterPolicy": { "maxRedeliverCount": 3, "retryLetterTopic": "public/default/t" } }),
+            "retryLetterTopic must be another topic than the one that is consumed",
+        ),
+        (
+            json!({ "deadLetterPolicy": { "maxRedeliverCount": 3, "deadLetterTopic": "d", "retryLetterTopic": "d" } }),
+            "retryLetterTopic must be another topic than deadLetterTopic",
+        ),
+        (
+            json!({ "deadLetterPolicy": { "maxRedeliverCount": 3, "retryDelays": ["1s"] } }),
+            "retryDelays needs retryLetterTopic",
+        ),
+        (
+            json!({ "deadLetterPolicy": { "maxRedeliverCount": 3, "retryLetterTopic": "r", "retryDelays": ["0s"] } }),
+            "each of retryDelays must be a positive duration",
+        ),
+        (json!({ "ackTimeout": "500ms" }), "ackTimeout must be a duration of at least 1s"),
+        (
+            json!({ "ackTimeout": "1s", "subscriptionType": "Failover" }),
+            "ackTimeout needs the subscriptionType Shared",
+        ),
+        (
+            json!({ "ackTimeout": "1s", "deadLetterPolicy": { "maxRedeliverCount": 3 } }),
+            "ackTimeout and deadLetterPolicy exclude each other",
+        ),
+        (
+            json!({ "deadLetterPolicy": { "maxRedeliverCount": 3, "deadLetterTopic": "non-persistent://a/b/c" } }),
+            "deadLetterTopic must be",
+        ),
+        (json!({ "readCompacted": true }), "readCompacted needs the subscriptionType Exclusive or Failover"),
         (json!({ "subscriptionName": "" }), "spec.subscriptionName"),
         (json!({ "replicas": -1 }), "spec.replicas"),
         (
@@ -248,15 +300,21 @@ fn admission_rejects_bad_input() {
     let empty = json!({ "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
         "metadata": { "name": "bad" }, "spec": {} });
     let text = env.apply(&empty).unwrap_err();
-    for field in ["spec.serverAddress", "spec.topic", "spec.subscriptionName"] {
+    for field in ["spec.serverAddress", "spec.subscriptionName"] {
         assert!(text.contains(field), "{text}");
     }
     // Similar fields that are valid.
     for fields in [
         json!({ "serverAddress": "pulsar://[::1]:6650,broker,[2001:db8:1:2:3:4:5:6],[::ffff:10.0.0.1]:1" }),
-        json!({ "topic": "t", "deadLetterPolicy": {
-            "maxRedeliverCount": 3, "deadLetterTopic": "non-persistent://public/default/t" } }),
+        json!({ "topic": "non-persistent://public/default/t", "deadLetterPolicy": {
+            "maxRedeliverCount": 3, "deadLetterTopic": "t" } }),
         json!({ "topic": "a/b/t", "deadLetterPolicy": { "maxRedeliverCount": 3, "deadLetterTopic": "t" } }),
+        json!({ "topic": null, "topics": ["a", "b/c/a"], "deadLetterPolicy": {
+            "maxRedeliverCount": 3, "deadLetterTopic": "d", "retryLetterTopic": "r", "retryDelays": ["1s", "1s"] } }),
+        json!({ "topic": null, "topicsPattern": "persistent://a/b/c|d{1,2}", "readCompacted": true,
+            "subscriptionType": "Exclusive", "listenerName": "external", "replicateSubscriptionState": true }),
+        json!({ "ackTimeout": "1000ms" }),
+        json!({ "ackTimeout": "1s", "deadLetterPolicy": { "maxRedeliverCount": 3 }, "image": "x" }),
         json!({ "image": "x", "template": { "spec": { "containers": [{ "name": "pulsarconsumer",
             "livenessProbe": { "exec": { "command": ["true"] } } }] } } }),
         json!({ "template": { "spec": { "containers": [{ "name": "other", "image": "x",

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout_at};
 
 use crate::backoff;
@@ -32,13 +31,11 @@ use crate::problem::{Code, Problem};
 use crate::refused::{Refused, Verdict, verdict};
 use crate::session::{Event, Session};
 use crate::settings::ConsumerSettings;
+use crate::stop::Stop;
 use crate::waiting::Waiting;
 
 /// The size at which a text is printed.
 const CHUNK: usize = 64 << 10;
-
-/// The time limit to print the received messages at shutdown.
-const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// The interval of activity without events.
 const LOOK: Duration = Duration::from_secs(1);
@@ -71,41 +68,6 @@ pub async fn run(settings: ConsumerSettings) -> Result<(), Failure> {
     let letters = settings.dead_letters.as_ref().map(|policy| Letters::start(policy, &settings.subscription));
     let mut consumer = Consumer { settings, metrics, state, printer, letters, said: None };
     consumer.run(&mut stop).await
-}
-
-/// SIGTERM and SIGINT.
-struct Stop {
-    term: Signal,
-    int: Signal,
-    /// The time of the signal.
-    signalled_at: Option<Instant>,
-}
-
-impl Stop {
-    fn listen() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| Failure::other(format!("cannot listen for signals: {error}")))
-        };
-        Ok(Self {
-            term: listen(SignalKind::terminate())?,
-            int: listen(SignalKind::interrupt())?,
-            signalled_at: None,
-        })
-    }
-
-    /// Waits for a signal. Cancel safe.
-    async fn wanted(&mut self) {
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
-        }
-        self.signalled_at.get_or_insert_with(Instant::now);
-    }
-
-    /// The deadline of the shutdown, the same for all its waits.
-    fn deadline(&self) -> Instant {
-        self.signalled_at.unwrap_or_else(Instant::now) + DRAIN_LIMIT
-    }
 }
 
 struct Consumer {

@@ -30,5 +30,6 @@ pub mod refused;
 pub mod security;
 pub mod session;
 pub mod settings;
+pub mod stop;
 pub mod topic;
 pub mod waiting;

@@ -1,4 +1,4 @@
-//! Pulsar's admin API: reads a topic's statistics, and creates and deletes a subscription.
+//! Pulsar's admin API: reads the statistics of topics, and creates and deletes a subscription.
 //!
 //! Each call has limits of time and size, and every failure has a reason that a user can act on. Brokers
 //! redirect to the broker that serves the topic. The client follows a redirect only with the same path and
@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::{Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
@@ -29,11 +30,11 @@ use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
 use crate::api::{InitialPosition, OAuth2};
-use crate::backlog::{BacklogSample, TopicFigures, Unknown, figures};
+use crate::backlog::{Partitions, TopicFigures, TopicSample, Unknown, figures};
 use crate::secrets::Sensitive;
-use crate::topic::Topic;
+use crate::topic::{Pattern, Topic, Topics};
 
-/// The time limit of one request, including redirects.
+/// The time limit of one read of all topics, and of any other request, including redirects.
 const CALL: Duration = Duration::from_secs(10);
 /// The time limit of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -55,16 +56,20 @@ const TOKEN_PAUSE: Duration = Duration::from_mins(1);
 const CLIENTS: usize = 4_096;
 /// The limit of redirects.
 const REDIRECTS: usize = 3;
+/// The limit of an object's requests at the same time.
+const AT_ONCE: usize = 4;
 
 /// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BacklogQuery {
     /// The admin API's address.
     pub url: String,
-    /// The topic.
-    pub topic: Topic,
+    /// The topics.
+    pub topics: Topics,
     /// The subscription.
     pub subscription: String,
+    /// Whether the position of a new subscription is replicated.
+    pub is_replicated: bool,
 }
 
 /// The credentials for the admin API.
@@ -141,7 +146,7 @@ pub struct Admin {
 impl Default for Admin {
     fn default() -> Self {
         let client: Client<_, Full<Bytes>> =
-            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).build(connector());
+            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(AT_ONCE).build(connector());
         Self {
             plain: BoxCloneSyncService::new(client.map_err(Failure::from)),
             encrypted: Mutex::default(),
@@ -191,33 +196,60 @@ fn root(error: &hyper_util::client::legacy::Error) -> String {
 }
 
 impl Admin {
-    /// Reads the figures of a subscription. `partitions` are the last known ones of the topic, which decide the
-    /// first request.
+    /// Reads the figures of a subscription in each topic. `last` are the last known partitions, which decide the
+    /// first request about a topic.
     pub async fn read(
         &self,
         asked: &BacklogQuery,
         access: &Access,
-        partitions: Option<u32>,
-    ) -> BacklogSample {
-        let reading = self.look(asked, access, partitions.is_some_and(|partitions| partitions > 0));
-        timely(asked, async { Ok(reading.await) })
-            .await
-            .unwrap_or_else(|unknown| BacklogSample { figures: Err(unknown), partitions: None })
+        last: &Partitions,
+    ) -> Result<Vec<TopicSample>, Unknown> {
+        let topics = &asked.topics;
+        let reading = async {
+            let named = topics.names().map(|topic| (topic.clone(), last.get(topic).copied()));
+            let mut all: Vec<(Topic, Option<u32>)> = named.collect();
+            if let Some(pattern) = &topics.pattern {
+                all.extend(self.matching(asked, access, pattern).await?);
+            }
+            let reads = all.into_iter().map(|(topic, last)| self.look(asked, access, topic, last));
+            let reads: Vec<_> = reads.collect();
+            let mut samples: Vec<TopicSample> = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
+            // A matching topic may be deleted after it was listed.
+            samples.retain(|one| {
+                let is_gone = one.figures.as_ref().is_err_and(|unknown| unknown.reason == Unknown::NO_TOPIC);
+                !is_gone || topics.names().any(|topic| *topic == one.topic)
+            });
+            Ok(samples)
+        };
+        timely(asked, reading).await
     }
 
-    /// Creates a subscription, which begins at `position`, and the topic if the broker allows it. An existing
-    /// subscription stays as it is.
-    pub async fn create_subscription(
+    /// Creates a subscription in topics, where it begins at these positions, and the topics if the broker allows it.
+    /// An existing subscription stays as it is.
+    pub async fn create_subscriptions(
         &self,
         asked: &BacklogQuery,
         access: &Access,
+        topics: &[(Topic, InitialPosition)],
+    ) -> Vec<Result<(), Unknown>> {
+        let creations: Vec<_> =
+            topics.iter().map(|(topic, at)| self.create_subscription(asked, access, topic, *at)).collect();
+        stream::iter(creations).buffered(AT_ONCE).collect().await
+    }
+
+    async fn create_subscription(
+        &self,
+        asked: &BacklogQuery,
+        access: &Access,
+        topic: &Topic,
         position: InitialPosition,
     ) -> Result<(), Unknown> {
         let position = match position {
             InitialPosition::Earliest => r#""earliest""#,
             InitialPosition::Latest => r#""latest""#,
         };
-        let path = subscription_path(asked);
+        let replicated = if asked.is_replicated { "?replicated=true" } else { "" };
+        let path = format!("{}{replicated}", subscription_path(asked, topic));
         let creation = self.call(asked, access, Method::PUT, &path, position);
         match timely(asked, creation).await?.0 {
             status if status.is_success() || status == StatusCode::CONFLICT => Ok(()),
@@ -225,49 +257,84 @@ impl Admin {
         }
     }
 
-    /// Deletes a subscription without consumers. Succeeds when no partition has it any more.
+    /// Deletes a subscription without consumers. Succeeds when no topic and no partition has it any more.
     pub async fn delete_subscription(&self, asked: &BacklogQuery, access: &Access) -> Result<(), Unknown> {
-        let reading = self.read(asked, access, None).await;
-        let topics = match (reading.partitions, reading.figures) {
-            (Some(0), _) => vec![asked.topic.clone()],
-            // An answer for the whole topic would be that of any partition.
-            (Some(partitions), _) => (0..partitions).map(|number| asked.topic.partition(number)).collect(),
-            (None, Err(unknown)) if unknown.reason != Unknown::NO_TOPIC => return Err(unknown),
-            (None, _) => Vec::new(),
+        let samples = match self.read(asked, access, &Partitions::new()).await {
+            // The namespace of the pattern is gone.
+            Err(unknown) if unknown.reason == Unknown::NO_TOPIC => Vec::new(),
+            samples => samples?,
         };
+        let topics = samples.into_iter().flat_map(|TopicSample { topic, partitions, .. }| match partitions {
+            Some(0) => vec![topic],
+            // An answer for the whole topic would be that of any partition.
+            Some(partitions) => (0..partitions).map(|number| topic.partition(number)).collect(),
+            // There is no such topic.
+            None => Vec::new(),
+        });
         for topic in topics {
-            let asked = BacklogQuery { topic, ..asked.clone() };
-            let path = subscription_path(&asked);
-            let deletion = self.call(&asked, access, Method::DELETE, &path, "");
-            match timely(&asked, deletion).await?.0 {
+            let path = subscription_path(asked, &topic);
+            let deletion = self.call(asked, access, Method::DELETE, &path, "");
+            match timely(asked, deletion).await?.0 {
                 status if status.is_success() || status == StatusCode::NOT_FOUND => {}
                 StatusCode::PRECONDITION_FAILED => {
                     let message = format!("A client consumes from the subscription {}.", asked.subscription);
                     return Err(Unknown::new("SubscriptionInUse", message));
                 }
-                status => return Err(refused(&asked, access, status)),
+                status => return Err(refused(asked, access, status)),
             }
         }
         Ok(())
     }
 
-    async fn look(&self, asked: &BacklogQuery, access: &Access, partitioned: bool) -> BacklogSample {
+    /// The topics that match a pattern. The number is above 0 for a topic with partitions.
+    async fn matching(
+        &self,
+        asked: &BacklogQuery,
+        access: &Access,
+        pattern: &Pattern,
+    ) -> Result<Vec<(Topic, Option<u32>)>, Unknown> {
+        let path = pattern.path();
+        let partitioned = self.list(asked, access, &format!("{path}/partitioned")).await?;
+        let others = self.list(asked, access, &path).await?;
+        pattern.select(partitioned, others).map_err(|error| {
+            let message =
+                format!("topicsPattern is not a regular expression that the manager can read: {error}.");
+            Unknown::new("PatternInvalid", message)
+        })
+    }
+
+    /// The names of topics at a path of a namespace.
+    async fn list(&self, asked: &BacklogQuery, access: &Access, path: &str) -> Result<Vec<String>, Unknown> {
+        match self.call(asked, access, Method::GET, path, "").await? {
+            (StatusCode::OK, body) => serde_json::from_slice(&body).map_err(|_| {
+                Unknown::new("AdminFailed", format!("The answer of {} is not a list of topics.", asked.url))
+            }),
+            (StatusCode::NOT_FOUND, _) => {
+                Err(Unknown::new(Unknown::NO_TOPIC, "The namespace of topicsPattern does not exist."))
+            }
+            (other, _) => Err(refused(asked, access, other)),
+        }
+    }
+
+    async fn look(
+        &self,
+        asked: &BacklogQuery,
+        access: &Access,
+        topic: Topic,
+        last: Option<u32>,
+    ) -> Result<TopicSample, Unknown> {
+        let partitioned = last.is_some_and(|partitions| partitions > 0);
         for partitioned in [partitioned, !partitioned] {
-            match self.stats(asked, access, partitioned).await {
-                Ok(Some(TopicFigures { subscription, partitions })) => {
-                    let figures = subscription.ok_or_else(|| {
-                        let message =
-                            format!("The topic {} has no subscription {}.", asked.topic, asked.subscription);
-                        Unknown::new(Unknown::NO_SUBSCRIPTION, message)
-                    });
-                    return BacklogSample { figures, partitions: Some(partitions) };
-                }
-                Ok(None) => {}
-                Err(unknown) => return BacklogSample { figures: Err(unknown), partitions: None },
+            if let Some(found) = self.stats(asked, access, &topic, partitioned).await? {
+                let figures = found.subscription.ok_or_else(|| {
+                    let message = format!("The topic {topic} has no subscription {}.", asked.subscription);
+                    Unknown::new(Unknown::NO_SUBSCRIPTION, message)
+                });
+                return Ok(TopicSample { topic, figures, partitions: Some(found.partitions) });
             }
         }
-        let message = format!("There is no topic {}.", asked.topic);
-        BacklogSample { figures: Err(Unknown::new(Unknown::NO_TOPIC, message)), partitions: None }
+        let unknown = Unknown::new(Unknown::NO_TOPIC, format!("There is no topic {topic}."));
+        Ok(TopicSample { topic, figures: Err(unknown), partitions: last })
     }
 
     /// Reads the statistics of a topic, as partitioned or not. Returns None without such a topic.
@@ -275,10 +342,12 @@ impl Admin {
         &self,
         asked: &BacklogQuery,
         access: &Access,
+        topic: &Topic,
         partitioned: bool,
     ) -> Result<Option<TopicFigures>, Unknown> {
         let what = if partitioned { "partitioned-stats?perPartition=false" } else { "stats" };
-        let (status, body) = self.call(asked, access, Method::GET, what, "").await?;
+        let path = format!("{}/{what}", topic.path());
+        let (status, body) = self.call(asked, access, Method::GET, &path, "").await?;
         match status {
             StatusCode::OK => {
                 let mut figures = figures(&body, &asked.subscription).map_err(|_| {
@@ -293,7 +362,7 @@ impl Admin {
         }
     }
 
-    /// Sends a request about the topic. `path` is below the topic's path. Only an answer with status 200 has a body.
+    /// Sends a request. `path` is below `/admin/v2/`. Only an answer with status 200 has a body.
     async fn call(
         &self,
         asked: &BacklogQuery,
@@ -302,8 +371,7 @@ impl Admin {
         path: &str,
         body: &'static str,
     ) -> Result<(StatusCode, Bytes), Unknown> {
-        let topic: Vec<String> = asked.topic.segments().map(escape).collect();
-        let url = format!("{}/admin/v2/{}/{path}", asked.url.trim_end_matches('/'), topic.join("/"));
+        let url = format!("{}/admin/v2/{path}", asked.url.trim_end_matches('/'));
         self.follow(method, &url, body, access).await.map_err(|failure| {
             let reason = match &failure {
                 Failure::Connection(error) if root(error).starts_with(ALERT) => Unknown::ADMIN_REFUSED,
@@ -471,7 +539,7 @@ impl Admin {
         let unusable = |error| if files.identity.is_some() { Failure::Identity } else { broken(&error) };
         let https = https.map_err(unusable)?;
         let client: Client<_, Full<Bytes>> =
-            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).build(https);
+            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(AT_ONCE).build(https);
         let connection = BoxCloneSyncService::new(client.map_err(Failure::from));
         // CAs change rarely; this limit removes those that are no longer used.
         let mut connections = connections();
@@ -483,9 +551,9 @@ impl Admin {
     }
 }
 
-/// The path of a subscription, below the topic's path.
-fn subscription_path(asked: &BacklogQuery) -> String {
-    format!("subscription/{}", escape(&asked.subscription))
+/// The path of a topic's subscription, below `/admin/v2/`.
+fn subscription_path(asked: &BacklogQuery, topic: &Topic) -> String {
+    format!("{}/subscription/{}", topic.path(), escape(&asked.subscription))
 }
 
 /// The result of a call within its time limit.
@@ -550,7 +618,10 @@ fn redirected(from: &Uri, to: Option<&header::HeaderValue>) -> Result<Uri, Failu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::PulsarConsumerSpec;
+    use crate::backlog::BacklogSample;
     use rstest::rstest;
+    use serde_json::Value;
 
     #[rstest]
     #[case("http://a/x?y", "http://b:1/x?y", Some("http://b:1/x?y"))]
@@ -617,7 +688,30 @@ mod tests {
     const TOPIC: &str = "/admin/v2/persistent/public/default/t";
 
     fn asked(url: &str) -> BacklogQuery {
-        BacklogQuery { url: url.to_owned(), topic: Topic::of("t"), subscription: "s".to_owned() }
+        asked_for(url, &json!({ "topic": "t" }))
+    }
+
+    /// A query about the topics in a spec with these fields.
+    fn asked_for(url: &str, fields: &Value) -> BacklogQuery {
+        let mut spec = json!({ "serverAddress": "", "subscriptionName": "s" });
+        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let spec: PulsarConsumerSpec = serde_json::from_value(spec).unwrap();
+        let (topics, subscription) = (Topics::of(&spec), spec.subscription_name);
+        BacklogQuery { url: url.to_owned(), topics, subscription, is_replicated: false }
+    }
+
+    /// The sum of a read with these last known partitions.
+    async fn read(asked: &BacklogQuery, access: &Access, last: &Partitions) -> BacklogSample {
+        BacklogSample::sum(Admin::default().read(asked, access, last).await, Partitions::new())
+    }
+
+    /// The sum of a first read without credentials.
+    async fn first_read(asked: &BacklogQuery) -> BacklogSample {
+        read(asked, &Access::default(), &Partitions::new()).await
+    }
+
+    fn backlog_or_reason(reading: &BacklogSample) -> Result<i64, &'static str> {
+        reading.figures.as_ref().map(|figures| figures.backlog).map_err(|unknown| unknown.reason)
     }
 
     fn with_token() -> Access {
@@ -640,9 +734,7 @@ mod tests {
         #[case] expected: Result<i64, &'static str>,
     ) {
         let (url, _) = server(vec![("/stats", code, body.to_owned())]).await;
-        let reading = Admin::default().read(&asked(&url), &Access::default(), None).await;
-        let found = reading.figures.map(|figures| figures.backlog).map_err(|unknown| unknown.reason);
-        assert_eq!(found, expected);
+        assert_eq!(backlog_or_reason(&first_read(&asked(&url)).await), expected);
     }
 
     #[rstest]
@@ -654,9 +746,96 @@ mod tests {
     async fn creates_a_missing_subscription(#[case] code: u16, #[case] expected: Result<(), &str>) {
         let (url, seen) = server(vec![("PUT", code, String::new())]).await;
         let (admin, access) = (Admin::default(), Access::default());
-        let created = admin.create_subscription(&asked(&url), &access, InitialPosition::Earliest).await;
-        assert_eq!(created.map_err(|unknown| unknown.reason), expected);
-        assert_eq!(seen.lock().unwrap()[0].trim(), format!("{TOPIC}/subscription/s"));
+        for (is_replicated, query) in [(false, ""), (true, "?replicated=true")] {
+            let asked = BacklogQuery { is_replicated, ..asked(&url) };
+            let topics = [(Topic::of("t"), InitialPosition::Earliest)];
+            let created = admin.create_subscriptions(&asked, &access, &topics).await.remove(0);
+            assert_eq!(created.map_err(|unknown| unknown.reason), expected);
+            assert_eq!(seen.lock().unwrap().pop().unwrap().trim(), format!("{TOPIC}/subscription/s{query}"));
+        }
+    }
+
+    fn stats(backlog: i64, partitions: u32) -> String {
+        json!({ "subscriptions": { "s": { "msgBacklog": backlog } }, "metadata": { "partitions": partitions } })
+            .to_string()
+    }
+
+    #[rstest]
+    #[case::all_topics(json!({ "topics": ["a", "b"] }), Ok(5), "")]
+    #[case::with_retry_letters(
+        json!({ "topic": "a", "deadLetterPolicy": { "maxRedeliverCount": 1, "retryLetterTopic": "r" } }), Ok(9), "")]
+    #[case::one_missing(json!({ "topics": ["a", "x", "b"] }), Err("TopicNotFound"), "no topic persistent://public/default/x.")]
+    #[case::the_first_failure(
+        json!({ "topics": ["y", "x"] }), Err("SubscriptionNotFound"), "topic persistent://public/default/y has no subscription s.")]
+    #[tokio::test]
+    async fn sums_the_backlog_of_several_topics(
+        #[case] fields: Value,
+        #[case] expected: Result<i64, &str>,
+        #[case] message: &str,
+    ) {
+        let (url, _) = server(vec![
+            ("/a/stats", 200, stats(2, 0)),
+            ("/b/partitioned-stats", 200, stats(3, 2)),
+            ("/r/stats", 200, stats(7, 0)),
+            ("/y/stats", 200, r#"{"subscriptions":{}}"#.to_owned()),
+        ])
+        .await;
+        let reading = first_read(&asked_for(&url, &fields)).await;
+        assert_eq!(backlog_or_reason(&reading), expected);
+        assert!(reading.figures.err().unwrap_or_else(|| Unknown::new("", message)).message.contains(message));
+    }
+
+    #[rstest]
+    #[case::matching("orders-.*", Ok(5), &["orders-a/stats", "orders-b/partitioned-stats?perPartition=false"])]
+    #[case::a_deleted_one("gone|orders-a", Ok(2), &["gone/stats", "gone/partitioned-stats?perPartition=false", "orders-a/stats"])]
+    #[case::nothing("nothing", Ok(0), &[])]
+    #[case::in_no_namespace("a/b/.*", Err("TopicNotFound"), &[])]
+    #[case::another_syntax(r"\pL+", Err("PatternInvalid"), &[])]
+    #[tokio::test]
+    async fn reads_the_topics_that_match(
+        #[case] pattern: &str,
+        #[case] expected: Result<i64, &str>,
+        #[case] requests: &[&str],
+    ) {
+        let all =
+            ["gone", "orders-a", "orders-b-partition-0", "orders-b-partition-1", "others", "__orders-c"];
+        let names = |names: &[&str]| {
+            json!(names.iter().map(|name| Topic::of(name).to_string()).collect::<Vec<_>>()).to_string()
+        };
+        let (url, seen) = server(vec![
+            ("/gone/", 404, String::new()),
+            ("/orders-a/stats", 200, stats(2, 0)),
+            ("/orders-b/partitioned-stats", 200, stats(3, 2)),
+            ("/public/default/partitioned", 200, names(&["orders-b"])),
+            ("/public/default", 200, names(&all)),
+        ])
+        .await;
+        let reading = first_read(&asked_for(&url, &json!({ "topicsPattern": pattern }))).await;
+        assert_eq!(backlog_or_reason(&reading), expected);
+        let mut seen: Vec<String> = seen.lock().unwrap().clone();
+        seen.retain(|request| request.contains("stats"));
+        seen.sort();
+        let topic = |request: &&str| format!("/admin/v2/persistent/public/default/{request} ");
+        let mut requests: Vec<String> = requests.iter().map(topic).collect();
+        requests.sort();
+        assert_eq!(seen, requests);
+    }
+
+    #[tokio::test]
+    async fn deletes_the_subscription_of_each_topic() {
+        let (url, seen) = server(vec![
+            ("DELETE", 204, String::new()),
+            ("/a/stats", 200, stats(0, 0)),
+            ("/b/partitioned-stats", 200, stats(0, 1)),
+        ])
+        .await;
+        let asked = asked_for(&url, &json!({ "topics": ["a", "missing", "b"] }));
+        Admin::default().delete_subscription(&asked, &Access::default()).await.unwrap();
+        let mut seen: Vec<String> = seen.lock().unwrap().clone();
+        seen.retain(|request| request.contains("/subscription/"));
+        let deleted = ["a", "b-partition-0"]
+            .map(|topic| format!("/admin/v2/persistent/public/default/{topic}/subscription/s "));
+        assert_eq!(seen, deleted);
     }
 
     #[rstest]
@@ -703,10 +882,10 @@ mod tests {
     async fn detects_partitions_and_then_requests_them_first() {
         let body = r#"{"subscriptions":{"s":{"msgBacklog":9}},"metadata":{"partitions":2}}"#;
         let (url, seen) = server(vec![("/partitioned-stats", 200, body.to_owned())]).await;
-        let admin = Admin::default();
-        let reading = admin.read(&asked(&url), &Access::default(), None).await;
-        assert_eq!((reading.partitions, reading.figures.unwrap().backlog), (Some(2), 9));
-        admin.read(&asked(&url), &Access::default(), reading.partitions).await.figures.unwrap();
+        let reading = first_read(&asked(&url)).await;
+        assert_eq!(reading.partitions, Partitions::from([(Topic::of("t"), 2)]));
+        assert_eq!(reading.figures.unwrap().backlog, 9);
+        read(&asked(&url), &Access::default(), &reading.partitions).await.figures.unwrap();
         let seen: Vec<String> = seen.lock().unwrap().iter().map(|asked| asked.trim().to_owned()).collect();
         let (whole, parts) =
             (format!("{TOPIC}/stats"), format!("{TOPIC}/partitioned-stats?perPartition=false"));
@@ -721,7 +900,7 @@ mod tests {
         let elsewhere = there.replace("127.0.0.1", "localhost");
         for (target, token) in [(there.clone(), "Bearer secret"), (elsewhere, "")] {
             let (here, _) = server(vec![("/stats", 307, format!("{target}{TOPIC}/stats"))]).await;
-            Admin::default().read(&asked(&here), &with_token(), None).await.figures.unwrap();
+            read(&asked(&here), &with_token(), &Partitions::new()).await.figures.unwrap();
             let last = seen.lock().unwrap().pop().unwrap();
             assert_eq!(last, format!("{TOPIC}/stats {token}"));
         }
@@ -730,10 +909,9 @@ mod tests {
     #[tokio::test]
     async fn limits_the_answer_and_reports_an_unreachable_host() {
         let (url, _) = server(vec![("/stats", 200, "x".repeat(LONGEST + 1))]).await;
-        let reading = Admin::default().read(&asked(&url), &Access::default(), None).await;
-        assert_eq!(reading.figures.unwrap_err().reason, "AdminFailed");
-        let reading = Admin::default().read(&asked("http://127.0.0.1:9"), &Access::default(), None).await;
-        assert_eq!(reading.figures.unwrap_err().reason, "AdminUnreachable");
+        assert_eq!(backlog_or_reason(&first_read(&asked(&url)).await), Err("AdminFailed"));
+        let silent = first_read(&asked("http://127.0.0.1:9")).await;
+        assert_eq!(backlog_or_reason(&silent), Err("AdminUnreachable"));
     }
 
     #[tokio::test]

@@ -6,13 +6,19 @@ use quintet_runtime::model::conditions::of_types;
 use quintet_runtime::model::object::Meta;
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::resource::Resource;
-use quintet_runtime::model::schema::{pod_template, short_name};
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use quintet_runtime::model::schema::short_name;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Value, json};
 use serde_with::skip_serializing_none;
+use std::borrow::Cow;
 
-/// The topic and subscription to consume, and the settings of the pods.
+use crate::rules::{
+    ARE_PERSISTENT, HOST, IS_SECRET, IS_SUBSCRIPTION, NAME, PART, is_address, is_duration, is_same, is_topic,
+    not_consumed, of_our_container, partial_template,
+};
+use crate::topic::Topic;
+
+/// The topics and subscription to consume, and the settings of the pods.
 #[skip_serializing_none]
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
@@ -27,7 +33,7 @@ use serde_with::skip_serializing_none;
     status = "PulsarConsumerStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "PulsarConsumer runs consumers of a Pulsar topic as the pods of a Deployment.",
+    doc = "PulsarConsumer runs consumers of Pulsar topics as the pods of a Deployment.",
     scale(
         spec_replicas_path = ".spec.replicas",
         status_replicas_path = ".status.replicas",
@@ -63,19 +69,40 @@ use serde_with::skip_serializing_none;
         .message("adminTLS needs an encrypted adminURL, as in https://broker:8443"),
     validation = Rule::new("!has(self.autoscaling) || has(self.adminURL)")
         .message("autoscaling needs adminURL, where the backlog is read"),
-    validation = Rule::new(
-        "!has(self.subscription) || has(self.adminURL) && !self.topic.startsWith('non-persistent://') \
+    validation = Rule::new("[has(self.topic), has(self.topics), has(self.topicsPattern)].exists_one(one, one)")
+        .message("set exactly one of topic, topics and topicsPattern"),
+    validation = Rule::new(format!(
+        "!has(self.subscription) || has(self.adminURL) && {ARE_PERSISTENT} \
          || !(has(self.subscription.create) && self.subscription.create) \
          && !(has(self.subscription.cleanup) && self.subscription.cleanup == 'Delete')"
-    )
+    ))
     .message("subscription.create and the cleanup Delete need adminURL and a persistent topic"),
-    validation = Rule::new("!has(self.autoscaling) || !self.topic.startsWith('non-persistent://')")
+    validation = Rule::new(format!("!has(self.autoscaling) || {ARE_PERSISTENT}"))
         .message("autoscaling needs a persistent topic: KEDA reads the backlog of no other"),
+    validation = Rule::new("!has(self.autoscaling) || !has(self.topicsPattern)")
+        .message("autoscaling needs topic or topics: KEDA reads the backlog of named topics only"),
+    validation = Rule::new(format!(
+        "!has(self.readCompacted) || !self.readCompacted \
+         || has(self.subscriptionType) && self.subscriptionType in ['Exclusive', 'Failover'] && {ARE_PERSISTENT}"
+    ))
+    .message("readCompacted needs the subscriptionType Exclusive or Failover, and a persistent topic"),
+    validation = Rule::new("!has(self.ackTimeout) || !has(self.subscriptionType) || self.subscriptionType == 'Shared'")
+        .message("ackTimeout needs the subscriptionType Shared"),
+    validation = Rule::new("!has(self.ackTimeout) || !has(self.deadLetterPolicy) || has(self.image)")
+        .message("ackTimeout and deadLetterPolicy exclude each other for Quintet's image, where messages that are given back would become dead letters"),
     validation = Rule::new(
         "!has(self.deadLetterPolicy) || !has(self.subscriptionType) || self.subscriptionType in ['Shared', 'Key_Shared']"
     )
     .message("deadLetterPolicy needs the subscriptionType Shared or Key_Shared"),
-    validation = Rule::new(another_topic()).message("deadLetterTopic must be another topic than the one that is consumed"),
+    validation = Rule::new(not_consumed("deadLetterTopic"))
+        .message("deadLetterTopic must be another topic than the one that is consumed"),
+    validation = Rule::new(not_consumed("retryLetterTopic"))
+        .message("retryLetterTopic must be another topic than the one that is consumed"),
+    validation = Rule::new(
+        "!has(self.deadLetterPolicy) || has(self.deadLetterPolicy.deadLetterTopic) \
+         || has(self.topic) && !self.topic.startsWith('non-persistent://')"
+    )
+    .message("deadLetterPolicy needs a deadLetterTopic for several topics, and for a topic that is not persistent"),
     validation = Rule::new(
         r"!has(self.deadLetterPolicy) || has(self.deadLetterPolicy.deadLetterTopic) || !self.subscriptionName.matches(r'[\s\pZ\p{Cc}]')"
     )
@@ -130,10 +157,36 @@ pub struct PulsarConsumerSpec {
     /// persistent://tenant/namespace/my-topic.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
-        validation = Rule::new(is_topic())
+        validation = Rule::new(is_topic("self"))
             .message("topic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
     )]
-    pub topic: String,
+    pub topic: Option<String>,
+
+    /// Several topics, in place of topic.
+    #[schemars(
+        length(min = 1, max = 50),
+        inner(length(min = 1, max = 512)),
+        extend("x-kubernetes-list-type" = "set")
+    )]
+    #[x_kube(
+        validation = Rule::new(format!("self.all(one, {} && !one.contains(','))", is_topic("one")))
+            .message("each of topics must be a topic without a comma, such as my-topic or tenant/namespace/my-topic"),
+        validation = Rule::new(format!("self.all(one, self.exists_one(two, {}))", is_same("one", "two")))
+            .message("topics must have each topic only once")
+    )]
+    pub topics: Option<Vec<String>>,
+
+    /// The persistent topics to consume, in place of topic: REGEX (in public/default), tenant/namespace/REGEX or
+    /// persistent://tenant/namespace/REGEX. The regular expression must match the whole last part of a topic's
+    /// name. Pulsar's own topics and the topics in deadLetterPolicy never match.
+    #[schemars(length(min = 1, max = 256))]
+    #[x_kube(
+        validation = Rule::new(format!("self.matches(r'^((persistent://)?{PART}/{PART}/)?{NAME}$')"))
+            .message("topicsPattern must be REGEX, tenant/namespace/REGEX or persistent://tenant/namespace/REGEX, without a slash in REGEX"),
+        validation = Rule::new("''.matches(self.substring(self.lastIndexOf('/') + 1) + '|')")
+            .message("topicsPattern must end with a regular expression")
+    )]
+    pub topics_pattern: Option<String>,
 
     /// The subscription that all pods share. The manager creates the subscription at adminURL, and without
     /// adminURL the first pod that connects.
@@ -175,12 +228,31 @@ pub struct PulsarConsumerSpec {
     /// the image's default, which is one minute for Quintet's image.
     #[schemars(length(max = 64))]
     #[x_kube(
-        validation = Rule::new(
-            r"self.matches(r'^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,12}ms)?$') && self.matches('[1-9]')"
-        )
-        .message("negativeAckRedeliveryDelay must be a positive duration such as 500ms, 30s or 1m30s")
+        validation = Rule::new(is_duration("self"))
+            .message("negativeAckRedeliveryDelay must be a positive duration such as 500ms, 30s or 1m30s")
     )]
     pub negative_ack_redelivery_delay: Option<String>,
+
+    /// The time after which a consumer gives messages back to the broker that it has not printed yet, such as 30s
+    /// or 1m30s. At least 1s. The broker delivers the messages to other consumers. The subscriptionType must be
+    /// Shared. Default: a consumer keeps its messages.
+    #[schemars(length(max = 64))]
+    #[x_kube(
+        validation = Rule::new(format!("{} && duration(self) >= duration('1s')", is_duration("self")))
+            .message("ackTimeout must be a duration of at least 1s, such as 30s or 1m30s")
+    )]
+    pub ack_timeout: Option<String>,
+
+    /// Whether consumers get only the latest message of each key of a compacted topic. The subscriptionType must
+    /// be Exclusive or Failover. Default false.
+    pub read_compacted: Option<bool>,
+
+    /// Whether the broker replicates the subscription's position to other clusters. Default false.
+    pub replicate_subscription_state: Option<bool>,
+
+    /// The advertised listener of the brokers whose addresses the pods use. Default: the brokers' default.
+    #[schemars(length(min = 1, max = 256))]
+    pub listener_name: Option<String>,
 
     /// How many messages of each partition a consumer prefetches. Default: the image's default, which is 1000
     /// for Quintet's image.
@@ -193,8 +265,8 @@ pub struct PulsarConsumerSpec {
     pub receiver_queue_bytes: Option<i64>,
 
     /// The image of the pods. Default: the manager's --pulsar-consumer-image. The container gets the
-    /// environment variables PULSAR_SERVER, PULSAR_TOPIC and PULSAR_SUBSCRIPTION_NAME, and more variables for
-    /// optional fields that are set.
+    /// environment variables PULSAR_SERVER, PULSAR_TOPIC (PULSAR_TOPICS, PULSAR_TOPICS_PATTERN) and
+    /// PULSAR_SUBSCRIPTION_NAME, and more variables for optional fields that are set.
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
 
@@ -236,6 +308,25 @@ pub struct PulsarConsumerSpec {
 }
 
 impl PulsarConsumerSpec {
+    /// The topics as the status shows them.
+    pub fn shown_topics(&self) -> Cow<'_, str> {
+        match self.topic.as_ref().or(self.topics_pattern.as_ref()) {
+            Some(topic) => topic.into(),
+            None => self.topics.as_deref().unwrap_or_default().join(", ").into(),
+        }
+    }
+
+    /// The dead-letter topic.
+    pub fn dead_letter_topic(&self) -> Option<String> {
+        let default = || Some(Topic::of(self.topic.as_ref()?).dead_letter(&self.subscription_name));
+        self.dead_letter_policy.as_ref()?.dead_letter_topic.clone().or_else(default)
+    }
+
+    /// The retry-letter topic.
+    pub fn retry_letter_topic(&self) -> Option<&str> {
+        self.dead_letter_policy.as_ref()?.retry_letter_topic.as_deref()
+    }
+
     /// The Secret with the token.
     pub fn token_secret(&self) -> Option<&SecretKey> {
         self.auth.as_ref()?.token_secret.as_ref()
@@ -281,77 +372,6 @@ impl PulsarConsumerSpec {
 
 const fn one() -> i32 {
     1
-}
-
-/// The schema of a pod template that need not have containers. Most items with equal keys are rejected here,
-/// not later by the Deployment. The limits bound the cost of the rules.
-fn partial_template(generator: &mut SchemaGenerator) -> Schema {
-    let mut schema = pod_template(generator);
-    let mut set_list = |list: &str, key: &str, most: usize| {
-        if let Some(list) = schema.pointer_mut(&format!("/properties/spec/properties/{list}")) {
-            list["x-kubernetes-list-type"] = json!("map");
-            list["x-kubernetes-list-map-keys"] = json!([key]);
-            list["maxItems"] = json!(most);
-        }
-    };
-    set_list("volumes", "name", 100);
-    for containers in ["initContainers", "containers"] {
-        set_list(containers, "name", 16);
-        set_list(&format!("{containers}/items/properties/env"), "name", 200);
-        set_list(&format!("{containers}/items/properties/volumeMounts"), "mountPath", 100);
-    }
-    for list in ["envFrom", "ports"] {
-        let list = format!("/properties/spec/properties/containers/items/properties/{list}");
-        if let Some(list) = schema.pointer_mut(&list) {
-            list["maxItems"] = json!(50);
-        }
-    }
-    let spec = schema.pointer_mut("/properties/spec").and_then(Value::as_object_mut);
-    spec.map(|spec| spec.remove("required"));
-    schema
-}
-
-/// A rule for the template's container of the consumer, and one for each other container.
-fn of_our_container(ours: &str, others: &str) -> String {
-    format!(
-        "!has(self.template) || !has(self.template.spec) || !has(self.template.spec.containers) \
-         || self.template.spec.containers.all(one, one.name == 'pulsarconsumer' ? {ours} : {others})"
-    )
-}
-
-/// The rule that dead letters go to another topic. It compares all three forms of both names.
-fn another_topic() -> String {
-    let (topic, dead) = ("self.topic", "self.deadLetterPolicy.deadLetterTopic");
-    let longer = |name: &str| {
-        ["persistent://", "public/default/", "persistent://public/default/"]
-            .map(|beginning| format!("'{beginning}' + {name}"))
-            .join(", ")
-    };
-    format!(
-        "!has(self.deadLetterPolicy) || !has({dead}) || !({topic} in [{dead}, {}] || {dead} in [{}])",
-        longer(dead),
-        longer(topic)
-    )
-}
-
-/// A host with or without a port, as a regular expression. The client that connects checks the IPv6 address and
-/// the port.
-const HOST: &str =
-    r"(\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:[1-9][0-9]{0,4})?";
-
-/// The rule that a field is a scheme, a host, and a match of `rest`.
-fn is_address(scheme: &str, rest: &str) -> String {
-    format!("self.matches(r'^{scheme}://{HOST}{rest}$')")
-}
-
-/// The rule that a field is the name of a subscription.
-const IS_SUBSCRIPTION: &str = r"self.matches(r'^[^\s/]([^\n\r/]*[^\s/])?$')";
-
-/// The rule that a field is a topic in one of its forms.
-fn is_topic() -> String {
-    const NAME: &str = r"[^/\s\pZ\p{Cc}]+";
-    const PART: &str = "[A-Za-z0-9_=:.-]+";
-    format!("self.matches(r'^((persistent|non-persistent)://)?({PART}/{PART}/{NAME})$|^{NAME}$')")
 }
 
 /// How the consumers of a subscription share its messages.
@@ -458,9 +478,6 @@ pub struct OAuth2 {
     pub scope: Option<String>,
 }
 
-/// The rule that a field is the name of a Secret.
-const IS_SECRET: &str = r"self.matches(r'^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')";
-
 /// A Secret of the same namespace.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretName {
@@ -497,6 +514,15 @@ pub struct SecretKey {
 #[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new(format!(
+        "!has(self.retryLetterTopic) || !has(self.deadLetterTopic) || !({})",
+        is_same("self.retryLetterTopic", "self.deadLetterTopic")
+    ))
+    .message("retryLetterTopic must be another topic than deadLetterTopic"),
+    validation = Rule::new("!has(self.retryDelays) || has(self.retryLetterTopic)")
+        .message("retryDelays needs retryLetterTopic")
+)]
 pub struct DeadLetterPolicy {
     /// The number of redeliveries before a message goes to the dead-letter topic.
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -504,7 +530,7 @@ pub struct DeadLetterPolicy {
     /// The dead-letter topic. Default: `<topic>-<subscription>-DLQ`, as for Pulsar's clients.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
-        validation = Rule::new(is_topic())
+        validation = Rule::new(format!("{} && !self.startsWith('non-persistent://')", is_topic("self")))
             .message("deadLetterTopic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
     )]
     pub dead_letter_topic: Option<String>,
@@ -516,6 +542,22 @@ pub struct DeadLetterPolicy {
             .message("initialSubscription must have no slash, and no blank at its ends")
     )]
     pub initial_subscription: Option<String>,
+    /// The persistent topic for rejected messages, which are delivered again after a delay. The consumers
+    /// subscribe to it too. Default: a consumer requests rejected messages from the broker again.
+    #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(
+        validation = Rule::new(format!("{} && !self.startsWith('non-persistent://')", is_topic("self")))
+            .message("retryLetterTopic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
+    )]
+    pub retry_letter_topic: Option<String>,
+    /// The delays before the first, the second and further retries, such as 30s or 1m30s. The last delay is that
+    /// of all further retries. Default: negativeAckRedeliveryDelay.
+    #[schemars(length(min = 1, max = 16), inner(length(max = 64)))]
+    #[x_kube(
+        validation = Rule::new(format!("self.all(one, {})", is_duration("one")))
+            .message("each of retryDelays must be a positive duration such as 500ms, 30s or 1m30s")
+    )]
+    pub retry_delays: Option<Vec<String>>,
 }
 
 /// How KEDA scales the consumers with the backlog.
@@ -541,7 +583,7 @@ pub struct Autoscaling {
     /// Default 0.
     #[schemars(range(min = 0))]
     pub activation_backlog: Option<i64>,
-    /// Whether the topic has partitions, which KEDA must know. Default: the manager detects partitions at
+    /// Whether all topics have partitions, which KEDA must know. Default: the manager detects partitions at
     /// adminURL. Set partitioned if the manager may not read the Secrets in auth.
     pub partitioned: Option<bool>,
     /// Seconds between two reads of the backlog by KEDA. Default: KEDA's default, which is 30.
@@ -589,7 +631,7 @@ pub struct PulsarConsumerStatus {
     pub observed_generation: Option<i64>,
     /// The serverAddress of the spec.
     pub server: Option<String>,
-    /// The topic of the spec.
+    /// The topic, topics or topicsPattern of the spec.
     pub topic: Option<String>,
     /// The subscriptionName of the spec.
     pub subscription: Option<String>,
@@ -601,14 +643,14 @@ pub struct PulsarConsumerStatus {
     pub ready_replicas: Option<i32>,
     /// The label selector of the pods, for the scale subresource.
     pub selector: Option<String>,
-    /// The number of unacknowledged entries of the subscription. An entry is a message or a batch of
+    /// The number of unacknowledged entries of the subscription in all its topics. An entry is a message or a batch of
     /// messages. The manager does not write small changes to the status; the metric
     /// quintet_pulsarconsumer_backlog is exact.
     pub backlog: Option<i64>,
     /// The number of delivered but unacknowledged messages. Pulsar counts such messages only for Shared and
     /// Key_Shared.
     pub unacked: Option<i64>,
-    /// The number of consumers that the broker reports.
+    /// The number of consumers that the broker reports, for several topics the largest of their numbers.
     pub consumers: Option<i32>,
     /// The time when the manager read backlog, unacked and consumers.
     pub backlog_time: Option<Time>,

@@ -8,9 +8,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quintet_runtime::model::clock::whole_seconds;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::api::PulsarConsumerStatus;
+use crate::topic::Topic;
 
 /// The figures of a subscription.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -19,7 +20,7 @@ pub struct Figures {
     pub backlog: i64,
     /// Delivered and unacknowledged messages.
     pub unacked: i64,
-    /// The number of consumers.
+    /// The number of consumers; for several topics, the largest of their numbers.
     pub consumers: i32,
     /// Delivered messages per second.
     pub rate: f64,
@@ -58,12 +59,48 @@ impl Unknown {
     }
 }
 
+/// The numbers of partitions of topics; 0 for a topic without partitions.
+pub type Partitions = BTreeMap<Topic, u32>;
+
 /// A reading of the backlog.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BacklogSample {
     /// The figures, or why they are unknown.
     pub figures: Result<Figures, Unknown>,
-    /// The number of the topic's partitions; 0 for a topic without partitions, None if unknown.
+    /// The known numbers of partitions.
+    pub partitions: Partitions,
+}
+
+impl BacklogSample {
+    /// The sum over all topics. Their first failure decides. Without readings, the `last` partitions stay.
+    pub fn sum(readings: Result<Vec<TopicSample>, Unknown>, last: Partitions) -> Self {
+        let readings = match readings {
+            Ok(readings) => readings,
+            Err(unknown) => return Self { figures: Err(unknown), partitions: last },
+        };
+        let partitions =
+            readings.iter().filter_map(|one| Some((one.topic.clone(), one.partitions?))).collect();
+        let figures = readings.into_iter().try_fold(Figures::default(), |sum, one| {
+            let Figures { backlog, unacked, consumers, rate } = one.figures?;
+            Ok(Figures {
+                backlog: sum.backlog.saturating_add(backlog),
+                unacked: sum.unacked.saturating_add(unacked),
+                consumers: sum.consumers.max(consumers),
+                rate: sum.rate + rate,
+            })
+        });
+        Self { figures, partitions }
+    }
+}
+
+/// A reading of a topic.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopicSample {
+    /// The topic.
+    pub topic: Topic,
+    /// The figures, or that the topic or subscription does not exist.
+    pub figures: Result<Figures, Unknown>,
+    /// The number of partitions; None if it was never known.
     pub partitions: Option<u32>,
 }
 
@@ -150,7 +187,7 @@ mod tests {
     }
 
     fn sample(figures: Result<Figures, Unknown>) -> BacklogSample {
-        BacklogSample { figures, partitions: None }
+        BacklogSample { figures, partitions: Partitions::new() }
     }
 
     fn status(backlog: i64, consumers: i32) -> PulsarConsumerStatus {
@@ -223,5 +260,29 @@ mod tests {
         {
             assert!(figures(nonsense, "s").is_err());
         }
+    }
+
+    #[test]
+    fn sums_figures_and_keeps_known_partitions() {
+        let one = |topic: &str, figures: Result<Figures, Unknown>, partitions: Option<u32>| TopicSample {
+            topic: Topic::of(topic),
+            figures,
+            partitions,
+        };
+        let some = |backlog, consumers| Ok(Figures { backlog, unacked: 1, consumers, rate: 0.5 });
+        let last = Partitions::from([(Topic::of("a"), 9)]);
+        let sum = |readings| BacklogSample::sum(readings, last.clone());
+        let both = sum(Ok(vec![one("a", some(2, 3), Some(0)), one("b", some(5, 1), Some(4))]));
+        assert_eq!(both.figures, Ok(Figures { backlog: 7, unacked: 2, consumers: 3, rate: 1.0 }));
+        assert_eq!(both.partitions, Partitions::from([(Topic::of("a"), 0), (Topic::of("b"), 4)]));
+        let failure = |reason| Err(Unknown::new(reason, ""));
+        let failed = sum(Ok(vec![
+            one("a", some(2, 3), Some(0)),
+            one("b", failure("first"), None),
+            one("c", failure("second"), None),
+        ]));
+        assert_eq!(failed.figures.unwrap_err().reason, "first");
+        assert_eq!(failed.partitions, Partitions::from([(Topic::of("a"), 0)]));
+        assert_eq!(sum(Err(Unknown::new("AdminFailed", ""))).partitions, last);
     }
 }

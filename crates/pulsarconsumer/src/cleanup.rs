@@ -21,7 +21,7 @@ use crate::backlog::Unknown;
 use crate::deployment::{UID_LABEL, deployment_name, is_current};
 use crate::managed_object::{ConsumerPlan, Effect, FOLLOW_UP, in_future, is_of};
 use crate::observe::World;
-use crate::topic::Topic;
+use crate::topic::Topics;
 
 /// The subscription of a deleted PulsarConsumer is deleted. Exists only until then.
 const SUBSCRIPTION_DELETED: &str = "SubscriptionDeleted";
@@ -52,8 +52,8 @@ pub fn is_shared(consumer: &PulsarConsumer, other: &PulsarConsumer) -> bool {
     let (spec, theirs) = (&consumer.spec, &other.spec);
     consumer.meta().uid != other.meta().uid
         && spec.subscription_name == theirs.subscription_name
-        && Topic::of(&spec.topic) == Topic::of(&theirs.topic)
         && (url(consumer) == url(other) || spec.server_address == theirs.server_address)
+        && Topics::of(spec).overlap(&Topics::of(theirs))
         && !(other.terminating() && theirs.deletes_subscription() && !finalizer::has(other, ORPHAN))
 }
 

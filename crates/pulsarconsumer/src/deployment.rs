@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use crate::api::{PulsarConsumer, PulsarConsumerSpec, SecretKey, SubscriptionType};
 use crate::merge::merge;
-use crate::topic::Topic;
 
 /// The suffix of the Deployment's name, as in the tutorial.
 const DEPLOYMENT_SUFFIX: &str = "-deployment";
@@ -309,11 +308,11 @@ fn pull_policy(image: &str) -> &'static str {
 fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
     // A kubelet expands $(NAME), and turns $$ into $.
     let text = |name: &str, value: &str| json!({ "name": name, "value": value.replace('$', "$$") });
-    let mut env = vec![
-        text("PULSAR_SERVER", &spec.server_address),
-        text("PULSAR_TOPIC", &spec.topic),
-        text("PULSAR_SUBSCRIPTION_NAME", &spec.subscription_name),
-    ];
+    let mut env = vec![text("PULSAR_SERVER", &spec.server_address)];
+    env.extend(spec.topic.as_deref().map(|topic| text("PULSAR_TOPIC", topic)));
+    env.extend(spec.topics.as_deref().map(|topics| text("PULSAR_TOPICS", &topics.join(","))));
+    env.extend(spec.topics_pattern.as_deref().map(|pattern| text("PULSAR_TOPICS_PATTERN", pattern)));
+    env.push(text("PULSAR_SUBSCRIPTION_NAME", &spec.subscription_name));
     env.extend(spec.subscription_type.map(|type_| json!({ "name": SUBSCRIPTION_TYPE, "value": type_ })));
     env.extend(
         spec.initial_position.map(|begin| json!({ "name": "PULSAR_INITIAL_POSITION", "value": begin })),
@@ -338,15 +337,24 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
     }
     if let Some(policy) = &spec.dead_letter_policy {
         env.push(text("PULSAR_MAX_REDELIVER_COUNT", &policy.max_redeliver_count.to_string()));
-        let topic = policy.dead_letter_topic.clone();
-        let topic = topic.unwrap_or_else(|| Topic::of(&spec.topic).dead_letter(&spec.subscription_name));
-        env.push(text("PULSAR_DEAD_LETTER_TOPIC", &topic));
+        env.extend(spec.dead_letter_topic().map(|topic| text("PULSAR_DEAD_LETTER_TOPIC", &topic)));
         let subscription = policy.initial_subscription.as_deref();
         env.extend(subscription.map(|name| text("PULSAR_DEAD_LETTER_SUBSCRIPTION", name)));
+        env.extend(spec.retry_letter_topic().map(|topic| text("PULSAR_RETRY_LETTER_TOPIC", topic)));
+        let delays = policy.retry_delays.as_deref();
+        env.extend(delays.map(|delays| text("PULSAR_RETRY_DELAYS", &delays.join(","))));
     }
-    if let Some(delay) = &spec.negative_ack_redelivery_delay {
-        env.push(text("PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", delay));
-    }
+    let texts = [
+        ("PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", &spec.negative_ack_redelivery_delay),
+        ("PULSAR_ACK_TIMEOUT", &spec.ack_timeout),
+        ("PULSAR_LISTENER_NAME", &spec.listener_name),
+    ];
+    env.extend(texts.into_iter().filter_map(|(name, value)| Some(text(name, value.as_deref()?))));
+    let flags = [
+        ("PULSAR_READ_COMPACTED", spec.read_compacted),
+        ("PULSAR_REPLICATE_SUBSCRIPTION_STATE", spec.replicate_subscription_state),
+    ];
+    env.extend(flags.into_iter().filter(|(_, flag)| *flag == Some(true)).map(|(name, _)| text(name, "true")));
     if let Some(size) = spec.receiver_queue_size {
         env.push(text("PULSAR_RECEIVER_QUEUE_SIZE", &size.to_string()));
     }

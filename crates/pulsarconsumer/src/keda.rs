@@ -11,9 +11,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::api::{Autoscaling, OAuth2, PulsarConsumer, PulsarConsumerSpec, SubscriptionType};
+use crate::backlog::Partitions;
 use crate::deployment::{AUTHORITIES, NAME_LABEL, OAUTH2, TLS_KEYS, TOKEN, label_value};
 use crate::managed_object::{APPLIED_ANNOTATION, ManagedObject};
-use crate::topic::Topic;
+use crate::topic::{Topic, Topics};
 
 /// ScaledObjects.
 pub const SCALED_OBJECTS: Resource = Resource {
@@ -122,29 +123,29 @@ impl ManagedObject for KedaObject {
 }
 
 /// The most pods that KEDA may run. Each partition has only one active consumer of a Failover subscription.
-/// `partitions` is 0 for a topic without partitions. If it is unknown, the limit of `own` stays, which is the
-/// existing ScaledObject.
+/// If the partitions of a topic are unknown, the limit of `own` stays, which is the existing ScaledObject.
 pub fn max_replicas(
     spec: &PulsarConsumerSpec,
     autoscaling: &Autoscaling,
-    partitions: Option<u32>,
+    topics: &Topics,
+    partitions: &Partitions,
     own: Option<&KedaObject>,
 ) -> i32 {
     if spec.subscription_type != Some(SubscriptionType::Failover) {
         return autoscaling.max_replicas;
     }
     let last = || own.and_then(|own| own.spec["maxReplicaCount"].as_i64()?.try_into().ok());
-    let active = partitions.map(|partitions| partitions.max(1)).or_else(last).unwrap_or(u32::MAX);
+    let known = topics.names().map(|topic| Some((*partitions.get(topic)?).max(1))).sum::<Option<u32>>();
+    let active = known.or_else(last).unwrap_or(u32::MAX);
     let active = i32::try_from(active).unwrap_or(i32::MAX);
     autoscaling.max_replicas.min(active).max(autoscaling.min_replicas.unwrap_or_default())
 }
 
-/// The ScaledObject, with only the fields of this kind. `partitioned` is whether the topic has partitions,
-/// which KEDA must know.
+/// The ScaledObject, with only the fields of this kind. KEDA must know whether each topic has partitions.
 pub fn scaled_object(
     consumer: &PulsarConsumer,
     autoscaling: &Autoscaling,
-    partitioned: bool,
+    topics: &[(&Topic, bool)],
     max_replicas: i32,
 ) -> Value {
     let spec = &consumer.spec;
@@ -157,14 +158,14 @@ pub fn scaled_object(
         cooldown_seconds,
         partitioned: _,
     } = autoscaling;
-    // Values in a trigger's metadata are text.
+    // Values in a trigger's metadata and in scalingModifiers are text.
+    let target = target_backlog.unwrap_or(TARGET_BACKLOG).to_string();
+    let activation = activation_backlog.unwrap_or_default().to_string();
     let mut metadata = json!({
         "adminURL": spec.admin_url.as_deref().unwrap_or_default().trim_end_matches('/'),
-        "topic": Topic::of(&spec.topic).to_string(),
         "subscription": spec.subscription_name,
-        "isPartitionedTopic": partitioned.to_string(),
-        "msgBacklogThreshold": target_backlog.unwrap_or(TARGET_BACKLOG).to_string(),
-        "activationMsgBacklogThreshold": activation_backlog.unwrap_or_default().to_string(),
+        "msgBacklogThreshold": target,
+        "activationMsgBacklogThreshold": activation,
     });
     let mut trigger = json!({ "type": "pulsar" });
     let modes = [
@@ -191,6 +192,12 @@ pub fn scaled_object(
         trigger["authenticationRef"] = json!({ "name": trigger_authentication_name(consumer) });
     }
     trigger["metadata"] = metadata;
+    let mut triggers = Vec::new();
+    for (topic, partitioned) in topics {
+        trigger["metadata"]["topic"] = topic.to_string().into();
+        trigger["metadata"]["isPartitionedTopic"] = partitioned.to_string().into();
+        triggers.push(trigger.clone());
+    }
     let kind = Resource::of::<PulsarConsumer>();
     let mut wanted = json!({
         "scaleTargetRef": {
@@ -200,8 +207,21 @@ pub fn scaled_object(
         },
         "minReplicaCount": min_replicas.unwrap_or_default(),
         "maxReplicaCount": max_replicas,
-        "triggers": [trigger],
     });
+    if triggers.len() > 1 {
+        // Without a formula, KEDA scales by the largest backlog, not by the sum.
+        let names: Vec<String> = (0..triggers.len()).map(|number| format!("topic{number}")).collect();
+        for (trigger, name) in triggers.iter_mut().zip(&names) {
+            trigger["name"] = (**name).into();
+        }
+        wanted["advanced"] = json!({ "scalingModifiers": {
+            "formula": names.join(" + "),
+            "target": target,
+            "activationTarget": activation,
+            "metricType": "AverageValue",
+        } });
+    }
+    wanted["triggers"] = triggers.into();
     if let Some(seconds) = polling_interval_seconds {
         wanted["pollingInterval"] = (*seconds).into();
     }
@@ -238,9 +258,11 @@ pub fn trigger_authentication(consumer: &PulsarConsumer) -> Option<Value> {
     Some(object(consumer, &TRIGGER_AUTHENTICATIONS, &trigger_authentication_name(consumer), &wanted))
 }
 
-/// Whether the topic has partitions according to a ScaledObject; None if it does not have this field.
-pub fn is_partitioned(scaled_object: &KedaObject) -> Option<bool> {
-    scaled_object.spec.pointer("/triggers/0/metadata/isPartitionedTopic")?.as_str()?.parse().ok()
+/// Whether a topic has partitions according to a ScaledObject; None if it has no trigger for this topic.
+pub fn is_partitioned(scaled_object: &KedaObject, topic: &Topic) -> Option<bool> {
+    let mut triggers = scaled_object.spec["triggers"].as_array()?.iter();
+    let trigger = triggers.find(|trigger| trigger["metadata"]["topic"] == topic.to_string())?;
+    trigger["metadata"]["isPartitionedTopic"].as_str()?.parse().ok()
 }
 
 fn object(consumer: &PulsarConsumer, resource: &Resource, name: &str, spec: &Value) -> Value {

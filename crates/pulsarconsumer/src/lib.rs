@@ -18,6 +18,7 @@ pub mod observe;
 pub mod plan;
 mod pods;
 mod poller;
+mod rules;
 mod secrets;
 mod status;
 mod topic;

@@ -19,6 +19,7 @@ use crate::managed_object::{
 };
 use crate::observe::{Keda, World};
 use crate::status::{events, status};
+use crate::topic::Topics;
 
 /// Makes the plan.
 pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> ConsumerPlan {
@@ -98,7 +99,7 @@ pub enum Scaling<'a> {
     Unknown,
     /// KEDA is not installed.
     NoKeda,
-    /// It is unknown whether the topic has partitions.
+    /// It is unknown whether a topic has partitions.
     Waiting,
     /// KEDA's objects.
     On {
@@ -139,14 +140,19 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
     };
     let key = consumer.key();
     let own = scaled.as_deref().filter(|scaled| is_of(*scaled, &key));
-    let said = own.and_then(is_partitioned);
-    let partitions = world.backlog.as_ref().and_then(|reading| reading.partitions);
-    let partitioned = match (autoscaling.partitioned, &world.backlog, said) {
-        (Some(partitioned), ..) | (None, None, Some(partitioned)) => partitioned,
-        (None, Some(_), said) => partitions.map(|partitions| partitions > 0).or(said).unwrap_or_default(),
-        (None, None, None) => return Scaling::Waiting,
+    let topics = Topics::of(&consumer.spec);
+    let partitions = world.backlog.as_ref().map(|reading| reading.partitions.clone()).unwrap_or_default();
+    // A topic that cannot be read counts as not partitioned.
+    let unreadable = world.backlog.as_ref().map(|_| false);
+    let with_partitions = |topic| {
+        let known = || partitions.get(topic).map(|partitions| *partitions > 0);
+        let last = || own.and_then(|own| is_partitioned(own, topic));
+        Some((topic, autoscaling.partitioned.or_else(known).or_else(last).or(unreadable)?))
     };
-    let max_replicas = max_replicas(&consumer.spec, autoscaling, partitions, own);
+    let Some(triggers) = topics.names().map(with_partitions).collect::<Option<Vec<_>>>() else {
+        return Scaling::Waiting;
+    };
+    let max_replicas = max_replicas(&consumer.spec, autoscaling, &topics, &partitions, own);
     let apply_state = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
         let target =
             Target { resource, owner: &key, name, body, is_conditional: false, overrides_scaler: false };
@@ -159,7 +165,7 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
         scaled_object: apply_state(
             SCALED_OBJECTS,
             scaled_object_name(consumer),
-            scaled_object(consumer, autoscaling, partitioned, max_replicas),
+            scaled_object(consumer, autoscaling, &triggers, max_replicas),
             scaled,
         ),
     }
@@ -211,10 +217,10 @@ fn restoring_patch(own: &KedaObject) -> Option<Action<PulsarConsumerStatus, Effe
     (own.spec["advanced"]["restoreToOriginalReplicaCount"] != true).then_some(patch)
 }
 
-/// Whether a status describes the current topic and subscription.
+/// Whether a status describes the current topics and subscription.
 pub fn is_about(consumer: &PulsarConsumer, before: &PulsarConsumerStatus) -> bool {
     let spec = &consumer.spec;
-    before.topic.as_ref() == Some(&spec.topic)
+    before.topic.as_deref() == Some(&*spec.shown_topics())
         && before.subscription.as_ref() == Some(&spec.subscription_name)
 }
 

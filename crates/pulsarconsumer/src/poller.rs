@@ -21,11 +21,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::admin::{Access, Admin, BacklogQuery, Token};
 use crate::api::{InitialPosition, PulsarConsumer, PulsarConsumerSpec};
-use crate::backlog::{BacklogSample, Unknown};
+use crate::backlog::{BacklogSample, Partitions, TopicSample, Unknown};
 use crate::metrics::Metrics;
 use crate::observe::DeletionAttempt;
 use crate::secrets;
-use crate::topic::Topic;
+use crate::topic::{Topic, Topics};
 
 /// The default interval of the reads.
 const POLL: Duration = Duration::from_secs(30);
@@ -62,14 +62,14 @@ impl Order {
             let create = spec.subscription.as_ref().and_then(|subscription| subscription.create);
             // Another image may begin at a position that only it knows.
             let default = spec.image.is_none() || spec.initial_position.is_some();
-            let creates = create.unwrap_or(default) && !spec.topic.starts_with("non-persistent://");
             let position = spec.initial_position.unwrap_or(InitialPosition::Latest);
-            Work::Poll { create: creates.then_some(position) }
+            Work::Poll { create: create.unwrap_or(default).then_some(position) }
         };
         let asked = BacklogQuery {
             url: spec.admin_url.clone()?,
-            topic: Topic::of(&spec.topic),
+            topics: Topics::of(spec),
             subscription: spec.subscription_name.clone(),
+            is_replicated: spec.replicate_subscription_state.unwrap_or_default(),
         };
         let interval = spec.backlog_poll_seconds.and_then(|seconds| u64::try_from(seconds).ok());
         // Of the other fields, only the Secrets matter.
@@ -202,7 +202,7 @@ async fn keep_working(
     loop {
         let work = async {
             match order.work {
-                Work::Poll { create } => poll(&poller, &key, &order, create, &tools).await,
+                Work::Poll { .. } => poll(&poller, &key, &order, &tools).await,
                 Work::Delete => delete(&poller, &key, &order, &may_delete, &tools).await,
             }
         };
@@ -250,7 +250,7 @@ async fn delete(poller: &Poller, key: &Key, order: &Order, may_delete: &Arc<Noti
     }
 }
 
-async fn poll(poller: &Poller, key: &Key, order: &Order, create: Option<InitialPosition>, tools: &Tools) {
+async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
     let random = RandomState::new();
     let mut looks = 0_u64;
     let mut jitter = |within: Duration| {
@@ -261,8 +261,7 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, create: Option<InitialP
     let mut gate = tools.context.gate.watch();
     let mut read: Option<(Instant, Result<Access, Unknown>)> = None;
     let mut failures = 0_u32;
-    // A failed creation may have succeeded for some partitions, and then the broker lists the subscription.
-    let mut is_uncreated = false;
+    let mut uncreated = Vec::new();
     sleep(jitter(SPREAD)).await;
     loop {
         if tools.context.gate.term().is_none() {
@@ -285,38 +284,15 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, create: Option<InitialP
             }
         };
         let before = poller.reading(key);
-        let partitions = before.as_ref().and_then(|reading| reading.partitions);
-        let mut reading = match &access {
-            Ok(access) => {
-                let reading = tools.admin.read(&order.asked, access, partitions).await;
-                let is_missing = reading.figures.as_ref().is_err_and(Unknown::is_none_yet);
-                match create.filter(|_| is_missing || is_uncreated) {
-                    Some(position) => {
-                        let (reading, refusal) =
-                            create_and_read(&tools.admin, &order.asked, access, position, reading).await;
-                        match &refusal {
-                            None => tracing::info!(object = %key, "created the subscription"),
-                            // Otherwise the status reports it.
-                            Some(refusal) if reading.figures.is_ok() => {
-                                tracing::warn!(object = %key, why = refusal.message, "cannot complete the subscription");
-                            }
-                            Some(_) => {}
-                        }
-                        // Without the permission, no partition has it, or a consumer has created it.
-                        is_uncreated =
-                            refusal.is_some_and(|refusal| refusal.reason != Unknown::ADMIN_REFUSED);
-                        reading
-                    }
-                    None => reading,
-                }
-            }
-            Err(unknown) => BacklogSample { figures: Err(unknown.clone()), partitions: None },
+        let partitions = before.as_ref().map(|reading| reading.partitions.clone()).unwrap_or_default();
+        let readings = match &access {
+            Ok(access) => read_and_create(tools, key, order, access, &partitions, &mut uncreated).await,
+            Err(unknown) => Err(unknown.clone()),
         };
+        let reading = BacklogSample::sum(readings, partitions);
         // A rejected credential may have been renewed, so it is read again at the next poll.
         let is_refused = reject_token(&access, reading.figures.as_ref().err()).await;
         read = Some((read_at, access)).filter(|_| !is_refused);
-        // A topic that cannot be read for a while has not lost its partitions.
-        reading.partitions = reading.partitions.or(partitions);
         tools.metrics.read(key, &reading);
         failures = if reading.figures.is_err() { failures + 1 } else { 0 };
         // One failure after a success is not reported: the next poll may succeed.
@@ -331,24 +307,74 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, create: Option<InitialP
     }
 }
 
-/// Creates a subscription and reads its figures. Without success, returns why, with the last reading.
-async fn create_and_read(
-    admin: &Admin,
-    asked: &BacklogQuery,
+/// A topic in which the subscription is created, and its position there.
+type Creation = (Topic, InitialPosition);
+
+/// Reads the topics, and creates the missing subscriptions. `uncreated` are the creations that failed.
+async fn read_and_create(
+    tools: &Tools,
+    key: &Key,
+    order: &Order,
     access: &Access,
+    last: &Partitions,
+    uncreated: &mut Vec<Creation>,
+) -> Result<Vec<TopicSample>, Unknown> {
+    let (admin, asked) = (&tools.admin, &order.asked);
+    let mut samples = admin.read(asked, access, last).await?;
+    let Work::Poll { create: Some(position) } = order.work else { return Ok(samples) };
+    let due = creations(&asked.topics, &samples, position, uncreated);
+    let results = admin.create_subscriptions(asked, access, &due).await;
+    let created = results.iter().filter(|result| result.is_ok()).count();
+    let failed: Vec<(Creation, Unknown)> = due
+        .into_iter()
+        .zip(results)
+        .filter_map(|(creation, result)| Some((creation, result.err()?)))
+        .collect();
+    // Without the permission, no partition has it, or a consumer has created it.
+    let again = failed.iter().filter(|(_, refusal)| refusal.reason != Unknown::ADMIN_REFUSED);
+    *uncreated = again.map(|(creation, _)| creation.clone()).collect();
+    if created > 0 {
+        tracing::info!(object = %key, topics = created, "created the subscription");
+        samples = admin.read(asked, access, last).await?;
+    }
+    for ((topic, _), refusal) in failed {
+        match samples.iter_mut().find(|sample| sample.topic == topic).map(|sample| &mut sample.figures) {
+            Some(Err(unknown)) => {
+                // The credentials need attention, not the topic.
+                let is_refused = refusal.reason == Unknown::ADMIN_REFUSED;
+                let reason = if is_refused { refusal.reason } else { unknown.reason };
+                let message =
+                    format!("{} The manager cannot create it: {}", unknown.message, refusal.message);
+                *unknown = Unknown::new(reason, message);
+            }
+            // Otherwise the status reports it.
+            _ => {
+                tracing::warn!(object = %key, %topic, why = refusal.message, "cannot complete the subscription");
+            }
+        }
+    }
+    Ok(samples)
+}
+
+/// The subscriptions to create: those that a topic lacks, and those in `failed`. A failed creation may have succeeded
+/// for some partitions, and then the broker lists the subscription.
+fn creations(
+    topics: &Topics,
+    samples: &[TopicSample],
     position: InitialPosition,
-    last: BacklogSample,
-) -> (BacklogSample, Option<Unknown>) {
-    let Err(refusal) = admin.create_subscription(asked, access, position).await else {
-        return (admin.read(asked, access, last.partitions).await, None);
-    };
-    let figures = last.figures.map_err(|unknown| {
-        // The credentials need attention, not the topic.
-        let is_refused = refusal.reason == Unknown::ADMIN_REFUSED;
-        let reason = if is_refused { refusal.reason } else { unknown.reason };
-        Unknown::new(reason, format!("{} The manager cannot create it: {}", unknown.message, refusal.message))
+    failed: &[Creation],
+) -> Vec<Creation> {
+    let retry = |topic: &Topic| topics.retry_letters.as_ref() == Some(topic);
+    // A matching topic that lacks the subscription of others is newer than it, and no message may be lost.
+    let is_known =
+        topics.pattern.is_some() && samples.iter().any(|one| one.figures.is_ok() && !retry(&one.topic));
+    let due = samples.iter().filter_map(|TopicSample { topic, figures, .. }| {
+        let position = if is_known || retry(topic) { InitialPosition::Earliest } else { position };
+        let again = failed.iter().find(|(other, _)| other == topic).map(|(_, position)| *position);
+        let position = again.or_else(|| figures.is_err().then_some(position))?;
+        topic.is_persistent().then(|| (topic.clone(), position))
     });
-    (BacklogSample { figures, ..last }, Some(refusal))
+    due.collect()
 }
 
 /// Rejects the token if the admin API has rejected the credentials. Returns whether it has.
@@ -366,11 +392,12 @@ fn has_expired(access: &Result<Access, Unknown>) -> bool {
 }
 
 /// Returns the reading for the status after another read. It omits the rate, and keeps the message of a
-/// failure while the reason is the same, because both would change with every read.
+/// failure while the reason is the same, because both would change with every read. The message about a missing
+/// topic or subscription names the topic.
 fn next(before: Option<BacklogSample>, mut reading: BacklogSample) -> BacklogSample {
     match (&mut reading.figures, before.map(|before| before.figures)) {
         (Ok(figures), _) => figures.rate = 0.0,
-        (Err(now), Some(Err(before))) if now.reason == before.reason => *now = before,
+        (Err(now), Some(Err(before))) if now.reason == before.reason && !now.is_none_yet() => *now = before,
         (Err(_), _) => {}
     }
     reading
@@ -381,13 +408,15 @@ mod tests {
     use super::*;
     use crate::api::Tls;
     use crate::backlog::Figures;
+    use rstest::rstest;
+    use serde_json::{Value, json};
 
     fn unknown(reason: &'static str, message: &str) -> Unknown {
         Unknown { reason, message: message.to_owned() }
     }
 
     fn reading(figures: Result<Figures, Unknown>) -> BacklogSample {
-        BacklogSample { figures, partitions: None }
+        BacklogSample { figures, partitions: Partitions::new() }
     }
 
     #[test]
@@ -399,6 +428,9 @@ mod tests {
         assert_eq!(next(Some(refused.clone()), silent), refused);
         let other = reading(Err(unknown("AdminFailed", "500")));
         assert_eq!(next(Some(refused), other.clone()), other);
+        let [a, b] =
+            ["no topic a", "no topic b"].map(|message| reading(Err(unknown("TopicNotFound", message))));
+        assert_eq!(next(Some(a), b.clone()), b);
     }
 
     #[test]
@@ -411,9 +443,54 @@ mod tests {
         // A scale does not restart the task.
         consumer.spec.replicas = 5;
         assert_eq!(Order::of(&consumer).unwrap(), before);
+        consumer.spec.topics = Some(vec!["other".to_owned()]);
+        assert_ne!(Order::of(&consumer).unwrap().asked, before.asked);
         consumer.spec.backlog_poll_seconds = Some(10);
         assert_ne!(Order::of(&consumer).unwrap(), before);
         consumer.spec.admin_tls = Some(Tls::default());
         assert_eq!(Order::of(&consumer).unwrap().spec.admin_tls, consumer.spec.admin_tls);
+    }
+
+    #[rstest]
+    #[case::all(json!({"topics": ["a", "b"]}), &[], &[], &["a Latest", "b Latest"])]
+    #[case::one_of_two(json!({"topics": ["a", "b"]}), &["a"], &[], &["b Latest"])]
+    #[case::not_persistent(json!({"topics": ["a", "non-persistent://public/default/b"]}), &[], &[], &["a Latest"])]
+    #[case::all_that_match(json!({"topicsPattern": ".*"}), &[], &[], &["a Latest", "b Latest"])]
+    #[case::a_new_one(json!({"topicsPattern": ".*"}), &["a"], &[], &["b Earliest"])]
+    #[case::again(json!({"topicsPattern": ".*"}), &["a"], &["a", "b"], &["a Latest", "b Latest"])]
+    #[case::not_a_deleted_one(json!({"topicsPattern": ".*"}), &["a", "b"], &["c"], &[])]
+    #[case::retry_letters(with_retries("topic", "a"), &[], &[], &["a Latest", "r Earliest"])]
+    #[case::only_retry_letters(with_retries("topicsPattern", "a"), &["r"], &[], &["a Latest", "b Latest"])]
+    fn a_new_subscription_loses_no_message(
+        #[case] fields: Value,
+        #[case] existing: &[&str],
+        #[case] failed: &[&str],
+        #[case] expected: &[&str],
+    ) {
+        let mut spec = json!({"serverAddress": "", "subscriptionName": "s"});
+        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let topics = Topics::of(&serde_json::from_value(spec).unwrap());
+        let matching = topics.pattern.iter().flat_map(|_| ["a", "b"].map(Topic::of));
+        let samples = topics.names().cloned().chain(matching).map(|topic| {
+            let exists = existing.iter().any(|name| Topic::of(name) == topic);
+            let figures = exists.then(Figures::default).ok_or_else(|| unknown(Unknown::NO_SUBSCRIPTION, ""));
+            TopicSample { topic, figures, partitions: Some(0) }
+        });
+        let failed: Vec<Creation> =
+            failed.iter().map(|name| (Topic::of(name), InitialPosition::Latest)).collect();
+        let samples: Vec<TopicSample> = samples.collect();
+        let due = creations(&topics, &samples, InitialPosition::Latest, &failed).into_iter();
+        let mut due: Vec<_> = due
+            .map(|(topic, position)| {
+                format!("{topic} {position:?}").replace("persistent://public/default/", "")
+            })
+            .collect();
+        due.sort();
+        assert_eq!(due, expected);
+    }
+
+    fn with_retries(field: &str, topic: &str) -> Value {
+        let letters = json!({"maxRedeliverCount": 1, "deadLetterTopic": "d", "retryLetterTopic": "r"});
+        json!({field: topic, "deadLetterPolicy": letters})
     }
 }

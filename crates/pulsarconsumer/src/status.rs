@@ -70,7 +70,7 @@ pub fn status(
     PulsarConsumerStatus {
         observed_generation: meta.generation,
         server: Some(spec.server_address.clone()),
-        topic: Some(spec.topic.clone()),
+        topic: Some(spec.shown_topics().into_owned()),
         subscription: Some(spec.subscription_name.clone()),
         replicas: Some(own.map_or(0, |own| own.replicas)),
         updated_replicas: Some(own.map_or(0, |own| own.updated)),

@@ -645,6 +645,24 @@ const CONSUMER_SCENARIOS: &[Named] = &[
             (after(400), |server| remove(server, CONSUMERS, "c")),
         ],
     ),
+    // Without the Secret, the subscription stays, and no request leaves the process.
+    (
+        "consumer-cleanup",
+        &[
+            (at_once(), |server| consumer(server, &with_cleanup())),
+            (SETTLED, |server| remove(server, CONSUMERS, "c")),
+        ],
+    ),
+    (
+        "consumer-cleanup-ended",
+        &[
+            (at_once(), |server| consumer(server, &with_cleanup())),
+            (after(400), |server| remove(server, CONSUMERS, "c")),
+            (after(1_000), |server| {
+                change(server, CONSUMERS, "c", &json!({ "spec": { "subscription": { "cleanup": "Keep" } } }));
+            }),
+        ],
+    ),
 ];
 
 const BOOK_SCENARIOS: &[Named] = &[
@@ -862,6 +880,14 @@ fn daemonjob(server: &Server, spec: &Value) {
 
 fn greeting(server: &Server, message: &str) {
     server.create(WHO, GREETINGS, &json!({ "metadata": { "name": "g" }, "spec": { "message": message } }));
+}
+
+fn with_cleanup() -> Value {
+    json!({
+        "adminURL": "http://broker:8080",
+        "auth": { "tokenSecret": { "name": "absent" } },
+        "subscription": { "cleanup": "Delete" },
+    })
 }
 
 fn consumer(server: &Server, more: &Value) {

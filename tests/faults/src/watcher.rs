@@ -655,6 +655,25 @@ impl Watcher {
         self.judge_statements(commit, podset, &[statements]);
     }
 
+    /// A manager releases a PulsarConsumer that deletes its subscription only when no consumer runs.
+    fn judge_cleanup(&self, commit: &Commit<'_>, consumer: &Value) {
+        let holds = |one: Option<&Value>| {
+            one.is_some_and(|one| {
+                one["metadata"]["finalizers"].to_string().contains(quintet_pulsarconsumer::FINALIZER)
+            })
+        };
+        let deletes = consumer["spec"]["subscription"]["cleanup"] == "Delete";
+        if !deletes || !holds(commit.old) || holds(commit.new) {
+            return;
+        }
+        let uid = text(consumer, "/metadata/uid");
+        for deployment in commit.state.objects("deployments.apps").filter(|one| owner(one) == uid) {
+            if deployment["spec"]["replicas"] != 0 || deployment["status"]["replicas"].as_i64() > Some(0) {
+                self.violate(format!("{} releases a PulsarConsumer with running consumers", commit.who));
+            }
+        }
+    }
+
     fn judge_daemonjob(&self, commit: &Commit<'_>, daemonjob: &Value) {
         let count = |field: &str| daemonjob["status"][field].as_i64().unwrap_or(0);
         let hash = text(daemonjob, "/status/templateHash");
@@ -894,6 +913,9 @@ impl Script for Watcher {
             && let Some(daemonjob) = commit.new
         {
             self.judge_daemonjob(commit, daemonjob);
+        }
+        if kind == "pulsarconsumers" {
+            self.judge_cleanup(commit, object);
         }
         if matches!(&*kind, "pods" | "nodes" | "podsets" | "daemonjobs") {
             let mut inner = self.inner();

@@ -1,14 +1,15 @@
 use super::*;
-use crate::backlog::{BacklogSample, Figures, Unknown};
+use crate::backlog::{BacklogSample, Figures, Partitions, Unknown};
 use crate::deployment::{Image, NAME_LABEL};
 use crate::managed_object::Attempt;
+use crate::topic::Topic;
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use rstest::rstest;
 use scene::{
     CONTAINER, IMAGE, START, Scene, after, applied, applies, condition, consumer, container, figures,
-    other_image, refusal, stored, unknown, wanted, with,
+    other_image, partitions, refusal, stored, unknown, wanted, with,
 };
 use std::sync::Arc;
 

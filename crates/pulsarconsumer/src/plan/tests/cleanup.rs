@@ -195,7 +195,8 @@ fn keeps_a_subscription_of_another_consumer() {
         is_shared(&scene.consumer, &other)
     };
     assert!(other(|_| ()));
-    assert!(other(|other| other.spec.topic = "persistent://public/default/my-topic".to_owned()));
+    assert!(other(|other| other.spec.topic = Some("persistent://public/default/my-topic".to_owned())));
+    assert!(other(|other| other.spec.topics_pattern = other.spec.topic.take()));
     assert!(other(|other| other.spec.admin_url = Some("http://broker:8080/".to_owned())));
     assert!(!other(|other| other.metadata.uid = Some("me".to_owned())));
     assert!(!other(|other| other.spec.subscription_name = "another".to_owned()));

@@ -73,6 +73,8 @@ fn the_spec_overrides_the_managers_image() {
 #[rstest]
 #[case(json!({"serverAddress": "pulsar://other:6650"}))]
 #[case(json!({"topic": "other"}))]
+#[case(json!({"topics": ["my-topic", "other"]}))]
+#[case(json!({"topicsPattern": "my-.*"}))]
 #[case(json!({"subscriptionName": "other"}))]
 #[case(json!({"replicas": 0}))]
 #[case(json!({"image": "other"}))]
@@ -112,6 +114,14 @@ fn oauth2() -> Value {
     "persistent://public/default/my-topic-first-subscription-DLQ")]
 #[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3, "deadLetterTopic": "dead"}}), "PULSAR_DEAD_LETTER_TOPIC", "dead")]
 #[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3, "initialSubscription": "s"}}), "PULSAR_DEAD_LETTER_SUBSCRIPTION", "s")]
+#[case(json!({"deadLetterPolicy": retries()}), "PULSAR_RETRY_LETTER_TOPIC", "again")]
+#[case(json!({"deadLetterPolicy": retries()}), "PULSAR_RETRY_DELAYS", "1s,1m")]
+#[case(json!({"topics": ["a", "b/c/d"]}), "PULSAR_TOPICS", "a,b/c/d")]
+#[case(json!({"topicsPattern": "a-.*"}), "PULSAR_TOPICS_PATTERN", "a-.*")]
+#[case(json!({"ackTimeout": "30s"}), "PULSAR_ACK_TIMEOUT", "30s")]
+#[case(json!({"listenerName": "external"}), "PULSAR_LISTENER_NAME", "external")]
+#[case(json!({"readCompacted": true}), "PULSAR_READ_COMPACTED", "true")]
+#[case(json!({"replicateSubscriptionState": true}), "PULSAR_REPLICATE_SUBSCRIPTION_STATE", "true")]
 #[case(json!({"negativeAckRedeliveryDelay": "1m30s"}), "PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", "1m30s")]
 #[case(json!({"receiverQueueSize": 10}), "PULSAR_RECEIVER_QUEUE_SIZE", "10")]
 #[case(json!({"receiverQueueBytes": 1_048_576}), "PULSAR_RECEIVER_QUEUE_BYTES", "1048576")]
@@ -119,6 +129,18 @@ fn oauth2() -> Value {
 fn sets_variables_for_further_fields(#[case] fields: Value, #[case] name: &str, #[case] value: &str) {
     assert_eq!(variable(&with(&fields), name), Some(json!({"name": name, "value": value})));
     assert_eq!(variable(&consumer(), name), None);
+}
+
+fn retries() -> Value {
+    json!({"maxRedeliverCount": 3, "retryLetterTopic": "again", "retryDelays": ["1s", "1m"]})
+}
+
+#[rstest]
+#[case(json!({"topics": ["a"]}), "PULSAR_TOPIC")]
+#[case(json!({"topicsPattern": "a"}), "PULSAR_TOPIC")]
+#[case(json!({"readCompacted": false}), "PULSAR_READ_COMPACTED")]
+fn omits_variables_of_other_settings(#[case] fields: Value, #[case] name: &str) {
+    assert_eq!(variable(&with(&fields), name), None);
 }
 
 #[test]
@@ -274,7 +296,7 @@ fn the_schema_has_the_tutorials_fields() {
     let crd = serde_json::to_value(PulsarConsumer::crd()).unwrap();
     let version = &crd["spec"]["versions"][0];
     let schema = &version["schema"]["openAPIV3Schema"]["properties"]["spec"];
-    assert_eq!(schema["required"], json!(["serverAddress", "subscriptionName", "topic"]));
+    assert_eq!(schema["required"], json!(["serverAddress", "subscriptionName"]));
     let replicas = &schema["properties"]["replicas"];
     assert_eq!((&replicas["default"], &replicas["minimum"]), (&json!(1), &json!(0.0)));
     assert_eq!(crd["spec"]["names"]["shortNames"], json!(["pcon"]));

@@ -76,7 +76,7 @@ fn repairs_three_times_and_then_with_backoff() {
 
     // A change of the PulsarConsumer is applied at once.
     scene.see(generation + 1, other_image);
-    scene.consumer.spec.topic = "other".into();
+    scene.consumer.spec.topic = Some("other".into());
     assert!(applies(&scene.plan(second)).is_some());
     scene.consumer = consumer();
 
@@ -282,7 +282,7 @@ fn does_not_apply_a_deployment_that_is_only_scaled() {
     scene.see(5, |raw| raw["spec"]["replicas"] = json!(4));
     assert_eq!(applies(&scene.plan(0)).unwrap().0["spec"]["replicas"], 1);
     // The digest of an earlier spec does not match.
-    scene.consumer.spec.topic = "other".into();
+    scene.consumer.spec.topic = Some("other".into());
     scene.see(5, |raw| {
         scaled(4)(raw);
         raw["spec"] = stored(&consumer())["spec"].clone();

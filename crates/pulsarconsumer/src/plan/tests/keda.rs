@@ -98,7 +98,7 @@ fn waits_for_the_partitions_of_the_topic() {
     // An unreadable topic counts as not partitioned, so that KEDA can scale later.
     scene.world.backlog = Some(unknown());
     assert_eq!(is_partitioned(&bodies(&scene)[1]), "false");
-    scene.world.backlog = Some(BacklogSample { partitions: Some(3), ..figures(0) });
+    scene.world.backlog = Some(BacklogSample { partitions: partitions(&[("my-topic", 3)]), ..figures(0) });
     let partitioned = bodies(&scene);
     assert_eq!(is_partitioned(&partitioned[1]), "true");
     // The last value stays while the topic cannot be read, for instance after a restart.
@@ -107,6 +107,48 @@ fn waits_for_the_partitions_of_the_topic() {
         scene.world.backlog = known;
         assert!(bodies(&scene).is_empty());
     }
+}
+
+#[test]
+fn keda_scales_by_the_sum_of_several_topics() {
+    let mut scene = scaled(&[]);
+    scene.consumer.spec.topic = None;
+    scene.consumer.spec.topics = Some(vec!["a".to_owned(), "b/c/d".to_owned()]);
+    let letters = json!({"maxRedeliverCount": 3, "deadLetterTopic": "dead", "retryLetterTopic": "again"});
+    scene.consumer.spec.dead_letter_policy = serde_json::from_value(letters).unwrap();
+    scene.world.backlog =
+        Some(BacklogSample { partitions: partitions(&[("a", 0), ("b/c/d", 2)]), ..figures(0) });
+    scene.see(1, |_| ());
+    let several = bodies(&scene);
+    let trigger = |number: usize| {
+        let trigger = &several[1]["spec"]["triggers"][number];
+        ["/name", "/metadata/topic", "/metadata/isPartitionedTopic"]
+            .map(|path| trigger.pointer(path).unwrap().as_str().unwrap())
+    };
+    assert_eq!(trigger(0), ["topic0", "persistent://public/default/a", "false"]);
+    assert_eq!(trigger(1), ["topic1", "persistent://b/c/d", "true"]);
+    assert_eq!(trigger(2), ["topic2", "persistent://public/default/again", "false"]);
+    assert_eq!(
+        several[1]["spec"]["advanced"]["scalingModifiers"],
+        json!({"formula": "topic0 + topic1 + topic2", "target": "50", "activationTarget": "5", "metricType": "AverageValue"})
+    );
+
+    // A new leader knows the partitions from the ScaledObject, but not those of a new topic.
+    scene.see(1, |_| ());
+    scene.world.keda = keda(&several);
+    scene.world.backlog = None;
+    assert!(bodies(&scene).is_empty());
+    scene.consumer.spec.topics = Some(vec!["b/c/d".to_owned(), "new".to_owned()]);
+    scene.see(1, |_| ());
+    assert_eq!(condition(&scene.plan(0), "AutoscalingReady").0, "Unknown NotObservedYet");
+    scene.world.backlog = Some(unknown());
+    let known = bodies(&scene)[0]["spec"]["triggers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|trigger| trigger["metadata"]["isPartitionedTopic"] == "true")
+        .collect::<Vec<_>>();
+    assert_eq!(known, [true, false, false]);
 }
 
 #[rstest]
@@ -225,7 +267,8 @@ fn keda_authenticates_as_the_consumers_do(
 ) {
     let consumer =
         with(&json!({"adminURL": "https://broker:8443", "auth": auth, "autoscaling": {"maxReplicas": 1}}));
-    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false, 30);
+    let topics = [(&Topic::of("t"), false)];
+    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), &topics, 30);
     let metadata = &scaled["spec"]["triggers"][0]["metadata"];
     assert_eq!(metadata["authModes"], modes);
     if modes == "oauth" {
@@ -244,21 +287,27 @@ fn keda_has_no_certificate_for_an_admin_api_without_tls() {
     let fields = json!({"adminURL": "http://broker:8080", "auth": {"tlsSecret": {"name": "c"}}, "autoscaling": {"maxReplicas": 1}});
     let consumer = with(&fields);
     assert_eq!(trigger_authentication(&consumer), None);
-    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), false, 30);
+    let topics = [(&Topic::of("t"), false)];
+    let scaled = scaled_object(&consumer, consumer.spec.autoscaling.as_ref().unwrap(), &topics, 30);
     assert!(scaled["spec"]["triggers"][0].get("authenticationRef").is_none());
 }
 
 #[rstest]
-#[case::unpartitioned(Some(0), 1, 1)]
-#[case::partitioned(Some(3), 1, 3)]
-#[case::many_partitions(Some(99), 1, 30)]
-#[case::a_minimum(Some(3), 5, 5)]
-#[case::unknown(None, 1, 30)]
-fn partitions_limit_failover_consumers(#[case] partitions: Option<u32>, #[case] min: i32, #[case] max: i64) {
+#[case::unpartitioned(&[("my-topic", 0)], 1, 1)]
+#[case::partitioned(&[("my-topic", 3)], 1, 3)]
+#[case::many_partitions(&[("my-topic", 99)], 1, 30)]
+#[case::a_minimum(&[("my-topic", 3)], 5, 5)]
+#[case::unknown(&[], 1, 30)]
+#[case::several_topics(&[("my-topic", 3), ("b", 0)], 1, 4)]
+fn partitions_limit_failover_consumers(#[case] known: &[(&str, u32)], #[case] min: i32, #[case] max: i64) {
     let mut scene = scaled(&[]);
     let scaling = scene.consumer.spec.autoscaling.as_mut().unwrap();
     scaling.min_replicas = Some(min);
-    scene.world.backlog = Some(BacklogSample { partitions, ..figures(0) });
+    if known.len() > 1 {
+        scene.consumer.spec.topic = None;
+        scene.consumer.spec.topics = Some(known.iter().map(|(topic, _)| (*topic).to_owned()).collect());
+    }
+    scene.world.backlog = Some(BacklogSample { partitions: partitions(known), ..figures(0) });
     let limit = |scene: &Scene| {
         let scaled_object = bodies(scene).into_iter().find(|body| body["kind"] == "ScaledObject")?;
         scaled_object["spec"]["maxReplicaCount"].as_i64()

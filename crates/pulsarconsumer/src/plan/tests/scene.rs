@@ -25,9 +25,12 @@ pub fn consumer() -> PulsarConsumer {
     .unwrap()
 }
 
-/// The sample with more fields.
+/// The sample with more fields. Topics replace its topic.
 pub fn with(fields: &Value) -> PulsarConsumer {
     let mut spec = serde_json::to_value(consumer().spec).unwrap();
+    if fields.get("topics").or(fields.get("topicsPattern")).is_some() {
+        spec["topic"] = Value::Null;
+    }
     spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     PulsarConsumer { spec: serde_json::from_value(spec).unwrap(), ..consumer() }
 }
@@ -71,12 +74,16 @@ pub fn other_image(deployment: &mut Value) {
 
 pub fn figures(backlog: i64) -> BacklogSample {
     let figures = Figures { backlog, unacked: 0, consumers: 1, rate: 0.5 };
-    BacklogSample { figures: Ok(figures), partitions: Some(0) }
+    BacklogSample { figures: Ok(figures), partitions: partitions(&[("my-topic", 0)]) }
+}
+
+pub fn partitions(known: &[(&str, u32)]) -> Partitions {
+    known.iter().map(|(topic, partitions)| (Topic::of(topic), *partitions)).collect()
 }
 
 pub fn unknown() -> BacklogSample {
     let unknown = Unknown { reason: "TopicNotFound", message: "There is no topic x.".into() };
-    BacklogSample { figures: Err(unknown), partitions: None }
+    BacklogSample { figures: Err(unknown), partitions: Partitions::new() }
 }
 
 /// A refusal that ends 10 seconds after [`START`].

@@ -248,11 +248,37 @@ fn a_new_topic_drops_the_old_backlog(#[case] backlog: Option<BacklogSample>, #[c
     let mut scene = Scene::settled(with(&json!({"adminURL": "http://broker:8080"})));
     scene.world.backlog = Some(figures(5_000));
     scene.pass(0);
-    scene.consumer.spec.topic = "other".into();
+    scene.consumer.spec.topic = Some("other".into());
     scene.see(1, |_| ());
     scene.world.backlog = backlog;
     let plan = scene.plan(0);
     assert_eq!(condition(&plan, "BacklogObserved").0, state);
     let status = plan.status.unwrap();
     assert_eq!((status.backlog, status.backlog_time), (None, None));
+}
+
+#[rstest]
+#[case(json!({"topics": ["my-topic", "other"]}), "my-topic, other")]
+#[case(json!({"topicsPattern": "my-.*"}), "my-.*")]
+fn other_topics_replace_the_pods_and_drop_the_backlog(#[case] fields: Value, #[case] shown: &str) {
+    let admin = json!({"adminURL": "http://broker:8080"});
+    let mut scene = Scene::settled(with(&admin));
+    scene.world.backlog = Some(figures(5_000));
+    scene.pass(0);
+    let status = scene.consumer.status.clone();
+    let mut all = fields;
+    all.as_object_mut().unwrap().extend(admin.as_object().unwrap().clone());
+    scene.consumer = PulsarConsumer { status, ..with(&all) };
+    scene.world.backlog = None;
+    assert!(applies(&scene.plan(0)).is_some());
+    scene.see(1, |_| ());
+    let plan = scene.pass(0);
+    assert_eq!(condition(&plan, "BacklogObserved").0, "Unknown NotObservedYet");
+    let status = plan.status.unwrap();
+    assert_eq!((status.topic.as_deref(), status.backlog), (Some(shown), None));
+    // No topic matches, or all are empty.
+    scene.world.backlog = Some(BacklogSample::sum(Ok(Vec::new()), Partitions::new()));
+    let plan = scene.plan(0);
+    assert_eq!(condition(&plan, "BacklogObserved").0, "True Observed");
+    assert_eq!(plan.status.unwrap().backlog, Some(0));
 }
