@@ -196,6 +196,7 @@ fn consumes_and_reports_the_state_of_consumers() {
     });
 
     creates_and_deletes_subscriptions(&env, &broker, &of);
+    follows_the_topics_that_match(&env, &broker, &of);
 
     // The status reports an absent broker, and recovers without an action of the user.
     broker.kill().unwrap();
@@ -251,6 +252,36 @@ fn creates_and_deletes_subscriptions(
     env.kubectl(&["scale", "pcon", "other", "--replicas=0"]).unwrap();
     env.wait("the PulsarConsumer is deleted", || env.get("pulsarconsumer", "doomed").is_none());
     assert!(admin.subscription(partition, "shared").unwrap().is_null());
+}
+
+/// A topic that comes after the subscription loses no message, and the retry-letter topic has the subscription too.
+fn follows_the_topics_that_match(
+    env: &TestEnv,
+    broker: &TestBroker,
+    of: &dyn Fn(&str, &str, &Value) -> Value,
+) {
+    let admin = broker.admin().unwrap();
+    admin.create_topic("matched-a").unwrap();
+    let letters = json!({ "maxRedeliverCount": 1, "deadLetterTopic": "matched-dead", "retryLetterTopic": "matched-again" });
+    let fields = json!({ "replicas": 0, "subscription": { "cleanup": "Delete" }, "deadLetterPolicy": letters,
+        "topicsPattern": "matched-.*" });
+    let mut consumer = of("matched", "", &fields);
+    consumer["spec"].as_object_mut().unwrap().remove("topic");
+    env.apply(&consumer).unwrap();
+    comes_to(env, "matched", "BacklogObserved", "Observed");
+    for topic in ["matched-a", "matched-b"] {
+        produce(&broker.service_url(), topic, "matched", 10, &[]);
+    }
+    let matched = env.wait_for("pulsarconsumer", "matched", "the backlog is the sum", |one| {
+        one["status"]["backlog"] == 20
+    });
+    assert_eq!(matched["status"]["topic"], "matched-.*");
+    env.kubectl(&["scale", "pcon", "matched", "--replicas=1"]).unwrap();
+    env.wait("all messages are printed", || printed(env, "matched", "Message Received: matched") == 20);
+    let topics = ["matched-a", "matched-b", "matched-again"];
+    assert!(topics.iter().all(|topic| !admin.subscription(topic, "s").unwrap().is_null()));
+    env.kubectl(&["delete", "pcon", "matched", "--timeout=60s"]).unwrap();
+    assert!(topics.iter().all(|topic| admin.subscription(topic, "s").unwrap().is_null()));
 }
 
 /// Lets the manager read the Secrets of the namespace.

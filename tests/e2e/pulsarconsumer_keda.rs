@@ -145,6 +145,27 @@ fn keda_scales_from_zero_to_the_backlog_and_back() {
     comes_to(env, "scaled", "AutoscalingReady", "ScaledObjectReady");
     comes_to(env, "scaled", "Ready", "ConsumersReady");
 
+    // The backlog of each topic alone would need two pods.
+    let spec = scaled["spec"].as_object_mut().unwrap();
+    spec.remove("topic");
+    spec.insert("topics".to_owned(), json!(["scaled", "more"]));
+    env.apply(&scaled).unwrap();
+    env.wait_for("scaledobject", "scaled-pulsarcrd", "it has a trigger for each topic", |one| {
+        one["spec"]["triggers"].as_array().is_some_and(|triggers| triggers.len() == 2)
+    });
+    comes_to(env, "scaled", "BacklogObserved", "Observed");
+    env.kubectl(&["cordon", &site.node]).unwrap();
+    for topic in ["scaled", "more"] {
+        let files = [("PULSAR_TOKEN_FILE", broker.token_file())];
+        produce(&broker.service_url(), topic, "sum", 15, &files);
+    }
+    site.has_replicas("pulsarconsumer", "scaled", MAX_REPLICAS);
+    env.kubectl(&["uncordon", &site.node]).unwrap();
+    site.has_replicas("pulsarconsumer", "scaled", 0);
+    env.wait_for("pulsarconsumer", "scaled", "both topics are consumed", |one| {
+        one["status"]["backlog"] == 0 && one["status"]["replicas"] == 0
+    });
+
     // KEDA restores the replicas from before its installation.
     scaled["spec"].as_object_mut().unwrap().remove("autoscaling");
     env.apply(&scaled).unwrap();

@@ -34,8 +34,10 @@ use crate::backlog::{Partitions, TopicFigures, TopicSample, Unknown, figures};
 use crate::secrets::Sensitive;
 use crate::topic::{Pattern, Topic, Topics};
 
-/// The time limit of one read of all topics, and of any other request, including redirects.
+/// The time limit of one request, including redirects.
 const CALL: Duration = Duration::from_secs(10);
+/// The time limit of a read of all topics.
+const READ: Duration = Duration::from_mins(1);
 /// The time limit of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(5);
 /// The size limit of an answer; enough for a topic with ten thousand consumers.
@@ -56,6 +58,8 @@ const TOKEN_PAUSE: Duration = Duration::from_mins(1);
 const CLIENTS: usize = 4_096;
 /// The limit of redirects.
 const REDIRECTS: usize = 3;
+/// The reason of a failure without an answer.
+const UNREACHABLE: &str = "AdminUnreachable";
 /// The limit of an object's requests at the same time.
 const AT_ONCE: usize = 4;
 
@@ -221,11 +225,11 @@ impl Admin {
             });
             Ok(samples)
         };
-        timely(asked, reading).await
+        timely(READ, reading, "reading all topics").await
     }
 
     /// Creates a subscription in topics, where it begins at these positions, and the topics if the broker allows it.
-    /// An existing subscription stays as it is.
+    /// An existing subscription stays as it is. Returns the results until the admin API does not answer.
     pub async fn create_subscriptions(
         &self,
         asked: &BacklogQuery,
@@ -234,7 +238,16 @@ impl Admin {
     ) -> Vec<Result<(), Unknown>> {
         let creations: Vec<_> =
             topics.iter().map(|(topic, at)| self.create_subscription(asked, access, topic, *at)).collect();
-        stream::iter(creations).buffered(AT_ONCE).collect().await
+        let mut results = Vec::new();
+        let mut creations = stream::iter(creations).buffered(AT_ONCE);
+        while let Some(result) = creations.next().await {
+            let is_last = result.as_ref().is_err_and(|unknown: &Unknown| unknown.reason == UNREACHABLE);
+            results.push(result);
+            if is_last {
+                break;
+            }
+        }
+        results
     }
 
     async fn create_subscription(
@@ -250,8 +263,7 @@ impl Admin {
         };
         let replicated = if asked.is_replicated { "?replicated=true" } else { "" };
         let path = format!("{}{replicated}", subscription_path(asked, topic));
-        let creation = self.call(asked, access, Method::PUT, &path, position);
-        match timely(asked, creation).await?.0 {
+        match self.call(asked, access, Method::PUT, &path, position).await?.0 {
             status if status.is_success() || status == StatusCode::CONFLICT => Ok(()),
             status => Err(refused(asked, access, status)),
         }
@@ -261,7 +273,11 @@ impl Admin {
     pub async fn delete_subscription(&self, asked: &BacklogQuery, access: &Access) -> Result<(), Unknown> {
         let samples = match self.read(asked, access, &Partitions::new()).await {
             // The namespace of the pattern is gone.
-            Err(unknown) if unknown.reason == Unknown::NO_TOPIC => Vec::new(),
+            Err(unknown) if unknown.reason == Unknown::NO_TOPIC => {
+                let mut named = asked.clone();
+                named.topics.pattern = None;
+                self.read(&named, access, &Partitions::new()).await?
+            }
             samples => samples?,
         };
         let topics = samples.into_iter().flat_map(|TopicSample { topic, partitions, .. }| match partitions {
@@ -273,8 +289,7 @@ impl Admin {
         });
         for topic in topics {
             let path = subscription_path(asked, &topic);
-            let deletion = self.call(asked, access, Method::DELETE, &path, "");
-            match timely(asked, deletion).await?.0 {
+            match self.call(asked, access, Method::DELETE, &path, "").await?.0 {
                 status if status.is_success() || status == StatusCode::NOT_FOUND => {}
                 StatusCode::PRECONDITION_FAILED => {
                     let message = format!("A client consumes from the subscription {}.", asked.subscription);
@@ -372,14 +387,17 @@ impl Admin {
         body: &'static str,
     ) -> Result<(StatusCode, Bytes), Unknown> {
         let url = format!("{}/admin/v2/{path}", asked.url.trim_end_matches('/'));
-        self.follow(method, &url, body, access).await.map_err(|failure| {
-            let reason = match &failure {
-                Failure::Connection(error) if root(error).starts_with(ALERT) => Unknown::ADMIN_REFUSED,
-                Failure::Connection(_) => "AdminUnreachable",
-                _ => "AdminFailed",
-            };
-            Unknown::new(reason, format!("{}: {failure}.", asked.url))
-        })
+        let call = async {
+            self.follow(method, &url, body, access).await.map_err(|failure| {
+                let reason = match &failure {
+                    Failure::Connection(error) if root(error).starts_with(ALERT) => Unknown::ADMIN_REFUSED,
+                    Failure::Connection(_) => UNREACHABLE,
+                    _ => "AdminFailed",
+                };
+                Unknown::new(reason, format!("{}: {failure}.", asked.url))
+            })
+        };
+        timely(CALL, call, &format!("an answer of {}", asked.url)).await
     }
 
     /// Sends a request, and follows redirects.
@@ -558,12 +576,12 @@ fn subscription_path(asked: &BacklogQuery, topic: &Topic) -> String {
 
 /// The result of a call within its time limit.
 async fn timely<T>(
-    asked: &BacklogQuery,
+    limit: Duration,
     call: impl Future<Output = Result<T, Unknown>>,
+    what: &str,
 ) -> Result<T, Unknown> {
-    tokio::time::timeout(CALL, call).await.unwrap_or_else(|_elapsed| {
-        let message = format!("{} did not answer within {} s.", asked.url, CALL.as_secs());
-        Err(Unknown::new("AdminUnreachable", message))
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|_elapsed| {
+        Err(Unknown::new(UNREACHABLE, format!("Timeout: {what} takes longer than {} s.", limit.as_secs())))
     })
 }
 

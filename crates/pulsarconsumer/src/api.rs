@@ -233,9 +233,9 @@ pub struct PulsarConsumerSpec {
     )]
     pub negative_ack_redelivery_delay: Option<String>,
 
-    /// The time after which a consumer gives messages back to the broker that it has not printed yet, such as 30s
-    /// or 1m30s. At least 1s. The broker delivers the messages to other consumers. The subscriptionType must be
-    /// Shared. Default: a consumer keeps its messages.
+    /// The time after which a consumer returns messages that it has not printed yet to the broker, for other
+    /// consumers, such as 30s or 1m30s. At least 1s. The subscriptionType must be Shared. Default: a consumer keeps
+    /// its messages.
     #[schemars(length(max = 64))]
     #[x_kube(
         validation = Rule::new(format!("{} && duration(self) >= duration('1s')", is_duration("self")))
@@ -520,6 +520,8 @@ pub struct SecretKey {
         is_same("self.retryLetterTopic", "self.deadLetterTopic")
     ))
     .message("retryLetterTopic must be another topic than deadLetterTopic"),
+    validation = Rule::new("!has(self.retryLetterTopic) || has(self.deadLetterTopic)")
+        .message("retryLetterTopic needs deadLetterTopic"),
     validation = Rule::new("!has(self.retryDelays) || has(self.retryLetterTopic)")
         .message("retryDelays needs retryLetterTopic")
 )]
@@ -550,8 +552,8 @@ pub struct DeadLetterPolicy {
             .message("retryLetterTopic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
     )]
     pub retry_letter_topic: Option<String>,
-    /// The delays before the first, the second and further retries, such as 30s or 1m30s. The last delay is that
-    /// of all further retries. Default: negativeAckRedeliveryDelay.
+    /// The delays before the first, the second and further retries, such as 30s or 1m30s. The last delay
+    /// applies to all further retries. Default: negativeAckRedeliveryDelay.
     #[schemars(length(min = 1, max = 16), inner(length(max = 64)))]
     #[x_kube(
         validation = Rule::new(format!("self.all(one, {})", is_duration("one")))

@@ -145,9 +145,9 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
     // A topic that cannot be read counts as not partitioned.
     let unreadable = world.backlog.as_ref().map(|_| false);
     let with_partitions = |topic| {
-        let known = || partitions.get(topic).map(|partitions| *partitions > 0);
+        let known = partitions.get(topic).map(|partitions| *partitions > 0);
         let last = || own.and_then(|own| is_partitioned(own, topic));
-        Some((topic, autoscaling.partitioned.or_else(known).or_else(last).or(unreadable)?))
+        Some((topic, known.or(autoscaling.partitioned).or_else(last).or(unreadable)?))
     };
     let Some(triggers) = topics.names().map(with_partitions).collect::<Option<Vec<_>>>() else {
         return Scaling::Waiting;

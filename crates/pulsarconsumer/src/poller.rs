@@ -261,10 +261,11 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
     let mut gate = tools.context.gate.watch();
     let mut read: Option<(Instant, Result<Access, Unknown>)> = None;
     let mut failures = 0_u32;
-    let mut uncreated = Vec::new();
+    let mut past = PastCreations::default();
     sleep(jitter(SPREAD)).await;
     loop {
-        if tools.context.gate.term().is_none() {
+        let Some(term) = tools.context.gate.term() else {
+            past = PastCreations::default();
             // The leader exports the figures, and this process's own are old when it leads again.
             tools.metrics.forget(key);
             poller.learn(key, None);
@@ -274,7 +275,7 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
             }
             sleep(jitter(SPREAD)).await;
             continue;
-        }
+        };
         let now = Instant::now();
         let (read_at, access) = match read.take() {
             Some((at, access)) if now < at + SECRETS && !has_expired(&access) => (at, access),
@@ -286,7 +287,13 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
         let before = poller.reading(key);
         let partitions = before.as_ref().map(|reading| reading.partitions.clone()).unwrap_or_default();
         let readings = match &access {
-            Ok(access) => read_and_create(tools, key, order, access, &partitions, &mut uncreated).await,
+            Ok(access) => {
+                let reading = read_and_create(tools, key, order, access, &partitions, &mut past);
+                let Some(readings) = tools.context.gate.while_held(term.since, reading).await else {
+                    continue;
+                };
+                readings
+            }
             Err(unknown) => Err(unknown.clone()),
         };
         let reading = BacklogSample::sum(readings, partitions);
@@ -301,7 +308,8 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
             tools.waker.wake(key.clone());
         }
         tokio::select! {
-            () = sleep_until(now + order.interval - jitter(order.interval / 8)) => {}
+            // A slow read must not be followed by the next one at once.
+            () = sleep_until((now + order.interval).max(Instant::now() + order.interval / 2) - jitter(order.interval / 8)) => {}
             _ = gate.wait_for(Option::is_none) => {}
         }
     }
@@ -310,29 +318,43 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
 /// A topic in which the subscription is created, and its position there.
 type Creation = (Topic, InitialPosition);
 
-/// Reads the topics, and creates the missing subscriptions. `uncreated` are the creations that failed.
+/// The creations of earlier polls.
+#[derive(Debug, Default)]
+struct PastCreations {
+    /// Those that failed, and whether such a creation may have succeeded for some partitions.
+    failed: Vec<(Creation, bool)>,
+    /// Whether the topics were read before.
+    has_read: bool,
+}
+
+/// Reads the topics, and creates the missing subscriptions.
 async fn read_and_create(
     tools: &Tools,
     key: &Key,
     order: &Order,
     access: &Access,
     last: &Partitions,
-    uncreated: &mut Vec<Creation>,
+    past: &mut PastCreations,
 ) -> Result<Vec<TopicSample>, Unknown> {
     let (admin, asked) = (&tools.admin, &order.asked);
     let mut samples = admin.read(asked, access, last).await?;
     let Work::Poll { create: Some(position) } = order.work else { return Ok(samples) };
-    let due = creations(&asked.topics, &samples, position, uncreated);
+    let due = creations(&asked.topics, &samples, position, past);
+    past.has_read = true;
+    past.failed = due.iter().map(|creation| (creation.clone(), true)).collect();
     let results = admin.create_subscriptions(asked, access, &due).await;
     let created = results.iter().filter(|result| result.is_ok()).count();
-    let failed: Vec<(Creation, Unknown)> = due
-        .into_iter()
-        .zip(results)
-        .filter_map(|(creation, result)| Some((creation, result.err()?)))
-        .collect();
-    // Without the permission, no partition has it, or a consumer has created it.
-    let again = failed.iter().filter(|(_, refusal)| refusal.reason != Unknown::ADMIN_REFUSED);
-    *uncreated = again.map(|(creation, _)| creation.clone()).collect();
+    let mut failed = Vec::new();
+    let untried = past.failed.split_off(results.len());
+    past.failed.clear();
+    for (creation, result) in due.into_iter().zip(results) {
+        if let Err(refusal) = result {
+            // Without the permission, no partition has it, or a consumer has created it.
+            past.failed.push((creation.clone(), refusal.reason != Unknown::ADMIN_REFUSED));
+            failed.push((creation, refusal));
+        }
+    }
+    past.failed.extend(untried);
     if created > 0 {
         tracing::info!(object = %key, topics = created, "created the subscription");
         samples = admin.read(asked, access, last).await?;
@@ -356,23 +378,25 @@ async fn read_and_create(
     Ok(samples)
 }
 
-/// The subscriptions to create: those that a topic lacks, and those in `failed`. A failed creation may have succeeded
-/// for some partitions, and then the broker lists the subscription.
+/// The subscriptions to create: those that a topic lacks, and those that failed. A failed creation may have succeeded for
+/// some partitions, and then the broker lists the subscription.
 fn creations(
     topics: &Topics,
     samples: &[TopicSample],
     position: InitialPosition,
-    failed: &[Creation],
+    past: &PastCreations,
 ) -> Vec<Creation> {
-    let retry = |topic: &Topic| topics.retry_letters.as_ref() == Some(topic);
-    // A matching topic that lacks the subscription of others is newer than it, and no message may be lost.
-    let is_known =
-        topics.pattern.is_some() && samples.iter().any(|one| one.figures.is_ok() && !retry(&one.topic));
+    let is_retry = |topic: &Topic| topics.retry_letters.as_ref() == Some(topic);
+    // A matching topic is newer than the subscription if it came after a read, or lacks what others have. No message of
+    // it may be lost.
+    let is_newer = topics.pattern.is_some()
+        && (past.has_read || samples.iter().any(|one| one.figures.is_ok() && !is_retry(&one.topic)));
     let due = samples.iter().filter_map(|TopicSample { topic, figures, .. }| {
-        let position = if is_known || retry(topic) { InitialPosition::Earliest } else { position };
-        let again = failed.iter().find(|(other, _)| other == topic).map(|(_, position)| *position);
-        let position = again.or_else(|| figures.is_err().then_some(position))?;
-        topic.is_persistent().then(|| (topic.clone(), position))
+        let position = if is_newer || is_retry(topic) { InitialPosition::Earliest } else { position };
+        let failed = past.failed.iter().find(|((other, _), _)| other == topic);
+        let position = failed.map_or(position, |((_, position), _)| *position);
+        let is_due = figures.is_err() || failed.is_some_and(|(_, may_be_partial)| *may_be_partial);
+        (is_due && topic.is_persistent()).then(|| (topic.clone(), position))
     });
     due.collect()
 }
@@ -392,15 +416,22 @@ fn has_expired(access: &Result<Access, Unknown>) -> bool {
 }
 
 /// Returns the reading for the status after another read. It omits the rate, and keeps the message of a
-/// failure while the reason is the same, because both would change with every read. The message about a missing
+/// failure while the reason is the same, because both would change with every read. The first sentence about a missing
 /// topic or subscription names the topic.
 fn next(before: Option<BacklogSample>, mut reading: BacklogSample) -> BacklogSample {
     match (&mut reading.figures, before.map(|before| before.figures)) {
         (Ok(figures), _) => figures.rate = 0.0,
-        (Err(now), Some(Err(before))) if now.reason == before.reason && !now.is_none_yet() => *now = before,
+        (Err(now), Some(Err(before))) if now.reason == before.reason && is_about_the_same(now, &before) => {
+            *now = before;
+        }
         (Err(_), _) => {}
     }
     reading
+}
+
+fn is_about_the_same(now: &Unknown, before: &Unknown) -> bool {
+    let first = |unknown: &Unknown| unknown.message.split(" The manager").next().map(str::to_owned);
+    !now.is_none_yet() || first(now) == first(before)
 }
 
 #[cfg(test)]
@@ -430,7 +461,11 @@ mod tests {
         assert_eq!(next(Some(refused), other.clone()), other);
         let [a, b] =
             ["no topic a", "no topic b"].map(|message| reading(Err(unknown("TopicNotFound", message))));
-        assert_eq!(next(Some(a), b.clone()), b);
+        assert_eq!(next(Some(a.clone()), b.clone()), b);
+        let refused = |why: &str| {
+            reading(Err(unknown("TopicNotFound", &format!("no topic a The manager cannot: {why}"))))
+        };
+        assert_eq!(next(Some(refused("1")), refused("2")), refused("1"));
     }
 
     #[test]
@@ -458,6 +493,7 @@ mod tests {
     #[case::all_that_match(json!({"topicsPattern": ".*"}), &[], &[], &["a Latest", "b Latest"])]
     #[case::a_new_one(json!({"topicsPattern": ".*"}), &["a"], &[], &["b Earliest"])]
     #[case::again(json!({"topicsPattern": ".*"}), &["a"], &["a", "b"], &["a Latest", "b Latest"])]
+    #[case::after_nothing(json!({"topicsPattern": ".*"}), &[], &["has read"], &["a Earliest", "b Earliest"])]
     #[case::not_a_deleted_one(json!({"topicsPattern": ".*"}), &["a", "b"], &["c"], &[])]
     #[case::retry_letters(with_retries("topic", "a"), &[], &[], &["a Latest", "r Earliest"])]
     #[case::only_retry_letters(with_retries("topicsPattern", "a"), &["r"], &[], &["a Latest", "b Latest"])]
@@ -476,10 +512,11 @@ mod tests {
             let figures = exists.then(Figures::default).ok_or_else(|| unknown(Unknown::NO_SUBSCRIPTION, ""));
             TopicSample { topic, figures, partitions: Some(0) }
         });
-        let failed: Vec<Creation> =
-            failed.iter().map(|name| (Topic::of(name), InitialPosition::Latest)).collect();
+        let has_read = failed == ["has read"];
+        let failed = failed.iter().map(|name| ((Topic::of(name), InitialPosition::Latest), true)).collect();
+        let past = PastCreations { failed, has_read };
         let samples: Vec<TopicSample> = samples.collect();
-        let due = creations(&topics, &samples, InitialPosition::Latest, &failed).into_iter();
+        let due = creations(&topics, &samples, InitialPosition::Latest, &past).into_iter();
         let mut due: Vec<_> = due
             .map(|(topic, position)| {
                 format!("{topic} {position:?}").replace("persistent://public/default/", "")

@@ -95,7 +95,7 @@ impl Topics {
     /// Whether both have a topic in common. Two patterns may match the same topic of their namespace.
     pub fn overlap(&self, other: &Self) -> bool {
         let has = |topics: &Self, topic: &Topic| {
-            topics.names().any(|name| name == topic)
+            topics.names().any(|name| name.without_partition() == topic.without_partition())
                 || topics.pattern.as_ref().is_some_and(|pattern| pattern.may_match(topic))
         };
         let place = |topics: &Self| topics.pattern.as_ref().map(|pattern| pattern.split().0.to_owned());
@@ -156,7 +156,10 @@ impl Pattern {
         let others = others.into_iter().map(Topic).filter(|topic| !whole.contains(topic.without_partition()));
         let others = others.map(|topic| (topic, Some(0)));
         let all = partitioned.into_iter().map(|name| (Topic(name), Some(1))).chain(others);
-        Ok(all.filter(|(topic, _)| self.matches(&regex, topic)).collect())
+        let mut matching: Vec<_> = all.filter(|(topic, _)| self.matches(&regex, topic)).collect();
+        // The order decides which failure is reported.
+        matching.sort();
+        Ok(matching)
     }
 }
 
