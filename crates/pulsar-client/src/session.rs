@@ -421,10 +421,12 @@ impl Session {
                 _ => {}
             }
         }
-        if self.brokers.is_empty() {
-            return Err(problem);
+        match lost.is_empty() {
+            false => self.lose(lost, problem).map(Some),
+            // Without topics, too, the session needs a connection.
+            true if self.brokers.is_empty() => Err(problem),
+            true => Ok(None),
         }
-        if lost.is_empty() { Ok(None) } else { self.lose(lost, problem).map(Some) }
     }
 
     /// Marks consumers as lost. Fails if no consumer is left.
@@ -787,6 +789,8 @@ mod tests {
         assert!(matches!(session.event(2, failed()), Ok(Some(Event::Lost(lost, _))) if lost == [1, 3]));
         assert!(matches!(session.event(1, failed()), Ok(Some(Event::Lost(lost, _))) if lost == [2]));
         assert_eq!(session.event(0, failed()).unwrap_err().sentence, "closed", "no consumer is left");
+        // The close must not use the failed connections.
+        assert_eq!(session.lost().len(), 4);
     }
 
     #[tokio::test(start_paused = true)]
