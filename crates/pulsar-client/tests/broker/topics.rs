@@ -1,5 +1,7 @@
 //! Several topics, patterns, retry letters, and what a subscription asks of the broker.
 
+use quintet_localcluster::pulsar::Broker;
+
 use crate::program::{Consumer, numbered, plain, produce_with, send, sorted, until, until_backlog};
 use crate::raw;
 
@@ -27,32 +29,26 @@ fn consumes_several_topics() {
 }
 
 /// The broker copies the subscription to new partitions, so no message is lost before the consumer finds them.
-#[test]
-#[ignore = "needs a broker: cargo xtask test"]
-fn consumes_new_partitions() {
-    let broker = plain();
+fn consumer_of_new_partitions(broker: &Broker) -> Consumer {
     let admin = broker.admin().unwrap();
-    let topic = "grows";
-    admin.create_partitioned_topic(topic, 1).unwrap();
-    let consumer = Consumer::start(&broker.service_url(), topic, &[]);
+    admin.create_partitioned_topic("grows", 1).unwrap();
+    let consumer = Consumer::start(&broker.service_url(), "grows", &[]);
     consumer.until_ready(200);
-    admin.add_partitions(topic, 3).unwrap();
+    admin.add_partitions("grows", 3).unwrap();
     for number in [0, 2] {
-        send(&broker, &format!("{topic}-partition-{number}"), &number.to_string(), 100, &[]);
+        send(broker, &format!("grows-partition-{number}"), &number.to_string(), 100, &[]);
     }
-    let expected = sorted([numbered("0", 100), numbered("2", 100)].concat());
-    assert_eq!(sorted(consumer.until_messages(200)), expected);
-    consumer.until_said("Found 2 new topics or partitions");
-    assert_eq!(consumer.metric("reconnects_total"), 0);
-    assert_eq!(consumer.stop().well().len(), 200);
+    consumer
 }
 
-/// A topic comes while the consumer runs, one is deleted, and the letters' topics match too.
+/// A topic comes while the consumer runs, one is deleted, and the letters' topics match too. A consumer looks for new
+/// topics and partitions every minute, so one test waits for both.
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn consumes_the_topics_that_match() {
+fn finds_new_topics_and_partitions() {
     let broker = plain();
     let admin = broker.admin().unwrap();
+    let growing = consumer_of_new_partitions(&broker);
     admin.create_namespace("public/matched").unwrap();
     let topic = |name: &str| format!("public/matched/{name}");
     for name in ["a-old", "a-deleted", "b"] {
@@ -82,6 +78,12 @@ fn consumes_the_topics_that_match() {
     assert_eq!(consumer.metric("reconnects_total"), 1, "the deleted topic");
     assert_eq!(sorted(consumer.stop().well()), expected);
     assert_eq!(admin.backlog(&topic("a-dead"), SUBSCRIPTION).unwrap(), None);
+
+    let expected = sorted([numbered("0", 100), numbered("2", 100)].concat());
+    assert_eq!(sorted(growing.until_messages(200)), expected);
+    growing.until_said("Found 2 new topics or partitions");
+    assert_eq!(growing.metric("reconnects_total"), 0);
+    assert_eq!(growing.stop().well().len(), 200);
 }
 
 #[test]
