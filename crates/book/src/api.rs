@@ -23,6 +23,7 @@ pub const LONGEST: usize = 1024;
     kind = "Book",
     plural = "books",
     singular = "book",
+    shortname = "bk",
     category = "quintet",
     namespaced,
     status = "BookStatus",
@@ -40,31 +41,43 @@ pub const LONGEST: usize = 1024;
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
-#[schemars(extend("x-kubernetes-preserve-unknown-fields" = true, "required" = ["author", "title"]))]
+#[schemars(extend("x-kubernetes-preserve-unknown-fields" = true, "required" = ["author", "title"], "maxProperties" = 64))]
 pub struct BookSpec {
-    /// The author of the book. The text must not be blank, and has at most 1,024 characters.
+    /// The author of the book. The text is one line, must not be blank, and has at most 1,024 characters.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "text")]
     pub author: Value,
 
-    /// The title of the book. The text must not be blank, and has at most 1,024 characters.
+    /// The title of the book. The text is one line, must not be blank, and has at most 1,024 characters.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "text")]
     pub title: Value,
+
+    /// The names of unknown fields, escaped; only some of many.
+    #[serde(skip)]
+    pub unknown: Vec<String>,
 }
+
+/// The most unknown fields that the status names, and the most characters of each name.
+const NAMED: (usize, usize) = (5, 64);
 
 impl<'de> Deserialize<'de> for BookSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // The tutorial's first definition accepted any spec, or none. A derived struct would make such Books undecodable.
-        let mut stored = Option::<Value>::deserialize(deserializer)?.unwrap_or_default();
-        let mut take = |field: &str| stored.get_mut(field).map(Value::take).unwrap_or_default();
+        let stored = Option::<Value>::deserialize(deserializer)?.unwrap_or_default();
+        let Value::Object(mut fields) = stored else { return Ok(Self::default()) };
+        let mut take = |field: &str| fields.remove(field).unwrap_or_default();
         let (author, title) = (take("author"), take("title"));
-        Ok(Self { author, title })
+        let unknown = fields.keys().take(NAMED.0).map(|name| name.escape_debug().take(NAMED.1).collect());
+        Ok(Self { author, title, unknown: unknown.collect() })
     }
 }
 
+/// One line that is not blank.
+const LINE: &str = r"^[^\p{Cc}\x{2028}\x{2029}]*[^\p{Cc}\x{2028}\x{2029} ][^\p{Cc}\x{2028}\x{2029}]*$";
+
 fn text(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "maxLength": LONGEST, "pattern": "\\S" })
+    json_schema!({ "type": "string", "maxLength": LONGEST, "pattern": LINE })
 }
 
 /// The observed state of a Book.
@@ -112,7 +125,7 @@ mod tests {
         for field in ["author", "title"] {
             let mut text = spec["properties"][field].clone();
             assert!(text.as_object_mut().unwrap().remove("description").is_some());
-            assert_eq!(text, json!({"type": "string", "maxLength": 1024, "pattern": "\\S"}));
+            assert_eq!(text, json!({"type": "string", "maxLength": 1024, "pattern": LINE}));
         }
         assert_eq!(spec["properties"].as_object().unwrap().len(), 2);
         assert!(!crd.to_string().contains("x-kubernetes-validations"));

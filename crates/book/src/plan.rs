@@ -14,29 +14,16 @@ pub fn plan(book: &Book, now: Timestamp) -> Plan<BookStatus> {
     if book.terminating() {
         return Plan::default();
     }
-    let lacks: Vec<&str> = [("author", &book.spec.author), ("title", &book.spec.title)]
-        .into_iter()
-        .filter(|(_, value)| !is_text(value))
-        .map(|(field, _)| field)
-        .collect();
-    let wanted = if lacks.is_empty() {
-        Wanted {
-            type_: "Ready",
-            status: Some(true),
-            reason: "Accepted",
-            message: "The book has an author and a title.".to_owned(),
-        }
+    let fields = [("author", &book.spec.author), ("title", &book.spec.title)];
+    let lacks = fields.into_iter().filter(|(_, value)| !is_text(value)).map(|(field, _)| field);
+    let lacks: Vec<&str> = lacks.collect();
+    let (status, reason, message) = if lacks.is_empty() {
+        (true, "Accepted", format!("The book has an author and a title.{}", ignored(&book.spec.unknown)))
     } else {
-        Wanted {
-            type_: "Ready",
-            status: Some(false),
-            reason: "Invalid",
-            message: format!(
-                "Set spec.{} to a string that is not blank and has at most {LONGEST} characters.",
-                lacks.join(" and spec.")
-            ),
-        }
+        let rule = format!("one line of text that is not blank and has at most {LONGEST} characters");
+        (false, "Invalid", format!("Set spec.{} to {rule}.", lacks.join(" and spec.")))
     };
+    let wanted = Wanted { type_: "Ready", status: Some(status), reason, message };
     let before = book.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let generation = book.meta().generation;
     let status = BookStatus {
@@ -46,11 +33,17 @@ pub fn plan(book: &Book, now: Timestamp) -> Plan<BookStatus> {
     Plan { status: Some(status), ..Plan::default() }
 }
 
-/// Whether the schema accepts the value. Its `\S` excludes only these blanks.
+/// Names unknown fields, which may be misspelt.
+fn ignored(unknown: &[String]) -> String {
+    let names = unknown.join(", spec.");
+    if names.is_empty() { names } else { format!(" Unknown fields are stored and ignored: spec.{names}.") }
+}
+
+/// Whether the schema accepts the value.
 fn is_text(value: &Value) -> bool {
-    value.as_str().is_some_and(|text| {
-        !text.trim_matches([' ', '\t', '\n', '\r', '\x0c']).is_empty() && text.chars().count() <= LONGEST
-    })
+    let is_break = |character: char| character.is_control() || ['\u{2028}', '\u{2029}'].contains(&character);
+    let is_line = |text: &str| !text.trim_matches(' ').is_empty() && !text.contains(is_break);
+    value.as_str().is_some_and(|text| is_line(text) && text.chars().count() <= LONGEST)
 }
 
 #[cfg(test)]

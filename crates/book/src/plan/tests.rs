@@ -32,15 +32,17 @@ fn a_book_with_author_and_title_is_accepted() {
 }
 
 #[rstest]
-#[case::nothing(json!(null), "Set spec.author and spec.title to a string")]
-#[case::the_tutorials(json!({"foo": "bar"}), "Set spec.author and spec.title to a string")]
-#[case::null(json!({"author": null, "title": "t"}), "Set spec.author to a string")]
-#[case::blank(json!({"author": " \t", "title": "t"}), "Set spec.author to a string")]
-#[case::empty(json!({"author": "a", "title": ""}), "Set spec.title to a string")]
-#[case::number(json!({"author": 5, "title": "t"}), "Set spec.author to a string")]
-#[case::lists(json!({"author": ["a"], "title": {}}), "Set spec.author and spec.title to a string")]
-#[case::no_object(json!("hello"), "Set spec.author and spec.title to a string")]
-#[case::long(json!({"author": "a", "title": "ä".repeat(1025)}), "Set spec.title to a string")]
+#[case::nothing(json!(null), "Set spec.author and spec.title to one line of text")]
+#[case::the_tutorials(json!({"foo": "bar"}), "Set spec.author and spec.title to one line of text")]
+#[case::null(json!({"author": null, "title": "t"}), "Set spec.author to one line of text")]
+#[case::blank(json!({"author": " \t", "title": "t"}), "Set spec.author to one line of text")]
+#[case::empty(json!({"author": "a", "title": ""}), "Set spec.title to one line of text")]
+#[case::number(json!({"author": 5, "title": "t"}), "Set spec.author to one line of text")]
+#[case::lists(json!({"author": ["a"], "title": {}}), "Set spec.author and spec.title to one line of text")]
+#[case::no_object(json!("hello"), "Set spec.author and spec.title to one line of text")]
+#[case::lines(json!({"author": "a\nb", "title": "t"}), "Set spec.author to one line of text")]
+#[case::a_line_separator(json!({"author": "a", "title": "t\u{2028}"}), "Set spec.title to one line of text")]
+#[case::long(json!({"author": "a", "title": "ä".repeat(1025)}), "Set spec.title to one line of text")]
 fn names_missing_fields_of_books_without_schema(#[case] spec: Value, #[case] message: &str) {
     let status = written(&plan(&book(&spec), now()));
     let ready = &status.conditions[0];
@@ -82,6 +84,16 @@ fn a_corrected_book_is_ready() {
     book.metadata.generation = Some(2);
     let plan = plan(&book, now());
     assert_eq!(plan.status.unwrap().conditions[0].status, "True");
+}
+
+#[test]
+fn names_unknown_fields() {
+    let spec = json!({"author": "a", "title": "t", "publ\nsher": 1, "year": {}});
+    let status = written(&plan(&book(&spec), now()));
+    let ready = &status.conditions[0];
+    assert_eq!((&*ready.status, &*ready.reason), ("True", "Accepted"));
+    let message = "The book has an author and a title. Unknown fields are stored and ignored: spec.publ\\nsher, spec.year.";
+    assert_eq!(ready.message, message);
 }
 
 #[test]
