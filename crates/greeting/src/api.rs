@@ -87,10 +87,12 @@ pub struct GreetingStatus {
     pub updates: Option<i64>,
     /// The manager process that prints the last line. A process writes its claim before it prints the line,
     /// so that no other process prints the same line.
-    pub claim: Option<Claim>,
+    #[serde(default)]
+    #[schemars(with = "Option<Claim>")]
+    pub claim: Option<StoredClaim>,
     /// Ready is True if the manager has printed the message. Ready is False with the reason NoMessage if
-    /// there is no valid message, and with the reason TimedOut if the manager could not print the message for
-    /// an hour.
+    /// there is no valid message, OutputBlocked or OutputFailing if standard output has no room for the message for a
+    /// minute, and ClaimedByOtherVersion if another version of the manager has claimed the line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -108,11 +110,41 @@ impl<'de> Deserialize<'de> for GreetingStatus {
             greeted_at: read(take("greetedAt")),
             last_greeting: read(take("lastGreeting")),
             updates: read(take("updates")),
-            claim: take("claim").map(|claim| serde_json::from_value(claim).unwrap_or_default()),
+            claim: take("claim").map(StoredClaim::of),
             conditions: take("conditions")
                 .and_then(|all| conditions::of_types(&["Ready"], all).ok())
                 .unwrap_or_default(),
         })
+    }
+}
+
+/// The mark of the hash's algorithm in a claim of this version.
+pub const MARK: &str = "v1-";
+
+/// A claim in the status.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum StoredClaim {
+    /// Of this version.
+    Known(Claim),
+    /// Of another version, which a write must not change.
+    Other(Value),
+}
+
+impl StoredClaim {
+    fn of(stored: Value) -> Self {
+        match serde_json::from_value(stored.clone()) {
+            Ok(claim @ Claim { .. }) if claim.message_hash.starts_with(MARK) => Self::Known(claim),
+            _ => Self::Other(stored),
+        }
+    }
+
+    /// The claim, if it is of this version.
+    pub fn known(&self) -> Option<&Claim> {
+        match self {
+            Self::Known(claim) => Some(claim),
+            Self::Other(_) => None,
+        }
     }
 }
 
@@ -168,7 +200,7 @@ mod tests {
     #[test]
     fn an_unreadable_claim_is_a_claim() {
         let greeting = stored(&json!({"spec": {"message": "Hi"}, "status": {"claim": {"token": ["new"]}}}));
-        assert_eq!(greeting.status.unwrap().claim, Some(Claim::default()));
+        assert_eq!(greeting.status.unwrap().claim, Some(StoredClaim::Other(json!({"token": ["new"]}))));
     }
 
     #[test]
@@ -179,12 +211,12 @@ mod tests {
             greeted_at: Some(time.clone()),
             last_greeting: Some("Hi".into()),
             updates: Some(1),
-            claim: Some(Claim {
+            claim: Some(StoredClaim::Known(Claim {
                 message_hash: "v1-x".into(),
                 kind: "Update".into(),
                 token: "t".into(),
                 at: Some(time),
-            }),
+            })),
             conditions: Vec::new(),
         };
         let text = serde_json::to_value(&status).unwrap();

@@ -4,9 +4,9 @@
 use jiff::Timestamp;
 
 use crate::api::Greeting;
-use crate::handlers::{Attempt, Cause, Output};
+use crate::handlers::Cause;
 use crate::plan::Effect;
-use crate::printer::Room;
+use crate::printer::{NoRoom, Room};
 
 /// The input of a plan besides the Greeting.
 #[derive(Clone, Debug)]
@@ -19,12 +19,23 @@ pub struct World {
     pub ticked: Option<Timestamp>,
     /// A claim that was sent and may be, or may still become, stored.
     pub owed: Option<Owed>,
-    /// The failed attempts.
+    /// The first attempt to print lines that are not printed yet.
     pub attempt: Option<Attempt>,
     /// When this process removed the finalizer.
     pub let_go: Option<Timestamp>,
     /// Room for all lines of one reconcile, or why there is none.
-    pub room: Result<Room, Output>,
+    pub room: Result<Room, NoRoom>,
+}
+
+/// The first attempt to print lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Their cause.
+    pub cause: Cause,
+    /// The Greeting's generation.
+    pub generation: i64,
+    /// When this process tried first.
+    pub at: Timestamp,
 }
 
 /// Lines that are printed together.
@@ -54,7 +65,7 @@ pub struct Owed {
 impl Owed {
     /// Whether the claim is in the status.
     pub fn is_claimed(&self, greeting: &Greeting) -> bool {
-        let claim = greeting.status.as_ref().and_then(|status| status.claim.as_ref());
+        let claim = greeting.status.as_ref().and_then(|status| status.claim.as_ref()?.known());
         claim.is_some_and(|claim| claim.token == self.token)
     }
 
@@ -71,7 +82,7 @@ pub struct Memory {
     ticked: Option<Timestamp>,
     let_go: Option<Timestamp>,
     owed: Option<Box<Owed>>,
-    attempt: Option<Box<Attempt>>,
+    attempt: Option<Attempt>,
 }
 
 /// The result of [`Memory::recall`]; see the fields of [`World`].
@@ -81,7 +92,7 @@ pub struct Recalled {
     pub ticked: Option<Timestamp>,
     /// The lines of a claim.
     pub owed: Option<Owed>,
-    /// The failed attempts.
+    /// The first attempt.
     pub attempt: Option<Attempt>,
     /// When the finalizer was removed.
     pub let_go: Option<Timestamp>,
@@ -95,7 +106,7 @@ impl Memory {
         Recalled {
             ticked: self.ticked,
             owed: self.owed.as_deref().cloned(),
-            attempt: self.attempt.as_deref().cloned(),
+            attempt: self.attempt,
             let_go: self.let_go,
         }
     }
@@ -109,7 +120,7 @@ impl Memory {
     pub fn take(&mut self, effect: Effect) -> Option<Say> {
         match effect {
             Effect::Owe(owed) => self.owed = Some(Box::new(owed)),
-            Effect::Retry(attempt) => self.attempt = Some(Box::new(attempt)),
+            Effect::Try(attempt) => self.attempt = Some(attempt),
             Effect::LetGo(at) => self.let_go = Some(at),
             Effect::Say(say) => {
                 self.ticked = say.tick.or(self.ticked);

@@ -15,15 +15,13 @@ use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::{Action, Event, EventType, Plan};
 
 use crate::FINALIZER;
-use crate::api::{Claim, Greeting, GreetingStatus, LONGEST_INTERVAL};
-use crate::handlers::{self, Attempt, Cause, Kwargs, Output, TIMED_OUT, Verdict};
-use crate::observe::{Owed, Say, World};
-use crate::printer::Room;
+use crate::api::{Claim, Greeting, GreetingStatus, LONGEST_INTERVAL, MARK, StoredClaim};
+use crate::handlers::{self, Cause};
+use crate::observe::{Attempt, Owed, Say, World};
+use crate::printer::{NoRoom, Room};
 
 /// The tutorial's interval, in seconds.
 const INTERVAL: i64 = 60;
-/// The mark of the hash's algorithm. A claim with another mark is of another version and stays.
-const MARK: &str = "v1-";
 /// The kinds of claims, and the actions of Events.
 const CREATE: &str = "Create";
 const UPDATE: &str = "Update";
@@ -33,6 +31,11 @@ const DELETE: &str = "Delete";
 const SEEN_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// The limit of bytes of the message in the status.
 const KEPT: usize = 256;
+/// The shortest and the longest pause between two attempts without room.
+const PAUSES: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(1), SignedDuration::from_mins(1));
+/// How long a deletion waits for its line, because the deletion of the namespace waits too; and after which time the
+/// condition reports other lines.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 
 /// The effects of a plan besides writes.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,8 +44,8 @@ pub enum Effect {
     Owe(Owed),
     /// Prints lines.
     Say(Say),
-    /// Stores a failed attempt.
-    Retry(Attempt),
+    /// Stores the first attempt to print lines.
+    Try(Attempt),
     /// Stores when the finalizer was removed.
     LetGo(Timestamp),
 }
@@ -74,16 +77,6 @@ struct Pass<'a> {
     before: GreetingStatus,
 }
 
-/// The result of a cause's handlers.
-enum Called {
-    /// These lines, for this room.
-    Said(Vec<String>, Room),
-    /// A retry, which is already in the plan.
-    Again,
-    /// A permanent failure.
-    GivenUp(&'static str, String),
-}
-
 impl Pass<'_> {
     /// Handles a deletion: claims and prints the last line, and removes the finalizer when the claim is
     /// visible. The removal cannot serve as the claim, because the API server answers all concurrent removals
@@ -98,21 +91,25 @@ impl Pass<'_> {
             plan.requeue_at(at + SEEN_WITHIN);
             return;
         }
-        let is_owed = self.before.claim.as_ref().is_some_and(|claim| {
-            // Of a newer version's claim it is unknown whether it was printed; the finalizer is removed
-            // anyway.
-            claim.kind != DELETE && claim.message_hash.starts_with(MARK)
-        });
+        // Of another version's claim it is unknown whether it was printed; the finalizer is removed anyway.
+        let claim = self.before.claim.as_ref().and_then(StoredClaim::known);
+        let is_owed = claim.is_some_and(|claim| claim.kind != DELETE);
         // A Greeting without a claim gets no farewell: a definition without a status can store no claim.
         if let Some(message) = self.message().filter(|_| is_owed) {
-            match self.call(plan, Cause::Delete) {
-                Called::Said(lines, room) => {
-                    self.claim(plan, Cause::Delete, hash(message), lines, room);
+            let waited = self.attempt(plan, Cause::Delete);
+            match &self.world.room {
+                room if waited >= PATIENCE => {
+                    let rejected = "The API server rejects the claim of the line.";
+                    let why = room.as_ref().map_or_else(|no_room| no_room.why().1, |_| rejected);
+                    let note = format!("The farewell was not printed within {PATIENCE:#}. {why}");
+                    plan.events.push(unsaid("TimedOut", DELETE, note));
+                }
+                Ok(room) => {
+                    self.claim(plan, Cause::Delete, message, room.clone());
                     plan.requeue_at(self.now);
                     return;
                 }
-                Called::Again => return,
-                Called::GivenUp(reason, message) => plan.events.push(unsaid(reason, DELETE, message)),
+                Err(_) => return plan.requeue_at(self.now + pause(waited)),
             }
         }
         plan.steps.push(vec![finalizer::remove(self.greeting, FINALIZER)]);
@@ -120,51 +117,73 @@ impl Pass<'_> {
     }
 
     fn greet(&self, plan: &mut Planned) {
-        let (cause, hash) = match (&self.before.claim, self.message().map(hash)) {
-            // Of a newer version's claim it is unknown whether this message was printed.
-            (Some(claim), _) if !claim.message_hash.starts_with(MARK) => return,
-            (Some(claim), Some(hash)) if claim.message_hash == hash => (Cause::Resume, hash),
-            (Some(_), hash) => (Cause::Update, hash.unwrap_or_default()),
-            (None, hash) => (Cause::Create, hash.unwrap_or_default()),
-        };
-        if cause != Cause::Resume && self.has_timed_out() {
-            self.tick(plan);
-            return;
+        let claim = self.before.claim.as_ref().and_then(StoredClaim::known);
+        if claim.is_none() && self.before.claim.is_some() {
+            // It is unknown whether this message was printed.
+            let message = "Another version of the manager has claimed the line. Update the manager, or remove \
+                status.claim to have the message printed again.";
+            return self.report(plan, "ClaimedByOtherVersion", message);
         }
-        match self.call(plan, cause) {
+        let Some(message) = self.message() else {
+            let message = "spec.message is missing, empty or not a string. Set it to have it printed.";
+            return self.report(plan, "NoMessage", message);
+        };
+        let cause = match claim {
+            Some(claim) if claim.message_hash == hash(message) => Cause::Resume,
+            Some(_) => Cause::Update,
+            None => Cause::Create,
+        };
+        match &self.world.room {
+            Err(no_room) if cause != Cause::Resume => self.wait(plan, cause, *no_room),
             // The finalizer comes before the first line, because it guarantees the last one.
-            Called::Said(..) if !self.is_held() => {
-                plan.steps.push(vec![finalizer::add(self.greeting, FINALIZER)]);
-            }
-            Called::Said(..) if cause == Cause::Resume => {
+            _ if !self.is_held() => plan.steps.push(vec![finalizer::add(self.greeting, FINALIZER)]),
+            Ok(room) if cause != Cause::Resume => self.claim(plan, cause, message, room.clone()),
+            _ => {
                 plan.status = Some(self.with_condition(self.before.clone(), GREETED));
-                self.tick(plan);
-            }
-            Called::Said(lines, room) => self.claim(plan, cause, hash, lines, room),
-            Called::Again => {}
-            Called::GivenUp(reason, mut message) => {
-                if reason == TIMED_OUT {
-                    message.push_str(" Change spec.message to have it printed.");
-                }
-                let is_reported = self.before.conditions.iter().any(|condition| condition.reason == reason);
-                if !is_reported {
-                    plan.events.push(unsaid(reason, "Greet", message.clone()));
-                }
-                plan.status = Some(self.with_condition(self.before.clone(), (false, reason, &message)));
-                self.tick(plan);
+                self.tick(plan, message);
             }
         }
     }
 
+    /// Tries again later, and reports a long wait.
+    fn wait(&self, plan: &mut Planned, cause: Cause, no_room: NoRoom) {
+        let waited = self.attempt(plan, cause);
+        plan.requeue_at(self.now + pause(waited));
+        if waited >= PATIENCE {
+            let (reason, why) = no_room.why();
+            self.report(plan, reason, &format!("{why} The manager prints the message when there is room."));
+        }
+    }
+
+    /// Stores the first attempt to print the lines of a cause. Returns the time since then.
+    fn attempt(&self, plan: &mut Planned, cause: Cause) -> SignedDuration {
+        let generation = self.greeting.generation();
+        let known = self.world.attempt.filter(|known| (known.cause, known.generation) == (cause, generation));
+        let attempt = known.unwrap_or(Attempt { cause, generation, at: self.now });
+        if known.is_none() {
+            plan.steps.push(vec![Action::Effect(Effect::Try(attempt))]);
+        }
+        self.now.duration_since(attempt.at)
+    }
+
+    /// Adds a condition with the reason why the message is not printed, and an Event if it is new.
+    fn report(&self, plan: &mut Planned, reason: &'static str, message: &str) {
+        if !self.before.conditions.iter().any(|condition| condition.reason == reason) {
+            plan.events.push(unsaid(reason, "Greet", message.to_owned()));
+        }
+        plan.status = Some(self.with_condition(self.before.clone(), (false, reason, message)));
+    }
+
     /// Claims lines, and then prints them.
-    fn claim(&self, plan: &mut Planned, cause: Cause, hash: String, mut lines: Vec<String>, room: Room) {
+    fn claim(&self, plan: &mut Planned, cause: Cause, message: &str, room: Room) {
         let at = whole_seconds(self.now);
+        let mut lines = handlers::call(cause, message);
         let mut status = self.before.clone();
         let mut tick = None;
         let kind = match cause {
             Cause::Create => {
-                // The timer's first tick is due at once. It fails only if the creation fails too.
-                lines.extend(handlers::call(Cause::Timer, &self.kwargs()).unwrap_or_default());
+                // The timer's first tick is due at once.
+                lines.extend(handlers::call(Cause::Timer, message));
                 (tick, status.greeted_at) = (Some(at), Some(Time(at)));
                 CREATE
             }
@@ -175,16 +194,16 @@ impl Pass<'_> {
             }
         };
         if cause != Cause::Delete {
-            status.last_greeting = self.message().map(|message| shorten(message.to_owned(), KEPT));
+            status.last_greeting = Some(shorten(message.to_owned(), KEPT));
             status = self.with_condition(status, GREETED);
         }
         let token = self.world.token.clone();
-        status.claim = Some(Claim {
-            message_hash: hash,
+        status.claim = Some(StoredClaim::Known(Claim {
+            message_hash: hash(message),
             kind: kind.to_owned(),
             token: token.clone(),
             at: Some(Time(at)),
-        });
+        }));
         let say = Say { cause, lines, tick, room };
         let owed =
             Owed { token: token.clone(), version: self.greeting.resource_version().into(), say: say.clone() };
@@ -197,9 +216,9 @@ impl Pass<'_> {
 
     /// Prints a due tick, and requeues for the next. Ticks are at greetedAt and every interval after it, so
     /// their phase needs no write. A tick from before this process led is skipped.
-    fn tick(&self, plan: &mut Planned) {
+    fn tick(&self, plan: &mut Planned, message: &str) {
         let (now, World { leading_since, ticked, .. }) = (self.now, self.world);
-        let (Some(Time(origin)), Some(_)) = (self.before.greeted_at.as_ref(), self.message()) else { return };
+        let Some(Time(origin)) = self.before.greeted_at.as_ref() else { return };
         let seconds = self.greeting.spec.interval_seconds.unwrap_or(INTERVAL).clamp(1, LONGEST_INTERVAL);
         let interval = SignedDuration::from_secs(seconds).as_millis();
         let passed = now.duration_since(*origin).as_millis().max(0) / interval;
@@ -212,38 +231,15 @@ impl Pass<'_> {
         if latest < *leading_since || latest > now || ticked.is_some_and(|ticked| latest <= ticked) {
             return;
         }
-        if let Called::Said(lines, room) = self.call_about(plan, Cause::Timer, latest.as_second()) {
-            let say = Say { cause: Cause::Timer, lines, tick: Some(latest), room };
-            plan.steps.push(vec![Action::Effect(Effect::Say(say))]);
-        }
-    }
-
-    fn call(&self, plan: &mut Planned, cause: Cause) -> Called {
-        self.call_about(plan, cause, self.greeting.generation())
-    }
-
-    /// Calls the handlers of a cause. After a temporary failure, adds the retry to the plan.
-    fn call_about(&self, plan: &mut Planned, cause: Cause, about: i64) -> Called {
-        let failure = match (handlers::call(cause, &self.kwargs()), &self.world.room) {
-            (Ok(lines), Ok(room)) => return Called::Said(lines, room.clone()),
-            // No lines need no room.
-            (Ok(lines), Err(_)) => return Called::Said(lines, Room::unbounded()),
-            (Err(failure), _) => failure,
-        };
-        let uid = self.greeting.meta().uid.as_deref().unwrap_or_default();
-        match handlers::verdict(&failure, (cause, about), self.world.attempt.as_ref(), uid, self.now) {
-            Verdict::Again { at, attempt } => {
-                plan.requeue_at(at);
-                plan.steps.push(vec![Action::Effect(Effect::Retry(attempt))]);
-                Called::Again
+        match &self.world.room {
+            Ok(room) => {
+                let lines = handlers::call(Cause::Timer, message);
+                let say = Say { cause: Cause::Timer, lines, tick: Some(latest), room: room.clone() };
+                plan.steps.push(vec![Action::Effect(Effect::Say(say))]);
             }
-            Verdict::GivenUp { reason, message } => Called::GivenUp(reason, message),
+            // The next tick replaces one that could not be printed.
+            Err(_) => plan.requeue_at(now + pause(now.duration_since(latest))),
         }
-    }
-
-    fn kwargs(&self) -> Kwargs<'_> {
-        let output = self.world.room.as_ref().map_or_else(|output| *output, |_| Output::Ready);
-        Kwargs { message: self.message(), output }
     }
 
     /// The message, if it is not empty.
@@ -254,15 +250,6 @@ impl Pass<'_> {
     /// Whether the Greeting has the finalizer.
     fn is_held(&self) -> bool {
         finalizer::has(self.greeting, FINALIZER)
-    }
-
-    /// Whether this generation has timed out before.
-    fn has_timed_out(&self) -> bool {
-        let generation = self.greeting.meta().generation;
-        self.before
-            .conditions
-            .iter()
-            .any(|condition| condition.reason == TIMED_OUT && condition.observed_generation == generation)
     }
 
     fn with_condition(
@@ -280,6 +267,11 @@ impl Pass<'_> {
 
 /// The condition of a greeted Greeting.
 const GREETED: (bool, &str, &str) = (true, "Greeted", "The message was printed.");
+
+/// The pause before the next attempt: as long as the lines have waited, within limits.
+fn pause(waited: SignedDuration) -> SignedDuration {
+    waited.clamp(PAUSES.0, PAUSES.1)
+}
 
 fn hash(message: &str) -> String {
     format!("{MARK}{}", digest::short(&[message], 16))

@@ -13,8 +13,6 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::handlers::Output;
-
 /// Bytes that may wait for a slow reader.
 const WAITING: u32 = 4 << 20;
 /// How long an orderly exit waits for a slow reader.
@@ -35,6 +33,25 @@ impl Room {
     /// Room in a queue without a bound.
     pub fn unbounded() -> Self {
         Self { _permit: None }
+    }
+}
+
+/// Why standard output has no room for lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// Lines wait for its reader.
+    Full,
+    /// Writing to it fails.
+    Failing,
+}
+
+impl NoRoom {
+    /// The condition's reason, and its message.
+    pub fn why(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Full => ("OutputBlocked", "The reader of the manager's standard output is too slow."),
+            Self::Failing => ("OutputFailing", "Writing to the manager's standard output fails."),
+        }
     }
 }
 
@@ -86,14 +103,14 @@ impl Printer {
     }
 
     /// Reserves this number of bytes, at most the whole queue, or returns the reason why there is no room.
-    pub fn reserve(&self, bytes: usize) -> Result<Room, Output> {
+    pub fn reserve(&self, bytes: usize) -> Result<Room, NoRoom> {
         if self.shared.failing.load(Ordering::Relaxed) {
-            return Err(Output::Failing);
+            return Err(NoRoom::Failing);
         }
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(WAITING);
         match self.room.clone().try_acquire_many_owned(bytes) {
             Ok(permit) => Ok(Room { _permit: Some(Arc::new(permit)) }),
-            Err(_) => Err(Output::Full),
+            Err(_) => Err(NoRoom::Full),
         }
     }
 
@@ -234,7 +251,7 @@ mod tests {
             printed += 1;
         }
         assert_eq!(printed, 64, "4 MiB");
-        assert_eq!(printer.reserve(1).unwrap_err(), Output::Full);
+        assert_eq!(printer.reserve(1).unwrap_err(), NoRoom::Full);
         // The reader continues, and so do the waiting lines.
         for _ in 0..printed {
             read.send(()).unwrap();
@@ -247,7 +264,7 @@ mod tests {
     fn an_oversized_line_takes_the_whole_queue() {
         let printer = Printer::start(Scripted::default()).unwrap();
         let all = printer.reserve(usize::MAX).unwrap();
-        assert_eq!(printer.reserve(1).unwrap_err(), Output::Full);
+        assert_eq!(printer.reserve(1).unwrap_err(), NoRoom::Full);
         drop(all);
         assert!(printer.reserve(1).is_ok());
     }
@@ -264,7 +281,7 @@ mod tests {
         while printer.reserve(1).is_ok() {
             std::thread::yield_now();
         }
-        assert_eq!(printer.reserve(1).unwrap_err(), Output::Failing);
+        assert_eq!(printer.reserve(1).unwrap_err(), NoRoom::Failing);
         assert_eq!(printer.flush(), Err(1), "a flush does not wait for failing writes");
         output.fails.store(false, Ordering::SeqCst);
         while printer.reserve(1).is_err() {

@@ -12,10 +12,10 @@ use std::fmt::Write as _;
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use quintet_greeting::api::{Greeting, GreetingStatus};
-use quintet_greeting::handlers::{Cause, Output};
+use quintet_greeting::handlers::Cause;
 use quintet_greeting::observe::{Memory, Recalled, World};
 use quintet_greeting::plan::{Effect, plan};
-use quintet_greeting::printer::Room;
+use quintet_greeting::printer::{NoRoom, Room};
 use quintet_runtime::model::plan::Action;
 use serde_json::{Value, json};
 
@@ -147,7 +147,7 @@ impl Server {
                 object["status"] = serde_json::to_value(status).unwrap();
                 if let Write::Claim { token, .. } = write {
                     let message = object["spec"]["message"].as_str().unwrap().to_owned();
-                    let kind = status.claim.as_ref().unwrap().kind.clone();
+                    let kind = status.claim.as_ref().unwrap().known().unwrap().kind.clone();
                     self.claims.push((token.clone(), message, kind));
                 }
             }
@@ -302,7 +302,7 @@ impl Simulation {
             .as_ref()
             .map_or_else(|| format!("{}-{}", process.identity, process.tokens), |owed| owed.token.clone());
         process.tokens += 1;
-        let room = if process.full && owed.is_none() { Err(Output::Full) } else { Ok(Room::unbounded()) };
+        let room = if process.full && owed.is_none() { Err(NoRoom::Full) } else { Ok(Room::unbounded()) };
         let world = World { token, leading_since: process.since, ticked, owed, attempt, let_go, room };
         let version = greeting.metadata.resource_version.clone().unwrap();
         let plan = plan(&greeting, &world, self.now);
