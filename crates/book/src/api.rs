@@ -41,7 +41,7 @@ pub const LONGEST: usize = 1024;
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
-#[schemars(extend("x-kubernetes-preserve-unknown-fields" = true, "required" = ["author", "title"], "maxProperties" = 64))]
+#[schemars(extend("x-kubernetes-preserve-unknown-fields" = true, "required" = ["author", "title"]))]
 pub struct BookSpec {
     /// The author of the book. The text is one line, must not be blank, and has at most 1,024 characters.
     #[serde(default, skip_serializing_if = "Value::is_null")]
@@ -53,13 +53,10 @@ pub struct BookSpec {
     #[schemars(schema_with = "text")]
     pub title: Value,
 
-    /// The names of unknown fields, escaped; only some of many.
+    /// At most 64 characters of the names of at most five unknown fields, escaped.
     #[serde(skip)]
     pub unknown: Vec<String>,
 }
-
-/// The most unknown fields that the status names, and the most characters of each name.
-const NAMED: (usize, usize) = (5, 64);
 
 impl<'de> Deserialize<'de> for BookSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -68,13 +65,13 @@ impl<'de> Deserialize<'de> for BookSpec {
         let Value::Object(mut fields) = stored else { return Ok(Self::default()) };
         let mut take = |field: &str| fields.remove(field).unwrap_or_default();
         let (author, title) = (take("author"), take("title"));
-        let unknown = fields.keys().take(NAMED.0).map(|name| name.escape_debug().take(NAMED.1).collect());
+        let unknown = fields.keys().take(5).map(|name| name.escape_debug().take(64).collect());
         Ok(Self { author, title, unknown: unknown.collect() })
     }
 }
 
-/// One line that is not blank.
-const LINE: &str = r"^[^\p{Cc}\x{2028}\x{2029}]*[^\p{Cc}\x{2028}\x{2029} ][^\p{Cc}\x{2028}\x{2029}]*$";
+/// One line with more than spaces.
+const LINE: &str = "^[^\\x00-\\x1f\\x7f-\\x9f\u{2028}\u{2029}]*[^\\x00-\\x20\\x7f-\\x9f\u{2028}\u{2029}][^\\x00-\\x1f\\x7f-\\x9f\u{2028}\u{2029}]*$";
 
 fn text(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "maxLength": LONGEST, "pattern": LINE })

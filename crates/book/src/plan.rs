@@ -18,11 +18,12 @@ pub fn plan(book: &Book, now: Timestamp) -> Plan<BookStatus> {
     let lacks = fields.into_iter().filter(|(_, value)| !is_text(value)).map(|(field, _)| field);
     let lacks: Vec<&str> = lacks.collect();
     let (status, reason, message) = if lacks.is_empty() {
-        (true, "Accepted", format!("The book has an author and a title.{}", ignored(&book.spec.unknown)))
+        (true, "Accepted", "The book has an author and a title.".to_owned())
     } else {
         let rule = format!("one line of text that is not blank and has at most {LONGEST} characters");
         (false, "Invalid", format!("Set spec.{} to {rule}.", lacks.join(" and spec.")))
     };
+    let message = message + &ignored(&book.spec.unknown);
     let wanted = Wanted { type_: "Ready", status: Some(status), reason, message };
     let before = book.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let generation = book.meta().generation;
@@ -35,8 +36,8 @@ pub fn plan(book: &Book, now: Timestamp) -> Plan<BookStatus> {
 
 /// Names unknown fields, which may be misspelt.
 fn ignored(unknown: &[String]) -> String {
-    let names = unknown.join(", spec.");
-    if names.is_empty() { names } else { format!(" Unknown fields are stored and ignored: spec.{names}.") }
+    let names = (!unknown.is_empty()).then(|| unknown.join(", spec."));
+    names.map_or_else(String::new, |names| format!(" Unknown fields are stored and ignored: spec.{names}."))
 }
 
 /// Whether the schema accepts the value.

@@ -2,7 +2,7 @@
 //!
 //! The tutorial's definition has no schema or one without required fields, so every stored object must
 //! decode. Otherwise the controller would ignore it, and its finalizer would stay. A message that is not a
-//! string counts as missing; an unreadable claim counts as one of a newer version.
+//! string counts as missing; an unreadable claim counts as one of another version.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
@@ -10,7 +10,7 @@ use quintet_runtime::model::conditions;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use serde_with::skip_serializing_none;
 
 /// The longest interval between two ticks, in seconds: ten years.
@@ -91,11 +91,15 @@ pub struct GreetingStatus {
     #[schemars(with = "Option<Claim>")]
     pub claim: Option<StoredClaim>,
     /// Ready is True if the manager has printed the message. Ready is False with the reason NoMessage if
-    /// there is no valid message, OutputBlocked or OutputFailing if standard output has no room for the message for a
-    /// minute, and ClaimedByOtherVersion if another version of the manager has claimed the line.
+    /// there is no valid message. The reason is OutputBlocked if standard output has had no room for a minute, and
+    /// ClaimedByOtherVersion if another version of the manager has claimed the line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+    /// All other fields, if another version has written the claim.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub other: Map<String, Value>,
 }
 
 impl<'de> Deserialize<'de> for GreetingStatus {
@@ -105,15 +109,23 @@ impl<'de> Deserialize<'de> for GreetingStatus {
         }
         let mut stored = Value::deserialize(deserializer)?;
         let mut take = |field: &str| stored.get_mut(field).map(Value::take).filter(|value| !value.is_null());
+        let claim = take("claim").map(StoredClaim::of);
+        let conditions = take("conditions").and_then(|all| conditions::of_types(&["Ready"], all).ok());
+        let conditions = conditions.unwrap_or_default();
+        if let (Some(StoredClaim::Other(_)), Value::Object(other)) = (&claim, &mut stored) {
+            // A write must keep what another version has stored.
+            other.retain(|field, _| !["claim", "conditions", "observedGeneration"].contains(&&**field));
+            return Ok(Self { claim, conditions, other: std::mem::take(other), ..Self::default() });
+        }
+        let mut take = |field: &str| stored.get_mut(field).map(Value::take).filter(|value| !value.is_null());
         Ok(Self {
             observed_generation: read(take("observedGeneration")),
             greeted_at: read(take("greetedAt")),
             last_greeting: read(take("lastGreeting")),
             updates: read(take("updates")),
-            claim: take("claim").map(StoredClaim::of),
-            conditions: take("conditions")
-                .and_then(|all| conditions::of_types(&["Ready"], all).ok())
-                .unwrap_or_default(),
+            claim,
+            other: Map::new(),
+            conditions,
         })
     }
 }
@@ -127,14 +139,14 @@ pub const MARK: &str = "v1-";
 pub enum StoredClaim {
     /// Of this version.
     Known(Claim),
-    /// Of another version, which a write must not change.
+    /// A claim in the format of another version. A write must not change it.
     Other(Value),
 }
 
 impl StoredClaim {
     fn of(stored: Value) -> Self {
-        match serde_json::from_value(stored.clone()) {
-            Ok(claim @ Claim { .. }) if claim.message_hash.starts_with(MARK) => Self::Known(claim),
+        match Claim::deserialize(&stored) {
+            Ok(claim) if claim.message_hash.starts_with(MARK) => Self::Known(claim),
             _ => Self::Other(stored),
         }
     }
@@ -218,6 +230,7 @@ mod tests {
                 at: Some(time),
             })),
             conditions: Vec::new(),
+            other: Map::new(),
         };
         let text = serde_json::to_value(&status).unwrap();
         assert_eq!(serde_json::from_value::<GreetingStatus>(text).unwrap(), status);

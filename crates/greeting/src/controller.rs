@@ -12,7 +12,7 @@ use quintet_runtime::model::object::{Key, Object as _};
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::Resource;
-use quintet_runtime::write::executor::Error;
+use quintet_runtime::write::executor::{Error, Execution};
 
 use crate::CONTROLLER;
 use crate::api::{Greeting, GreetingStatus};
@@ -64,7 +64,7 @@ impl Reconciler for Greetings {
         let term = self.context.gate.term().ok_or(Error::NotLeading)?;
         let led = SignedDuration::try_from(term.since.elapsed()).unwrap_or_default();
         let recalled = self.memory().get_mut(&object.key().uid).map(|memory| memory.recall(object));
-        let Recalled { ticked, owed, attempt, let_go } = recalled.unwrap_or_default();
+        let Recalled { ticked, owed, attempt, is_rejected, let_go } = recalled.unwrap_or_default();
         let room = match &owed {
             Some(owed) => Ok(owed.say.room.clone()),
             None => self.printer.reserve(most_bytes(object.spec.message.as_deref().unwrap_or_default())),
@@ -76,6 +76,7 @@ impl Reconciler for Greetings {
             ticked,
             owed,
             attempt,
+            is_rejected,
             let_go,
             room,
         })
@@ -91,6 +92,14 @@ impl Reconciler for Greetings {
             self.said.count(&say);
             self.printer.print(say.lines, say.room)
         })
+    }
+
+    fn executed(&self, key: &Key, execution: &Execution) {
+        if let Some(Error::Refused { .. }) = execution.failure
+            && let Some(memory) = self.memory().get_mut(&key.uid)
+        {
+            memory.reject();
+        }
     }
 
     fn forget(&self, key: &Key) {

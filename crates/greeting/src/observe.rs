@@ -21,6 +21,8 @@ pub struct World {
     pub owed: Option<Owed>,
     /// The first attempt to print lines that are not printed yet.
     pub attempt: Option<Attempt>,
+    /// Whether the API server rejected the last claim.
+    pub is_rejected: bool,
     /// When this process removed the finalizer.
     pub let_go: Option<Timestamp>,
     /// Room for all lines of one reconcile, or why there is none.
@@ -32,8 +34,6 @@ pub struct World {
 pub struct Attempt {
     /// Their cause.
     pub cause: Cause,
-    /// The Greeting's generation.
-    pub generation: i64,
     /// When this process tried first.
     pub at: Timestamp,
 }
@@ -83,6 +83,7 @@ pub struct Memory {
     let_go: Option<Timestamp>,
     owed: Option<Box<Owed>>,
     attempt: Option<Attempt>,
+    is_rejected: bool,
 }
 
 /// The result of [`Memory::recall`]; see the fields of [`World`].
@@ -94,6 +95,8 @@ pub struct Recalled {
     pub owed: Option<Owed>,
     /// The first attempt.
     pub attempt: Option<Attempt>,
+    /// Whether the last claim was rejected.
+    pub is_rejected: bool,
     /// When the finalizer was removed.
     pub let_go: Option<Timestamp>,
 }
@@ -107,6 +110,7 @@ impl Memory {
             ticked: self.ticked,
             owed: self.owed.as_deref().cloned(),
             attempt: self.attempt,
+            is_rejected: self.is_rejected,
             let_go: self.let_go,
         }
     }
@@ -114,6 +118,11 @@ impl Memory {
     /// The lines of the last claim, if they are not printed yet.
     pub fn owed(&self) -> Option<&Owed> {
         self.owed.as_deref()
+    }
+
+    /// Stores that the API server rejected a claim, so that its lines need no room.
+    pub fn reject(&mut self) {
+        (self.owed, self.is_rejected) = (None, true);
     }
 
     /// Stores an effect of a plan. Returns the lines to print.
@@ -124,7 +133,7 @@ impl Memory {
             Effect::LetGo(at) => self.let_go = Some(at),
             Effect::Say(say) => {
                 self.ticked = say.tick.or(self.ticked);
-                self.attempt = None;
+                (self.attempt, self.is_rejected) = (None, false);
                 // A tick is not the line of a claim.
                 self.owed.take_if(|_| say.cause != Cause::Timer);
                 return Some(say);

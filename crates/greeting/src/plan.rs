@@ -18,7 +18,7 @@ use crate::FINALIZER;
 use crate::api::{Claim, Greeting, GreetingStatus, LONGEST_INTERVAL, MARK, StoredClaim};
 use crate::handlers::{self, Cause};
 use crate::observe::{Attempt, Owed, Say, World};
-use crate::printer::{NoRoom, Room};
+use crate::printer::Room;
 
 /// The tutorial's interval, in seconds.
 const INTERVAL: i64 = 60;
@@ -33,8 +33,7 @@ const SEEN_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 const KEPT: usize = 256;
 /// The shortest and the longest pause between two attempts without room.
 const PAUSES: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(1), SignedDuration::from_mins(1));
-/// How long a deletion waits for its line, because the deletion of the namespace waits too; and after which time the
-/// condition reports other lines.
+/// A deletion waits this long for its line. After this time, the condition reports that other lines wait.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 
 /// The effects of a plan besides writes.
@@ -98,9 +97,9 @@ impl Pass<'_> {
         if let Some(message) = self.message().filter(|_| is_owed) {
             let waited = self.attempt(plan, Cause::Delete);
             match &self.world.room {
-                room if waited >= PATIENCE => {
-                    let rejected = "The API server rejects the claim of the line.";
-                    let why = room.as_ref().map_or_else(|no_room| no_room.why().1, |_| rejected);
+                room if waited >= PATIENCE && (room.is_err() || self.world.is_rejected) => {
+                    let rejected = "The API server rejects the claim in status.claim.";
+                    let why = room.as_ref().map_or_else(|no_room| no_room.why(), |_| rejected);
                     let note = format!("The farewell was not printed within {PATIENCE:#}. {why}");
                     plan.events.push(unsaid("TimedOut", DELETE, note));
                 }
@@ -109,7 +108,7 @@ impl Pass<'_> {
                     plan.requeue_at(self.now);
                     return;
                 }
-                Err(_) => return plan.requeue_at(self.now + pause(waited)),
+                Err(_) => return plan.requeue_at(self.now + pause(waited).min(PATIENCE - waited)),
             }
         }
         plan.steps.push(vec![finalizer::remove(self.greeting, FINALIZER)]);
@@ -134,7 +133,7 @@ impl Pass<'_> {
             None => Cause::Create,
         };
         match &self.world.room {
-            Err(no_room) if cause != Cause::Resume => self.wait(plan, cause, *no_room),
+            Err(_) if cause != Cause::Resume => self.wait(plan, cause),
             // The finalizer comes before the first line, because it guarantees the last one.
             _ if !self.is_held() => plan.steps.push(vec![finalizer::add(self.greeting, FINALIZER)]),
             Ok(room) if cause != Cause::Resume => self.claim(plan, cause, message, room.clone()),
@@ -146,20 +145,21 @@ impl Pass<'_> {
     }
 
     /// Tries again later, and reports a long wait.
-    fn wait(&self, plan: &mut Planned, cause: Cause, no_room: NoRoom) {
+    fn wait(&self, plan: &mut Planned, cause: Cause) {
         let waited = self.attempt(plan, cause);
         plan.requeue_at(self.now + pause(waited));
         if waited >= PATIENCE {
-            let (reason, why) = no_room.why();
-            self.report(plan, reason, &format!("{why} The manager prints the message when there is room."));
+            let message = "The manager's standard output has no room, because its reader is too slow, or writes fail. \
+                The manager prints the message when there is room.";
+            self.report(plan, "OutputBlocked", message);
         }
     }
 
     /// Stores the first attempt to print the lines of a cause. Returns the time since then.
     fn attempt(&self, plan: &mut Planned, cause: Cause) -> SignedDuration {
-        let generation = self.greeting.generation();
-        let known = self.world.attempt.filter(|known| (known.cause, known.generation) == (cause, generation));
-        let attempt = known.unwrap_or(Attempt { cause, generation, at: self.now });
+        // The clock may go back.
+        let known = self.world.attempt.filter(|known| known.cause == cause && known.at <= self.now);
+        let attempt = known.unwrap_or(Attempt { cause, at: self.now });
         if known.is_none() {
             plan.steps.push(vec![Action::Effect(Effect::Try(attempt))]);
         }

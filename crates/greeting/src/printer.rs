@@ -46,11 +46,11 @@ pub enum NoRoom {
 }
 
 impl NoRoom {
-    /// The condition's reason, and its message.
-    pub fn why(self) -> (&'static str, &'static str) {
+    /// The reason in a sentence.
+    pub fn why(self) -> &'static str {
         match self {
-            Self::Full => ("OutputBlocked", "The reader of the manager's standard output is too slow."),
-            Self::Failing => ("OutputFailing", "Writing to the manager's standard output fails."),
+            Self::Full => "The reader of the manager's standard output is too slow.",
+            Self::Failing => "Writing to the manager's standard output fails.",
         }
     }
 }

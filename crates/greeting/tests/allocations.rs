@@ -43,6 +43,7 @@ fn a_plan_allocates_little() {
         ticked: None,
         owed: None,
         attempt: None,
+        is_rejected: false,
         let_go: None,
         room: Ok(Room::unbounded()),
     };

@@ -297,13 +297,14 @@ impl Simulation {
         if process.about != uid {
             (process.memory, process.about) = (Memory::default(), uid.clone());
         }
-        let Recalled { ticked, owed, attempt, let_go } = process.memory.recall(&greeting);
+        let Recalled { ticked, owed, attempt, is_rejected, let_go } = process.memory.recall(&greeting);
         let token = owed
             .as_ref()
             .map_or_else(|| format!("{}-{}", process.identity, process.tokens), |owed| owed.token.clone());
         process.tokens += 1;
         let room = if process.full && owed.is_none() { Err(NoRoom::Full) } else { Ok(Room::unbounded()) };
-        let world = World { token, leading_since: process.since, ticked, owed, attempt, let_go, room };
+        let world =
+            World { token, leading_since: process.since, ticked, owed, attempt, is_rejected, let_go, room };
         let version = greeting.metadata.resource_version.clone().unwrap();
         let plan = plan(&greeting, &world, self.now);
         let mut fate = first;
