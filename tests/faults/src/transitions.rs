@@ -295,7 +295,8 @@ fn made(subject: &Subject, schema: &Value, path: &str, dice: &mut Dice) -> Optio
         "boolean" => Some(json!(dice.is(50))),
         "string" => Some(json!(dice.one(&["a", "b-1"]))),
         "array" => {
-            let count = dice.below(3);
+            let least = schema["minItems"].as_u64().and_then(|least| usize::try_from(least).ok());
+            let count = dice.below(3).max(least.unwrap_or_default());
             // Every item and every name only once, because some lists are sets and others are maps.
             let mut items: Vec<Value> = Vec::new();
             let key = schema["x-kubernetes-list-map-keys"][0].as_str().unwrap_or("name");
