@@ -308,6 +308,12 @@ pub struct PulsarConsumerSpec {
 }
 
 impl PulsarConsumerSpec {
+    /// Whether exactly one field has the topics. An object that was stored under the tutorial's definition may have none.
+    pub fn has_topics(&self) -> bool {
+        let fields = [self.topic.is_some(), self.topics.is_some(), self.topics_pattern.is_some()];
+        fields.into_iter().filter(|is_set| *is_set).count() == 1
+    }
+
     /// The topics as the status shows them.
     pub fn shown_topics(&self) -> Cow<'_, str> {
         match self.topic.as_ref().or(self.topics_pattern.as_ref()) {
@@ -354,7 +360,8 @@ impl PulsarConsumerSpec {
 
     /// Whether the subscription is deleted with the PulsarConsumer.
     pub fn deletes_subscription(&self) -> bool {
-        self.subscription.as_ref().and_then(|subscription| subscription.cleanup) == Some(Cleanup::Delete)
+        let cleanup = self.subscription.as_ref().and_then(|subscription| subscription.cleanup);
+        cleanup == Some(Cleanup::Delete) && self.has_topics()
     }
 
     fn has_encrypted_admin(&self) -> bool {

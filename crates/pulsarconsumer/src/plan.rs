@@ -18,7 +18,7 @@ use crate::managed_object::{
     ApplyState, ConsumerPlan, Effect, FOLLOW_UP, LOOK_AGAIN, Past, Steps, Target, in_future, is_of,
 };
 use crate::observe::{Keda, World};
-use crate::status::{events, status};
+use crate::status::{events, status, without_topics};
 use crate::topic::Topics;
 
 /// Makes the plan.
@@ -38,6 +38,10 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         return plan;
     }
     let before = consumer.status.clone().unwrap_or_default();
+    if !consumer.spec.has_topics() {
+        plan.status = Some(without_topics(consumer, before, now));
+        return plan;
+    }
     let key = consumer.key();
     let own = world.deployment.as_deref().filter(|found| is_of(*found, &key));
     let body = deployment(consumer, &world.image, own);

@@ -53,9 +53,9 @@ struct Order {
 }
 
 impl Order {
-    /// The settings of an object's task; None without `adminURL`, or if a deleted object keeps its subscription.
+    /// The settings of an object's task; None without `adminURL` or topics, or if a deleted object keeps its subscription.
     fn of(consumer: &PulsarConsumer) -> Option<Self> {
-        let spec = &consumer.spec;
+        let spec = Some(&consumer.spec).filter(|spec| spec.has_topics())?;
         let work = if consumer.terminating() {
             spec.deletes_subscription().then_some(Work::Delete)?
         } else {
@@ -471,6 +471,7 @@ mod tests {
     #[test]
     fn only_polling_settings_restart_the_task() {
         let mut consumer = PulsarConsumer::default();
+        consumer.spec.topic = Some("t".to_owned());
         assert!(Order::of(&consumer).is_none());
         consumer.spec.admin_url = Some("http://broker".to_owned());
         let before = Order::of(&consumer).unwrap();
@@ -478,7 +479,7 @@ mod tests {
         // A scale does not restart the task.
         consumer.spec.replicas = 5;
         assert_eq!(Order::of(&consumer).unwrap(), before);
-        consumer.spec.topics = Some(vec!["other".to_owned()]);
+        (consumer.spec.topic, consumer.spec.topics) = (None, Some(vec!["other".to_owned()]));
         assert_ne!(Order::of(&consumer).unwrap().asked, before.asked);
         consumer.spec.backlog_poll_seconds = Some(10);
         assert_ne!(Order::of(&consumer).unwrap(), before);

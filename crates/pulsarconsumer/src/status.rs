@@ -81,6 +81,20 @@ pub fn status(
     }
 }
 
+/// The status of an object without topics. Its Deployment stays as it is.
+pub fn without_topics(
+    consumer: &PulsarConsumer,
+    before: PulsarConsumerStatus,
+    now: Timestamp,
+) -> PulsarConsumerStatus {
+    let generation = consumer.meta().generation;
+    let message = "Set exactly one of spec.topic, spec.topics and spec.topicsPattern.".to_owned();
+    let applied = Wanted { type_: APPLIED, status: Some(false), reason: "TopicMissing", message };
+    let wanted = [Wanted { type_: READY, ..applied.clone() }, applied];
+    let conditions = conditions::next(&before.conditions, wanted, generation, now);
+    PulsarConsumerStatus { observed_generation: generation, conditions, ..before }
+}
+
 /// The last conditions, except those about another topic.
 fn standing_conditions(consumer: &PulsarConsumer, before: &PulsarConsumerStatus) -> Vec<Condition> {
     let about = is_about(consumer, before);

@@ -29,6 +29,8 @@ struct Subject {
     values: fn(&str) -> Option<&'static [&'static str]>,
     /// Fields that the last spec omits, because with them the end depends on earlier specs by design.
     history: &'static [&'static str],
+    /// Fields that the last spec has, as a rule demands that the fake server does not know.
+    always: &'static [&'static str],
 }
 
 /// The reasons to omit a field from the last spec: `partition`, `OnDelete` and `paused` keep older pods, and
@@ -48,6 +50,7 @@ const SUBJECTS: [Subject; 5] = [
             "updateStrategy/paused",
             "podsToDelete",
         ],
+        always: &[],
     },
     Subject {
         name: "daemonjob",
@@ -67,6 +70,7 @@ const SUBJECTS: [Subject; 5] = [
             "podFailurePolicy",
             "backoffLimit",
         ],
+        always: &[],
     },
     Subject {
         name: "consumer",
@@ -74,7 +78,9 @@ const SUBJECTS: [Subject; 5] = [
         plural: "pulsarconsumers",
         collection: CONSUMERS,
         values: consumer,
-        history: &[],
+        // One of the three fields for topics.
+        history: &["topics", "topicsPattern"],
+        always: &["topic"],
     },
     Subject {
         name: "greeting",
@@ -83,6 +89,7 @@ const SUBJECTS: [Subject; 5] = [
         collection: GREETINGS,
         values: greeting,
         history: &[],
+        always: &[],
     },
     Subject {
         name: "book",
@@ -91,6 +98,7 @@ const SUBJECTS: [Subject; 5] = [
         collection: BOOKS,
         values: book,
         history: &[],
+        always: &[],
     },
 ];
 
@@ -219,6 +227,9 @@ impl Transition {
             if let Some(fields) = last.pointer_mut(&inside).and_then(Value::as_object_mut) {
                 fields.remove(field);
             }
+        }
+        for field in subject.always {
+            last[*field] = made(subject, &Value::Null, field, &mut dice).unwrap_or_default();
         }
         if let Some(templates) = (subject.values)("template") {
             last["template"] = serde_json::from_str(templates[dice.below(GOOD)]).ok()?;

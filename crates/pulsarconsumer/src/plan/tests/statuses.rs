@@ -282,3 +282,17 @@ fn other_topics_replace_the_pods_and_drop_the_backlog(#[case] fields: Value, #[c
     assert_eq!(condition(&plan, "BacklogObserved").0, "True Observed");
     assert_eq!(plan.status.unwrap().backlog, Some(0));
 }
+
+/// It may have been stored under the tutorial's definition.
+#[test]
+fn an_object_without_topics_keeps_its_deployment() {
+    let mut scene = Scene::new(consumer());
+    scene.consumer.spec.topic = None;
+    let plan = scene.plan(0);
+    assert!(plan.steps.is_empty() && plan.again.is_none());
+    let status = plan.status.unwrap();
+    for condition in &status.conditions {
+        assert_eq!((&*condition.status, &*condition.reason), ("False", "TopicMissing"));
+    }
+    assert_eq!((status.conditions.len(), status.observed_generation), (2, Some(1)));
+}
