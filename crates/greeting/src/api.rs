@@ -107,17 +107,20 @@ impl<'de> Deserialize<'de> for GreetingStatus {
         fn read<T: DeserializeOwned>(value: Option<Value>) -> Option<T> {
             value.and_then(|value| serde_json::from_value(value).ok())
         }
+        fn taken(stored: &mut Value, field: &str) -> Option<Value> {
+            stored.get_mut(field).map(Value::take).filter(|value| !value.is_null())
+        }
         let mut stored = Value::deserialize(deserializer)?;
-        let mut take = |field: &str| stored.get_mut(field).map(Value::take).filter(|value| !value.is_null());
-        let claim = take("claim").map(StoredClaim::of);
-        let conditions = take("conditions").and_then(|all| conditions::of_types(&["Ready"], all).ok());
+        let claim = taken(&mut stored, "claim").map(StoredClaim::of);
+        let conditions =
+            taken(&mut stored, "conditions").and_then(|all| conditions::of_types(&["Ready"], all).ok());
         let conditions = conditions.unwrap_or_default();
         if let (Some(StoredClaim::Other(_)), Value::Object(other)) = (&claim, &mut stored) {
             // A write must keep what another version has stored.
             other.retain(|field, _| !["claim", "conditions", "observedGeneration"].contains(&&**field));
             return Ok(Self { claim, conditions, other: std::mem::take(other), ..Self::default() });
         }
-        let mut take = |field: &str| stored.get_mut(field).map(Value::take).filter(|value| !value.is_null());
+        let mut take = |field: &str| taken(&mut stored, field);
         Ok(Self {
             observed_generation: read(take("observedGeneration")),
             greeted_at: read(take("greetedAt")),

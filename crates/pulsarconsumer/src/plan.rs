@@ -8,6 +8,7 @@ use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::{Value, json};
 
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
+use crate::backlog::Partitions;
 use crate::cleanup;
 use crate::deployment::{becomes_exclusive, deployment, deployment_name, must_settle};
 use crate::keda::{
@@ -145,7 +146,8 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
     let key = consumer.key();
     let own = scaled.as_deref().filter(|scaled| is_of(*scaled, &key));
     let topics = Topics::of(&consumer.spec);
-    let partitions = world.backlog.as_ref().map(|reading| reading.partitions.clone()).unwrap_or_default();
+    let none = Partitions::new();
+    let partitions = world.backlog.as_ref().map_or(&none, |reading| &reading.partitions);
     // A topic that cannot be read counts as not partitioned.
     let unreadable = world.backlog.as_ref().map(|_| false);
     let with_partitions = |topic| {
@@ -156,7 +158,7 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
     let Some(triggers) = topics.names().map(with_partitions).collect::<Option<Vec<_>>>() else {
         return Scaling::Waiting;
     };
-    let max_replicas = max_replicas(&consumer.spec, autoscaling, &topics, &partitions, own);
+    let max_replicas = max_replicas(&consumer.spec, autoscaling, &topics, partitions, own);
     let apply_state = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
         let target =
             Target { resource, owner: &key, name, body, is_conditional: false, overrides_scaler: false };

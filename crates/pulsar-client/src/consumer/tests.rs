@@ -232,15 +232,19 @@ async fn messages_above_the_limit_arrive() {
     .await;
 }
 
+/// A broker that sends twelve messages, each as large as a text, and the settings of their consumer.
+fn with_ack_timeout(seen: &Arc<Seen>) -> (Link, ConsumerSettings) {
+    let (link, outgoing) = broker(seen);
+    let send = |entry| outgoing.send(message(0, entry, 0, Bytes::from(vec![b'x'; CHUNK]))).unwrap();
+    (0..12).for_each(send);
+    (link, ConsumerSettings { ack_timeout: Some(Duration::from_secs(30)), ..settings(1 << 30) })
+}
+
 /// While the output is blocked, the broker gets the waiting messages back and no permits for them.
 #[tokio::test(start_paused = true)]
 async fn messages_that_wait_too_long_go_back_once() {
     let seen = Arc::new(Seen::default());
-    let (link, outgoing) = broker(&seen);
-    let send = |entry| outgoing.send(message(0, entry, 0, Bytes::from(vec![b'x'; CHUNK]))).unwrap();
-    (0..12).for_each(send);
-    let mut settings = settings(1 << 30);
-    settings.ack_timeout = Some(Duration::from_secs(30));
+    let (link, settings) = with_ack_timeout(&seen);
     let (mut consumer, lines) = consumer(settings);
     let permits = || seen.permits.load(Ordering::Relaxed);
     let asked_again = || seen.asked_again.load(Ordering::Relaxed);
@@ -264,11 +268,7 @@ async fn messages_that_wait_too_long_go_back_once() {
 #[tokio::test(start_paused = true)]
 async fn messages_of_other_topics_do_not_go_back() {
     let seen = Arc::new(Seen::default());
-    let (link, outgoing) = broker(&seen);
-    let send = |entry| outgoing.send(message(0, entry, 0, Bytes::from(vec![b'x'; CHUNK]))).unwrap();
-    (0..12).for_each(send);
-    let mut settings = settings(1 << 30);
-    settings.ack_timeout = Some(Duration::from_secs(30));
+    let (link, mut settings) = with_ack_timeout(&seen);
     settings.subscription.topics = vec!["non-persistent://a/b/t".parse().unwrap()];
     let (mut consumer, lines) = consumer(settings);
     run(&mut consumer, vec![link], &[0], async {
