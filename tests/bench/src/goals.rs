@@ -35,12 +35,19 @@ pub fn run(args: &Args) -> Result<()> {
     }
     parts.extend(growths.iter().map(|growth| growth.table().plain()));
     print(parts.join("\n"))?;
-    if args.write {
-        let folder = report::pages();
-        report::write_file(&folder.join("README.md"), &page(&kept)?)?;
-        for curve in growths.iter().flat_map(|growth| &growth.curves) {
-            report::write_file(&folder.join(curve.file()), &plot::svg(curve)?)?;
-        }
+    if args.write { write(&kept) } else { Ok(()) }
+}
+
+/// Writes docs/bench/README.md and the plots from the stored results.
+pub fn write_stored() -> Result<()> {
+    write(&Kept::read(&report::results())?)
+}
+
+fn write(kept: &Kept) -> Result<()> {
+    let folder = report::pages();
+    report::write_file(&folder.join("README.md"), &page(kept)?)?;
+    for curve in growths(kept).iter().flat_map(|growth| &growth.curves) {
+        report::write_file(&folder.join(curve.file()), &plot::svg(curve)?)?;
     }
     Ok(())
 }

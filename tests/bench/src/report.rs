@@ -103,7 +103,11 @@ pub fn unwrapped(text: &str) -> String {
     lines.join("\n")
 }
 
+/// Writes a file, unless it has this text already.
 pub fn write_file(file: &Path, text: &str) -> Result<()> {
+    if fs::read_to_string(file).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
     file.parent()
         .map_or(Ok(()), fs::create_dir_all)
         .and_then(|()| fs::write(file, text))
