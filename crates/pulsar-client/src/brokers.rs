@@ -9,6 +9,7 @@ use pulsar::message::proto::{
     BaseCommand, CommandGetTopicsOfNamespace, CommandLookupTopic, CommandLookupTopicResponse,
     CommandPartitionedTopicMetadata, ServerError,
 };
+use quintet_pulsar_topic::{Pattern, Topic};
 
 use crate::address::{Host, ServiceAddress};
 use crate::backoff;
@@ -16,7 +17,6 @@ use crate::frame::Frame;
 use crate::link::{Link, command};
 use crate::problem::{Code, Problem};
 use crate::security::Files;
-use crate::topic::{TopicName, TopicsPattern};
 
 /// The limit of redirects between brokers.
 const REDIRECTS: usize = 20;
@@ -135,7 +135,7 @@ impl Brokers {
     }
 
     /// The number of partitions of a topic; 0 without partitions.
-    pub async fn partitions(&mut self, topic: &TopicName) -> Result<u32, Problem> {
+    pub async fn partitions(&mut self, topic: &Topic) -> Result<u32, Problem> {
         let answer = self.link(0).request(|request| partitions_of(topic, request)).await?;
         let answer = answer.partition_metadata_response.unwrap_or_default();
         match (answer.response(), answer.error) {
@@ -147,18 +147,18 @@ impl Brokers {
     }
 
     /// Requests the number of partitions. The answer to the returned request arrives as a frame.
-    pub fn ask_for_partitions(&mut self, topic: &TopicName) -> Result<u64, Problem> {
+    pub fn ask_for_partitions(&mut self, topic: &Topic) -> Result<u64, Problem> {
         self.link(0).ask(|request| partitions_of(topic, request))
     }
 
     /// The topics of a pattern's namespace, each partition by itself.
-    pub async fn topics(&mut self, pattern: &TopicsPattern) -> Result<Vec<String>, Problem> {
+    pub async fn topics(&mut self, pattern: &Pattern) -> Result<Vec<String>, Problem> {
         let answer = self.link(0).request(|request| topics_of(pattern, request)).await?;
         Ok(answer.get_topics_of_namespace_response.unwrap_or_default().topics)
     }
 
     /// Requests the topics of a pattern's namespace. The answer arrives as a frame.
-    pub fn ask_for_topics(&mut self, pattern: &TopicsPattern) -> Result<(), Problem> {
+    pub fn ask_for_topics(&mut self, pattern: &Pattern) -> Result<(), Problem> {
         self.link(0).ask(|request| topics_of(pattern, request)).map(drop)
     }
 
@@ -293,13 +293,13 @@ impl Brokers {
     }
 }
 
-fn topics_of(pattern: &TopicsPattern, request_id: u64) -> Box<BaseCommand> {
-    let namespace = pattern.namespace.clone();
+fn topics_of(pattern: &Pattern, request_id: u64) -> Box<BaseCommand> {
+    let namespace = pattern.namespace().to_owned();
     let ask = CommandGetTopicsOfNamespace { request_id, namespace, ..CommandGetTopicsOfNamespace::default() };
     command(Type::GetTopicsOfNamespace, |c| c.get_topics_of_namespace = Some(ask))
 }
 
-fn partitions_of(topic: &TopicName, request_id: u64) -> Box<BaseCommand> {
+fn partitions_of(topic: &Topic, request_id: u64) -> Box<BaseCommand> {
     let ask = CommandPartitionedTopicMetadata {
         topic: topic.to_string(),
         request_id,

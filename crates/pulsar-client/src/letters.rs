@@ -14,6 +14,7 @@ use bytes::Bytes;
 use pulsar::message::Metadata;
 use pulsar::message::proto::KeyValue;
 use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
+use quintet_pulsar_topic::{Topic, split_partition};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
@@ -26,7 +27,6 @@ use crate::problem::{Code, Problem};
 use crate::publisher::Publisher;
 use crate::session::{Session, Subscription};
 use crate::settings::DeadLetterPolicy;
-use crate::topic::{TopicName, split_partition};
 
 /// The time limit for the connection, and for each entry.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -102,7 +102,7 @@ impl Letters {
     pub fn start(policy: &DeadLetterPolicy, of: &Subscription) -> Self {
         let (answer, answers) = unbounded_channel();
         let gone = Arc::new(AtomicU64::new(0));
-        let start = |topic: &TopicName, reader| {
+        let start = |topic: &Topic, reader| {
             let (letters, to_send) = unbounded_channel();
             let target = Target { service: of.service.clone(), topic: topic.clone(), reader };
             tokio::spawn(send_all(target, to_send, answer.clone(), Arc::clone(&gone)));
@@ -160,7 +160,7 @@ impl Letters {
 /// The topic of a task's letters.
 struct Target {
     service: Service,
-    topic: TopicName,
+    topic: Topic,
     /// The subscription that keeps the letters; None if the consumer itself has one.
     reader: Option<Subscription>,
 }
@@ -301,6 +301,7 @@ fn delivery_time(delay: Duration) -> i64 {
 fn from_origin(letter: &Letter, index: Option<usize>, mut entry: Entry) -> Entry {
     let Sender { topic, destination, entry: EntryId { ledger, entry: number }, .. } = &letter.from;
     let (topic, partition) = split_partition(topic);
+    let partition = partition.map_or_else(|| "-1".to_owned(), |number| number.to_string());
     let index = index.map(|index| format!(":{index}")).unwrap_or_default();
     let properties = &mut entry.metadata.properties;
     let mut set =

@@ -31,5 +31,4 @@ pub mod security;
 pub mod session;
 pub mod settings;
 pub mod stop;
-pub mod topic;
 pub mod waiting;

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use pulsar::message::proto::base_command::Type;
 use pulsar::message::proto::{BaseCommand, CommandProducer, CommandSend, ServerError};
+use quintet_pulsar_topic::Topic;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff;
@@ -14,7 +15,6 @@ use crate::exit::Exit;
 use crate::frame::{Entry, Frame};
 use crate::link::{command, number};
 use crate::problem::{Code, Problem};
-use crate::topic::TopicName;
 
 /// How often an idle publisher looks whether a broker is silent.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -41,15 +41,15 @@ struct Producer {
 
 impl Publisher {
     /// Finds the brokers of a topic, and creates a producer for each partition.
-    pub async fn open(service: &Service, topic: &TopicName) -> Result<Self, Problem> {
+    pub async fn open(service: &Service, topic: &Topic) -> Result<Self, Problem> {
         let mut brokers = Brokers::connect(service).await?;
         let partitions = brokers.partitions(topic).await?;
         let mut producers: Vec<Producer> = Vec::new();
         for topic in topic.partitions(partitions) {
-            let link = brokers.find(&topic).await?;
+            let link = brokers.find(topic.as_str()).await?;
             let producer_id = number(producers.len());
             let create = |request_id| CommandProducer {
-                topic,
+                topic: topic.to_string(),
                 producer_id,
                 request_id,
                 user_provided_producer_name: Some(false),

@@ -14,6 +14,7 @@ use pulsar::message::proto::{
     BaseCommand, CommandAck, CommandCloseConsumer, CommandFlow, CommandRedeliverUnacknowledgedMessages,
     CommandSubscribe, MessageIdData,
 };
+use quintet_pulsar_topic::{Pattern, Topic, split_partition};
 use tokio::time::{Instant, timeout};
 
 use crate::brokers::{Brokers, Located, Lost, Reading, Service};
@@ -23,7 +24,6 @@ use crate::ledger::{Acks, EntryId};
 use crate::link::Link;
 use crate::link::{answers, command, number};
 use crate::problem::{Code, Problem};
-use crate::topic::{TopicName, TopicsPattern, split_partition};
 
 /// The time limit of a subscription's answer, after which the consumer is lost again.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
@@ -40,11 +40,11 @@ pub struct Subscription {
     /// The service.
     pub service: Service,
     /// The topics.
-    pub topics: Vec<TopicName>,
+    pub topics: Vec<Topic>,
     /// More topics.
-    pub pattern: Option<TopicsPattern>,
+    pub pattern: Option<Pattern>,
     /// The topic of messages that are delivered again later. Its subscription begins with the first one.
-    pub retry_letters: Option<TopicName>,
+    pub retry_letters: Option<Topic>,
     /// The subscription's name.
     pub name: String,
     /// Its type.
@@ -67,7 +67,7 @@ pub struct Subscription {
 
 impl Subscription {
     /// The topics with names.
-    fn named(&self) -> impl Iterator<Item = &TopicName> {
+    fn named(&self) -> impl Iterator<Item = &Topic> {
         self.topics.iter().chain(&self.retry_letters)
     }
 
@@ -247,7 +247,7 @@ impl Session {
         let Some(name) = self.subscription.named().nth(topic) else { return 0 };
         let before = self.consumers.len();
         let new = name.partitions(partitions).into_iter().skip(known.try_into().unwrap_or(usize::MAX));
-        self.consumers.extend(new.map(|topic| Consumer::new(topic, false)));
+        self.consumers.extend(new.map(|topic| Consumer::new(topic.to_string(), false)));
         self.partitions[topic] = known.max(partitions);
         self.consumers.len() - before
     }

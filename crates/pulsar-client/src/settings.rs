@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
 use quintet_oauth2::Client;
+use quintet_pulsar_topic::{Malformed, Pattern, Topic};
 
 use crate::address::ServiceAddress;
 use crate::brokers::Service;
@@ -15,7 +16,6 @@ use crate::duration;
 use crate::issuer::Issuer;
 use crate::security::{Files, TokenSource};
 use crate::session::Subscription;
-use crate::topic::{TopicName, TopicsPattern};
 
 /// The service and the topic, for both programs.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -72,7 +72,7 @@ impl Where {
     }
 
     /// The topic.
-    pub fn topic(&self) -> Result<TopicName, String> {
+    pub fn topic(&self) -> Result<Topic, String> {
         parse_topic(self.given_topic())
     }
 
@@ -243,7 +243,7 @@ pub struct DeadLetterPolicy {
     /// The number of allowed redeliveries.
     pub max_redeliver_count: u32,
     /// The topic.
-    pub topic: TopicName,
+    pub topic: Topic,
     /// The subscription that keeps the messages.
     pub subscription: String,
     /// The delays before the retries of unreadable messages; None without retries.
@@ -321,14 +321,14 @@ impl ConsumerArgs {
     }
 
     /// The topics, the pattern, and the text of the user.
-    fn topics(&self) -> Result<(Vec<TopicName>, Option<TopicsPattern>, String), String> {
+    fn topics(&self) -> Result<(Vec<Topic>, Option<Pattern>, String), String> {
         let topic = given(self.location.topic.as_deref());
         match (topic, given(self.topics.as_deref()), given(self.topics_pattern.as_deref())) {
             (_, None, None) => {
                 Ok((vec![self.location.topic()?], None, self.location.given_topic().to_owned()))
             }
             (None, Some(names), None) => {
-                let mut topics: Vec<TopicName> = Vec::new();
+                let mut topics: Vec<Topic> = Vec::new();
                 for name in names.split(',') {
                     let topic = parse_topic(name.trim())?;
                     if topics.contains(&topic) {
@@ -338,7 +338,10 @@ impl ConsumerArgs {
                 }
                 Ok((topics, None, names.to_owned()))
             }
-            (None, None, Some(pattern)) => Ok((Vec::new(), Some(pattern.parse()?), pattern.to_owned())),
+            (None, None, Some(pattern)) => {
+                let parsed = pattern.parse().map_err(|error: Malformed| error.to_string())?;
+                Ok((Vec::new(), Some(parsed), pattern.to_owned()))
+            }
             _ => Err("a topic, several topics and a pattern exclude each other".to_owned()),
         }
     }
@@ -367,7 +370,7 @@ impl ConsumerArgs {
                     if of.topics.contains(topic) {
                         return Err(format!("{topic} is the topic itself: use another topic for letters"));
                     }
-                    if !topic.persistent {
+                    if !topic.is_persistent() {
                         return Err(format!("{topic} would lose letters: use a persistent topic"));
                     }
                 }
@@ -445,8 +448,8 @@ fn given(value: Option<&str>) -> Option<&str> {
     value.filter(|value| !value.is_empty())
 }
 
-fn parse_topic(name: &str) -> Result<TopicName, String> {
-    name.parse().map_err(|error: crate::topic::Malformed| error.to_string())
+fn parse_topic(name: &str) -> Result<Topic, String> {
+    name.parse().map_err(|error: Malformed| error.to_string())
 }
 
 fn subscription_type(name: &str) -> Result<SubType, String> {

@@ -20,6 +20,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::Config;
 use kube::client::ConfigExt as _;
+use quintet_pulsar_topic::{Malformed, Pattern, Topic};
 use quintet_runtime::model::resource::escape;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -32,7 +33,7 @@ use tower::util::BoxCloneSyncService;
 use crate::api::{InitialPosition, OAuth2};
 use crate::backlog::{Partitions, TopicFigures, TopicSample, Unknown, figures};
 use crate::secrets::Sensitive;
-use crate::topic::{Pattern, Topic, Topics};
+use crate::topic::{self, Topics};
 
 /// The time limit of one request, including redirects.
 const CALL: Duration = Duration::from_secs(10);
@@ -281,9 +282,8 @@ impl Admin {
             samples => samples?,
         };
         let topics = samples.into_iter().flat_map(|TopicSample { topic, partitions, .. }| match partitions {
-            Some(0) => vec![topic],
             // An answer for the whole topic would be that of any partition.
-            Some(partitions) => (0..partitions).map(|number| topic.partition(number)).collect(),
+            Some(partitions) => topic.partitions(partitions),
             // There is no such topic.
             None => Vec::new(),
         });
@@ -306,16 +306,15 @@ impl Admin {
         &self,
         asked: &BacklogQuery,
         access: &Access,
-        pattern: &Pattern,
+        pattern: &Result<Pattern, Malformed>,
     ) -> Result<Vec<(Topic, Option<u32>)>, Unknown> {
-        let path = pattern.path();
+        let pattern = pattern.as_ref().map_err(|error| {
+            Unknown::new("PatternInvalid", format!("The manager cannot read topicsPattern: {error}."))
+        })?;
+        let path = format!("persistent/{}", pattern.namespace());
         let partitioned = self.list(asked, access, &format!("{path}/partitioned")).await?;
         let others = self.list(asked, access, &path).await?;
-        pattern.select(partitioned, others).map_err(|error| {
-            let message =
-                format!("topicsPattern is not a regular expression that the manager can read: {error}.");
-            Unknown::new("PatternInvalid", message)
-        })
+        Ok(topic::select(pattern, partitioned, others))
     }
 
     /// The names of topics at a path of a namespace.
@@ -361,7 +360,7 @@ impl Admin {
         partitioned: bool,
     ) -> Result<Option<TopicFigures>, Unknown> {
         let what = if partitioned { "partitioned-stats?perPartition=false" } else { "stats" };
-        let path = format!("{}/{what}", topic.path());
+        let path = format!("{}/{what}", topic::path(topic));
         let (status, body) = self.call(asked, access, Method::GET, &path, "").await?;
         match status {
             StatusCode::OK => {
@@ -571,7 +570,7 @@ impl Admin {
 
 /// The path of a topic's subscription, below `/admin/v2/`.
 fn subscription_path(asked: &BacklogQuery, topic: &Topic) -> String {
-    format!("{}/subscription/{}", topic.path(), escape(&asked.subscription))
+    format!("{}/subscription/{}", topic::path(topic), escape(&asked.subscription))
 }
 
 /// The result of a call within its time limit.

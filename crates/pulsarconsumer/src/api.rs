@@ -2,6 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
+use quintet_pulsar_topic::Topic;
 use quintet_runtime::model::conditions::of_types;
 use quintet_runtime::model::object::Meta;
 use quintet_runtime::model::pod_template::RawTemplate;
@@ -16,7 +17,7 @@ use crate::rules::{
     ARE_PERSISTENT, HOST, IS_SECRET, IS_SUBSCRIPTION, NAME, PART, is_address, is_duration, is_same, is_topic,
     not_consumed, of_our_container, partial_template,
 };
-use crate::topic::Topic;
+use crate::topic;
 
 /// The topics and subscription to consume, and the settings of the pods.
 #[skip_serializing_none]
@@ -324,7 +325,7 @@ impl PulsarConsumerSpec {
 
     /// The dead-letter topic.
     pub fn dead_letter_topic(&self) -> Option<String> {
-        let default = || Some(Topic::of(self.topic.as_ref()?).dead_letter(&self.subscription_name));
+        let default = || Some(topic::dead_letter(&Topic::of(self.topic.as_ref()?), &self.subscription_name));
         self.dead_letter_policy.as_ref()?.dead_letter_topic.clone().or_else(default)
     }
 

@@ -5,13 +5,13 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use quintet_pulsar_topic::Topic;
 use quintet_runtime::model::clock::whole_seconds;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::api::PulsarConsumerStatus;
-use crate::topic::Topic;
 
 /// The figures of a subscription.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

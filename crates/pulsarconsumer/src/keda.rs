@@ -5,6 +5,7 @@
 //! those of `keda.sh/v1alpha1` and of KEDA's `pulsar` scaler.
 
 use kube::Resource as _;
+use quintet_pulsar_topic::Topic;
 use quintet_runtime::model::object::{Meta, Object, WireMeta, controller_reference};
 use quintet_runtime::model::resource::Resource;
 use serde::Deserialize;
@@ -14,7 +15,7 @@ use crate::api::{Autoscaling, OAuth2, PulsarConsumer, PulsarConsumerSpec, Subscr
 use crate::backlog::Partitions;
 use crate::deployment::{AUTHORITIES, NAME_LABEL, OAUTH2, TLS_KEYS, TOKEN, label_value};
 use crate::managed_object::{APPLIED_ANNOTATION, ManagedObject};
-use crate::topic::{Topic, Topics};
+use crate::topic::Topics;
 
 /// ScaledObjects.
 pub const SCALED_OBJECTS: Resource = Resource {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use quintet_pulsar_topic::Topic;
 use quintet_runtime::cache::informer::{Change, Informer};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::waker::Waker;
@@ -25,7 +26,7 @@ use crate::backlog::{BacklogSample, Partitions, TopicSample, Unknown};
 use crate::metrics::Metrics;
 use crate::observe::DeletionAttempt;
 use crate::secrets;
-use crate::topic::{Topic, Topics};
+use crate::topic::Topics;
 
 /// The default interval of the reads.
 const POLL: Duration = Duration::from_secs(30);

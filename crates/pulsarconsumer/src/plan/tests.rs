@@ -2,9 +2,9 @@ use super::*;
 use crate::backlog::{BacklogSample, Figures, Partitions, Unknown};
 use crate::deployment::{Image, NAME_LABEL};
 use crate::managed_object::Attempt;
-use crate::topic::Topic;
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use quintet_pulsar_topic::Topic;
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use rstest::rstest;
 use scene::{
