@@ -1,7 +1,10 @@
 //! PodSet: the desired number of pods.
 
-use quintet_e2e::TestEnv;
+use quintet_e2e::{TestEnv, condition};
 use serde_json::{Value, json};
+
+/// The label of the selector, with the PodSet's UID.
+pub(crate) const UID_LABEL: &str = "batch.tutorial.kubebuilder.io/podset-uid";
 
 pub(crate) fn podset(name: &str, spec: &Value) -> Value {
     json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
@@ -27,10 +30,6 @@ fn scales_in_one_step_and_replaces_deleted_pods() {
     env.apply(&podset("set", &json!({ "replicas": 3, "template": template }))).unwrap();
     let set = env.wait_for("podset", "set", "three pods are ready", ready(3));
     assert_eq!(set["status"]["podNames"].as_array().unwrap().len(), 3);
-    env.wait("an Event names the foreign pod", || {
-        let events = env.list("events.events.k8s.io", "");
-        events.iter().any(|event| event["reason"] == "ForeignPods")
-    });
     env.kubectl(&["scale", "podset", "set", "--replicas=20"]).unwrap();
     env.wait_for("podset", "set", "twenty pods are ready", ready(20));
     let creates = env.writes().iter().filter(|write| write.starts_with("create pods")).count();
@@ -122,7 +121,7 @@ fn reports_a_quota_and_backs_off() {
     let manager = env.manager("podset");
     env.apply(&podset("many", &json!({ "replicas": 5 }))).unwrap();
     let set = env.wait_for("podset", "many", "the status reports the rejection", |set| {
-        quintet_e2e::condition(set, "ReplicaFailure").0 == "True" && set["status"]["readyReplicas"] == 2
+        condition(set, "ReplicaFailure").0 == "True" && set["status"]["readyReplicas"] == 2
     });
     assert!(set["status"].to_string().contains("exceeded quota"), "{set:#}");
     std::thread::sleep(std::time::Duration::from_secs(5));
@@ -138,4 +137,71 @@ fn reports_a_quota_and_backs_off() {
     env.apply(&wider).unwrap();
     env.wait_for("podset", "many", "all five pods are ready", |set| set["status"]["readyReplicas"] == 5);
     env.wait("no write is rejected", || counted(0));
+}
+
+/// A policy that changes new pods of the test's namespace by a CEL expression. Returns when it takes effect.
+fn apply_policy(env: &TestEnv, expression: &str) {
+    let name = env.namespace();
+    let policy = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy",
+        "metadata": { "name": name },
+        "spec": {
+            "failurePolicy": "Fail", "reinvocationPolicy": "Never",
+            "matchConstraints": {
+                "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": name } },
+                "resourceRules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] }],
+            },
+            "mutations": [{ "patchType": "JSONPatch", "jsonPatch": { "expression": expression } }],
+        } });
+    env.apply(&policy).unwrap();
+    let binding = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
+        "metadata": { "name": name }, "spec": { "policyName": name } });
+    env.apply(&binding).unwrap();
+    let labels = json!({ "app": "probe", UID_LABEL: "probe" });
+    let probe = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "probe", "labels": labels },
+        "spec": { "containers": [{ "name": "c", "image": "busybox" }] } });
+    env.wait("the policy takes effect", || {
+        env.apply(&probe).unwrap();
+        let found = env.get("pod", "probe").unwrap()["metadata"]["labels"].clone();
+        env.kubectl(&["delete", "pod", "probe", "--now"]).unwrap();
+        found != labels
+    });
+}
+
+fn delete_policy(env: &TestEnv) {
+    for kind in ["mutatingadmissionpolicybinding", "mutatingadmissionpolicy"] {
+        env.kubectl(&["delete", kind, env.namespace()]).unwrap();
+    }
+}
+
+#[test]
+fn a_policy_that_overwrites_app_changes_nothing() {
+    let env = TestEnv::new("ps-app");
+    let _manager = env.manager("podset");
+    apply_policy(&env, "[JSONPatch{op: 'add', path: '/metadata/labels/app', value: 'theirs'}]");
+    env.apply(&podset("set", &json!({ "replicas": 2 }))).unwrap();
+    env.wait_for("podset", "set", "two pods are ready", ready(2));
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!((env.created_pods().len(), env.list("pods", "app=theirs").len()), (2, 2));
+    delete_policy(&env);
+}
+
+/// Of the pods that a policy takes the label from, none is left, and none belongs to no PodSet.
+#[test]
+fn a_policy_that_removes_our_labels_stops_creations() {
+    let env = TestEnv::new("ps-labels");
+    let _manager = env.manager("podset");
+    let remove = |label: &str| {
+        format!("JSONPatch{{op: 'remove', path: '/metadata/labels/' + jsonpatch.escapeKey('{label}')}}")
+    };
+    apply_policy(&env, &format!("[{}]", remove(UID_LABEL)));
+    env.apply(&podset("set", &json!({ "replicas": 3 }))).unwrap();
+    let set = env.wait_for("podset", "set", "the condition names the label", |set| {
+        condition(set, "ReplicaFailure").1 == "LabelsOverwritten"
+    });
+    assert!(set["status"]["conditions"].to_string().contains(UID_LABEL), "{set:#}");
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    assert!(env.created_pods().len() <= 3, "one step of creations: {:?}", env.writes());
+    env.wait("no pod is left", || env.list("pods", "").is_empty());
+    delete_policy(&env);
+    env.wait_for("podset", "set", "three pods are ready", ready(3));
 }

@@ -9,9 +9,7 @@ use quintet_e2e::{TestEnv, Watch, condition};
 use serde_json::{Value, json};
 
 use crate::daemonjob_samples::{promise, samples};
-use crate::podset::podset;
-
-const HASH: &str = "batch.tutorial.kubebuilder.io/template-hash";
+use crate::podset::{UID_LABEL, podset};
 
 /// A template with this image and these annotations for the cluster's nodes. A node of another test could
 /// disappear.
@@ -99,7 +97,7 @@ fn stops_at_a_bad_template_and_keeps_the_old_pods() {
             && (&set["status"]["readyReplicas"], &set["status"]["updatedReplicas"]) == (&json!(8), &json!(2))
             && set["status"]["notReady"][0]["reason"] == "NotReady"
     });
-    assert_eq!(condition(&set, "Available").0, "False");
+    assert_eq!(condition(&set, "Available").0, "True", "the rollout keeps to its limit");
     sleep(Duration::from_secs(2));
     assert_eq!(images(&env), BTreeMap::from([("bad".to_owned(), 2), ("two".to_owned(), 8)]));
     env.wait("the deadline has an Event", || {
@@ -231,7 +229,7 @@ fn a_relabelled_pod_is_released_and_keeps_running() {
     env.apply(&podset("set", &json!({ "replicas": 2, "template": on_own_nodes(&env) }))).unwrap();
     let set = env.wait_for("podset", "set", "two pods are ready", rolled_out(2));
     let released = set["status"]["podNames"][0].as_str().unwrap().to_owned();
-    env.kubectl(&["label", "pod", &released, "app=debugging", "--overwrite"]).unwrap();
+    env.kubectl(&["label", "pod", &released, &format!("{UID_LABEL}-")]).unwrap();
     let pod = env.wait_for("pod", &released, "no owner", |pod| pod["metadata"]["ownerReferences"].is_null());
     assert!(pod["metadata"]["deletionTimestamp"].is_null() && pod["status"]["phase"] == "Running");
     env.wait_for("podset", "set", "the pod is replaced", |set| {
@@ -239,7 +237,7 @@ fn a_relabelled_pod_is_released_and_keeps_running() {
             && !set["status"]["podNames"].as_array().unwrap().iter().any(|name| *name == *released)
     });
     // The manager restores the label of its watch, and creates no pod meanwhile.
-    let marked = env.list("pods", "app=set")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let marked = env.list("pods", UID_LABEL)[0]["metadata"]["name"].as_str().unwrap().to_owned();
     let before = env.created_pods();
     env.kubectl(&["label", "pod", &marked, "quintet.dev/kind-"]).unwrap();
     env.wait_for("pod", &marked, "the pod has the label again", |pod| {
@@ -248,7 +246,7 @@ fn a_relabelled_pod_is_released_and_keeps_running() {
     env.wait_for("podset", "set", "two pods are ready", rolled_out(2));
     assert_eq!(env.created_pods(), before);
     env.kubectl(&["delete", "podset", "set", "--timeout=60s"]).unwrap();
-    env.wait("the pods are gone", || env.list("pods", "app=set").is_empty());
+    env.wait("the pods are gone", || env.list("pods", UID_LABEL).is_empty());
     assert_eq!(env.get("pod", &released).unwrap()["status"]["phase"], "Running");
 }
 
@@ -267,44 +265,4 @@ fn every_sample_ends_as_its_comment_states() {
                 && set["status"]["readyReplicas"] == set["spec"]["replicas"]
         });
     }
-}
-
-/// Pods of the tutorial's operator, with its labels, owner reference and names.
-#[test]
-fn adopts_pods_of_the_tutorials_operator() {
-    let env = TestEnv::new("pr-post");
-    env.apply(&podset("set", &json!({ "replicas": 3 }))).unwrap();
-    let uid = env.get("podset", "set").unwrap()["metadata"]["uid"].clone();
-    let pod = |name: &str, owner: Value| {
-        json!({ "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": name, "labels": { "app": "set", "version": "v0.1" }, "ownerReferences": owner },
-            "spec": { "containers": [{ "name": "busybox", "image": "busybox", "command": ["sleep", "3600"] }] } })
-    };
-    let owner = json!([{ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet", "name": "set", "uid": uid,
-        "controller": true, "blockOwnerDeletion": true }]);
-    for number in 0..3 {
-        env.apply(&pod(&format!("set-pod{number}"), owner.clone())).unwrap();
-    }
-    env.apply(&pod("theirs", json!([]))).unwrap();
-    let _manager = env.manager("podset");
-    let set = env.wait_for("podset", "set", "three pods are ready", rolled_out(3));
-    assert_eq!(set["status"]["podNames"], json!(["set-pod0", "set-pod1", "set-pod2"]));
-    assert!(env.created_pods().is_empty());
-    env.wait("an Event names the foreign pod", || {
-        let events = env.list("events.events.k8s.io", "");
-        events.iter().any(|event| {
-            event["reason"] == "ForeignPods"
-                && event["note"].as_str().is_some_and(|note| note.contains("theirs"))
-        })
-    });
-    // The next pod has the same template, because the default template is the tutorial's.
-    env.kubectl(&["scale", "podset", "set", "--replicas=4"]).unwrap();
-    env.wait_for("podset", "set", "four pods are ready", rolled_out(4));
-    let hashes: Vec<_> = env
-        .list("pods", "quintet.dev/kind=PodSet")
-        .iter()
-        .map(|pod| pod["metadata"]["labels"][HASH].as_str().unwrap().to_owned())
-        .collect();
-    assert_eq!(hashes, vec!["v1-default"; 4]);
-    assert!(env.get("pod", "theirs").unwrap()["metadata"]["labels"]["quintet.dev/kind"].is_null());
 }

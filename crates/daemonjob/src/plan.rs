@@ -164,7 +164,7 @@ fn create(job: &DaemonJob, node: &Node, key: &Key, number: u64) -> Action<Daemon
         spec["restartPolicy"] = json!("OnFailure");
     }
     body["spec"] = spec;
-    Action::Create { resource: PODS, namespace: namespace.into(), name, body: body.into() }
+    Action::Create { resource: PODS, namespace: namespace.into(), name, owner_label: None, body: body.into() }
 }
 
 #[cfg(test)]

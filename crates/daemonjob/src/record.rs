@@ -339,6 +339,7 @@ fn create_shard(job: &DaemonJob, number: u8, data: &Map<String, Value>) -> Actio
         resource: CONFIG_MAPS,
         namespace: namespace.into(),
         name: name_of_shard,
+        owner_label: None,
         body: body.into(),
     }
 }

@@ -12,14 +12,8 @@ pub struct World {
     pub pods: Vec<Arc<Pod>>,
     /// Its pods that lost that label.
     pub unlabelled: Vec<Arc<Pod>>,
-    /// Its pods of the tutorial's operator, which have none of Quintet's labels yet.
-    pub unmigrated: Vec<Arc<Pod>>,
-    /// Whether those pods were not listed, because the PodSet is new and has none.
-    pub unsearched: bool,
     /// Names in the PodSet's form that other pods have, mostly released ones.
     pub taken: Vec<Arc<str>>,
-    /// The report about foreign pods with its name as a label, if they were just listed.
-    pub foreign_pods: Option<String>,
     /// The recent refusals, by pod name.
     pub refusals: Refusals,
 }

@@ -12,7 +12,7 @@ use quintet_runtime::model::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::digest;
 use quintet_runtime::model::object::{Object as _, controller_reference};
-use quintet_runtime::model::plan::{Action, Event, EventType, MOST_CREATIONS, Plan};
+use quintet_runtime::model::plan::{Action, MOST_CREATIONS, Plan};
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use quintet_runtime::model::resource::{PODS, Resource};
@@ -63,25 +63,32 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     }
     let limits = Limits::of(podset);
     let hash = template_hash(podset);
-    let members = members(podset, world, &hash, now, &mut plan);
+    let (members, strays) = members(podset, world, &hash, now, &mut plan);
     let rollout = rollout(limits, &podset.spec.pods_to_delete, members.clone(), now);
     let mut missing = rollout.allowed.saturating_sub(members.len());
     if world.refusals.namespace_terminating {
         missing = 0;
     }
 
-    // An ended pod stays while its replacement waits, because its annotation stores the attempt.
-    let mut going = Vec::new();
+    // An ended pod stays while its replacement waits, because its annotation stores the attempt. So does a pod that
+    // lost the label of the selector.
+    let (mut going, mut released) = (Vec::new(), Vec::new());
     let mut attempts = Vec::new();
     let mut held = Vec::new();
-    for pod in world.pods.iter().filter(|pod| !pod.is_running() && pod.meta.deleted.is_none()) {
+    let ended = world.pods.iter().filter(|pod| !pod.is_running() && pod.meta.deleted.is_none());
+    let ended = ended.map(|pod| (pod, false));
+    for (pod, is_stray) in ended.chain(strays.iter().map(|pod| (*pod, true))) {
         // Failures of another template do not count for this one.
         let is_current = pod.label(HASH_LABEL).is_none_or(|made_from| *made_from == *hash);
         match replaced_at(pod).filter(|_| is_current) {
             Some(at) if at > now && held.len() < missing => held.push(at),
             _ => {
-                attempts.push(if is_current { next_attempt(pod) } else { 0 });
-                going.push(pod);
+                attempts.push(if is_current { next_attempt(pod, now) } else { 0 });
+                if is_stray {
+                    released.push(pod);
+                } else {
+                    going.push(pod);
+                }
             }
         }
     }
@@ -100,8 +107,16 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     if let Some(at) = refused.map(|refusal| refusal.until).filter(|until| *until > now) {
         plan.requeue_at(at);
     }
-    let failed_create = refused.map(|refusal| ("FailedCreate", refusal));
-    let patches: Vec<_> = releases(podset, world).into_iter().chain(labels).collect();
+    let failed_create = refused.map(|refusal| match refusal.reason {
+        RefusalReason::LabelsOverwritten => ("LabelsOverwritten", refusal),
+        _ => ("FailedCreate", refusal),
+    });
+    // Without a labelled pod that is at least as new, each new pod may lack the label: an admission policy may remove it.
+    let newest = members.iter().filter_map(|member| member.pod.meta.created).max();
+    released.retain(|pod| missing == 0 || newest >= pod.meta.created);
+    let unmarked = world.unlabelled.iter().filter(|pod| has_label(podset, pod));
+    let patches = released.into_iter().filter_map(|pod| release(pod));
+    let patches: Vec<_> = patches.chain(unmarked.map(|pod| mark(pod))).chain(labels).collect();
     let failed_patch = first_refusal(world, &patches).map(|refusal| ("FailedPatch", refusal));
     // An ended pod is deleted after its replacement was created. Until then it keeps its name, so that a
     // repeated plan uses the same names. After a rejected creation it is deleted first, because of quotas on
@@ -112,16 +127,11 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         [patches, deletes, creates, more]
     };
     plan.steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
-    if world.unsearched {
-        // Only the status waits for the search of older pods, because the status ends the search.
-        plan.requeue_at(now);
-        return plan;
-    }
     let is_going = |pod: &&Arc<Pod>| pod.is_running() && pod.meta.deleted.is_some();
     let found = StatusInput {
         hash: &hash,
         wanted: limits.wanted,
-        is_migrated: world.unmigrated.is_empty(),
+        needed: limits.needed,
         namespace_terminating: world.refusals.namespace_terminating,
         members,
         terminating: world.pods.iter().filter(is_going).count(),
@@ -134,14 +144,6 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         plan.requeue_at(again);
     }
     plan.events = events(podset.status.as_ref(), &status);
-    if let Some(note) = &world.foreign_pods {
-        plan.events.push(Event {
-            type_: EventType::Warning,
-            reason: "ForeignPods",
-            action: "Count",
-            note: note.clone(),
-        });
-    }
     plan.status = Some(status);
     plan
 }
@@ -208,22 +210,20 @@ fn merge(podset: &PodSet, name: &str, labels: &serde_json::Value) -> Action<PodS
     }
 }
 
-/// Returns the counted pods, and requeues for the next one that becomes available.
+/// Returns the counted pods and those that lost the label of the selector, and requeues for the next pod that becomes
+/// available.
 fn members<'a>(
     podset: &PodSet,
     world: &'a World,
     hash: &str,
     now: Timestamp,
     plan: &mut Plan<PodSetStatus>,
-) -> Vec<CandidatePod<'a>> {
+) -> (Vec<CandidatePod<'a>>, Vec<&'a Arc<Pod>>) {
     let must_be_ready = podset.spec.min_ready_seconds.filter(|seconds| *seconds > 0);
     let must_be_ready = must_be_ready.map(|seconds| SignedDuration::from_secs(seconds.into()));
-    let labelled =
-        world.pods.iter().filter(|pod| has_labels(podset, pod)).map(|pod| (pod, pod.label(HASH_LABEL)));
-    // The tutorial's operator used the built-in template.
-    let unmigrated = world.unmigrated.iter().map(|pod| (pod, Some(BUILT_IN_HASH)));
-    let counted = labelled.chain(unmigrated).filter(|(pod, _)| pod.is_counted());
-    let members = counted.map(|(pod, made_from)| {
+    let counted = world.pods.iter().filter(|pod| pod.is_counted());
+    let (labelled, strays): (Vec<_>, Vec<_>) = counted.partition(|pod| has_label(podset, pod));
+    let members = labelled.into_iter().map(|pod| {
         // Without minReadySeconds the clock does not matter.
         let available = match must_be_ready {
             None => pod.ready_since.is_some(),
@@ -236,24 +236,15 @@ fn members<'a>(
             },
         };
         // A pod without the hash label counts as current, because a needless replacement would be worse.
-        CandidatePod { pod, outdated: made_from.is_some_and(|made_from| made_from != hash), available }
+        let outdated = pod.label(HASH_LABEL).is_some_and(|made_from| made_from != hash);
+        CandidatePod { pod, outdated, available }
     });
-    members.collect()
+    (members.collect(), strays)
 }
 
-/// Releases pods that lost a label of the selector, adopts pods of the tutorial's operator, and restores the
-/// label of the watch.
-fn releases(podset: &PodSet, world: &World) -> Vec<Action<PodSetStatus>> {
-    let strayed = world.pods.iter().filter(|pod| pod.is_counted() && !has_labels(podset, pod));
-    let unmarked = world.unlabelled.iter().filter(|pod| has_labels(podset, pod));
-    let adopted = world.unmigrated.iter().map(|pod| adopt(podset, pod));
-    strayed.filter_map(|pod| release(pod)).chain(unmarked.map(|pod| mark(pod))).chain(adopted).collect()
-}
-
-/// Whether a pod has the labels of its PodSet's selector.
-fn has_labels(podset: &PodSet, pod: &Pod) -> bool {
-    let meta = podset.meta();
-    pod.label(NAME_LABEL) == meta.name.as_deref() && pod.label(UID_LABEL) == meta.uid.as_deref()
+/// Whether a pod has the label of its PodSet's selector.
+fn has_label(podset: &PodSet, pod: &Pod) -> bool {
+    pod.label(UID_LABEL) == podset.meta().uid.as_deref()
 }
 
 /// Releases a pod.
@@ -273,22 +264,10 @@ fn release(pod: &Pod) -> Option<Action<PodSetStatus>> {
     Some(Action::json_patch(PODS, &pod.meta, operations))
 }
 
-fn label(pod: &Pod, labels: &serde_json::Value) -> Action<PodSetStatus> {
-    Action::merge_patch(PODS, &pod.meta, json!({ "metadata": { "uid": &*pod.meta.uid, "labels": labels } }))
-}
-
 /// Restores the label of the watch.
 fn mark(pod: &Pod) -> Action<PodSetStatus> {
-    label(pod, &json!({ KIND_LABEL: "PodSet" }))
-}
-
-/// Adopts a pod of the tutorial's operator, which used the built-in template.
-fn adopt(podset: &PodSet, pod: &Pod) -> Action<PodSetStatus> {
-    let meta = podset.meta();
-    label(
-        pod,
-        &json!({ KIND_LABEL: "PodSet", NAME_LABEL: meta.name, UID_LABEL: meta.uid, HASH_LABEL: BUILT_IN_HASH }),
-    )
+    let labels = json!({ KIND_LABEL: "PodSet" });
+    Action::merge_patch(PODS, &pod.meta, json!({ "metadata": { "uid": &*pod.meta.uid, "labels": labels } }))
 }
 
 /// When an ended pod may be replaced; None means now. A pod that itself replaced an ended one must have
@@ -299,9 +278,10 @@ fn replaced_at(pod: &Pod) -> Option<Timestamp> {
 }
 
 /// The attempt number of a pod's replacement.
-fn next_attempt(pod: &Pod) -> u32 {
-    // A pod without a started container has a lifetime of 0.
-    let lived = pod.finished.zip(pod.meta.created).map(|(end, begin)| end.duration_since(begin));
+fn next_attempt(pod: &Pod, now: Timestamp) -> u32 {
+    // An ended pod without a started container has a lifetime of 0.
+    let end = if pod.is_running() { Some(now) } else { pod.finished };
+    let lived = end.zip(pod.meta.created).map(|(end, begin)| end.duration_since(begin));
     if lived.is_some_and(|lived| lived >= LONGEST_BACKOFF) { 0 } else { attempt(pod).saturating_add(1) }
 }
 
@@ -361,7 +341,13 @@ fn create(podset: &PodSet, hash: &str, pod_name: String, attempt: u32) -> Action
     let annotations: Vec<_> = attempt.iter().map(|attempt| (ATTEMPT_ANNOTATION, attempt.as_str())).collect();
     let owner = controller_reference(&Resource::of::<PodSet>(), meta);
     let body = template.pod(namespace, &pod_name, &owner, &labels, &annotations, None);
-    Action::Create { resource: PODS, namespace: namespace.into(), name: pod_name, body: body.into() }
+    Action::Create {
+        resource: PODS,
+        namespace: namespace.into(),
+        name: pod_name,
+        owner_label: Some(UID_LABEL),
+        body: body.into(),
+    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ const MOST_REPLICAS: usize = 100_000;
 pub struct Limits {
     /// The desired number of pods.
     pub wanted: usize,
+    /// How many pods must be available for the condition Available, as for a Deployment, but always one.
+    pub needed: usize,
     /// How many desired pods may be unavailable through deletions of this controller.
     pub unavailable: usize,
     /// How many pods may exist above the desired number during a rollout.
@@ -44,6 +46,7 @@ impl Limits {
             .unwrap_or(wanted * MAX_UNAVAILABLE / 100);
         Self {
             wanted,
+            needed: wanted.saturating_sub(unavailable).max(wanted.min(1)),
             // With both at 0, nothing could be replaced.
             unavailable: if surge == 0 { unavailable.max(1) } else { unavailable },
             surge,
@@ -121,6 +124,8 @@ pub fn rollout<'a>(
     for (member, is_replaced) in order {
         let may_go = surplus > 0 || is_replaced && replaceable > 0;
         if !may_go || member.available && available <= least {
+            // No other surplus pod goes in place of one that the user named and that must wait.
+            surplus -= usize::from(surplus > 0 && is_named(&member));
             continue;
         }
         available -= usize::from(member.available);
@@ -230,13 +235,15 @@ mod tests {
         let pods = pods("na na nu na");
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let going = |replicas: usize, unavailable: usize, names: &[&str]| -> Vec<String> {
-            let spec = json!({"replicas": replicas, "updateStrategy": {"maxUnavailable": unavailable}});
+            let strategy = json!({"maxUnavailable": unavailable, "maxSurge": usize::from(unavailable == 0)});
+            let spec = json!({"replicas": replicas, "updateStrategy": strategy});
             let decided = rollout(limits(&spec), &named(names), members(&pods), now());
             decided.going.iter().map(|pod| pod.meta.name.to_string()).collect()
         };
         assert_eq!(going(3, 1, &["na3", "unknown"]), ["na3"]);
         assert_eq!(going(2, 1, &["na3"]), ["na3", "nu2"]);
         assert_eq!(going(4, 1, &["na3"]), Vec::<String>::new(), "a name alone deletes no pod");
+        assert_eq!(going(3, 0, &["na3"]), Vec::<String>::new(), "waits until another pod is available");
     }
 
     prop_compose! {
@@ -267,11 +274,13 @@ mod tests {
                 let going: Vec<_> = decided.going.iter().map(|pod| pod.meta.name.clone()).collect();
                 let allowed = decided.allowed;
                 prop_assert!(allowed <= limits.wanted + limits.surge);
-                prop_assert!(going.len() >= counted.saturating_sub(allowed), "deletes surplus pods");
+                let surplus = counted.saturating_sub(allowed);
+                let waiting = pods.iter().filter(|(_, pod)| names.contains(&pod.meta.name.to_string())).count();
+                prop_assert!(going.len() + waiting >= surplus, "deletes surplus pods");
                 pods.retain(|(_, pod)| !going.contains(&pod.meta.name));
                 prop_assert!(available(&pods) >= before.min(least));
                 if !limits.rolls {
-                    prop_assert_eq!(going.len(), counted.saturating_sub(limits.wanted));
+                    prop_assert!(going.len() <= surplus);
                 }
                 // Simulates the creations, and kubelets that make all pods available.
                 for _ in counted..allowed {

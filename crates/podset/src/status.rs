@@ -1,7 +1,7 @@
 //! The status of a PodSet, and the Events from its changes.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Resource as _;
 use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::conditions::{self, Wanted, number};
@@ -10,7 +10,7 @@ use quintet_runtime::model::plan::{Event, EventType};
 use quintet_runtime::model::refusals::Refusal;
 
 use crate::api::{NotReady, PodSet, PodSetStatus, UpdateStrategyType};
-use crate::plan::{NAME_LABEL, UID_LABEL};
+use crate::plan::UID_LABEL;
 use crate::rollout::CandidatePod;
 
 /// The limit of pod names in the status.
@@ -26,8 +26,8 @@ pub struct StatusInput<'a> {
     pub hash: &'a str,
     /// The desired number of pods.
     pub wanted: usize,
-    /// Whether every pod of the tutorial's operator has Quintet's labels.
-    pub is_migrated: bool,
+    /// How many available pods the condition Available needs.
+    pub needed: usize,
     /// Whether the namespace is being deleted.
     pub namespace_terminating: bool,
     /// The counted pods.
@@ -72,15 +72,10 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
         more_not_ready,
         template_hash: Some(found.hash.to_owned()),
         last_progress_time: None,
-        // Without these labels on all pods it would be wrong. While it is absent, older pods are listed.
-        selector: found.is_migrated.then(|| {
-            let (name, uid) =
-                (meta.name.as_deref().unwrap_or_default(), meta.uid.as_deref().unwrap_or_default());
-            format!("{NAME_LABEL}={name},{UID_LABEL}={uid}")
-        }),
+        selector: Some(format!("{UID_LABEL}={}", meta.uid.as_deref().unwrap_or_default())),
         conditions: Vec::new(),
     };
-    let is_complete = members.len() == found.wanted && available >= found.wanted && found.outdated == 0;
+    let is_complete = is_complete(podset, found, available);
     // The deadline starts over when a complete PodSet is no longer complete.
     let is_settled = is_complete || is_paused(podset, members);
     let begins = !is_settled && (was_settled(before) || before.observed_generation != meta.generation);
@@ -93,10 +88,10 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
         SignedDuration::from_secs(podset.spec.progress_deadline_seconds.unwrap_or(PROGRESS_DEADLINE).into());
     let deadline = since.checked_add(deadline).unwrap_or(Timestamp::MAX);
 
-    let is_enough = available >= found.wanted;
+    let is_enough = available >= found.needed;
     let waits = found
         .held_until
-        .filter(|_| !is_enough)
+        .filter(|_| available < found.wanted)
         .map(|at| format!(" Pods keep ending. The next one is created at {}.", whole_seconds(at)))
         .unwrap_or_default();
     let progressing = progressing(podset, found, available, (deadline, now));
@@ -147,13 +142,31 @@ fn is_paused(podset: &PodSet, members: &[CandidatePod<'_>]) -> bool {
     paused == Some(true) && members.iter().any(|member| member.outdated)
 }
 
+/// The reasons of Progressing after a complete rollout.
+const COMPLETE: [&str; 3] = ["PodsUpdated", "OnDelete", "PartitionReached"];
+
+/// Whether the pods match the spec, or have matched it and only their availability has changed since. As for a
+/// Deployment, a pod that fails later does not make the rollout fail.
+fn is_complete(podset: &PodSet, found: &StatusInput<'_>, available: usize) -> bool {
+    let generation = podset.meta().generation;
+    let was_complete = || {
+        let progressing = podset.status.as_ref().and_then(progressing_before);
+        progressing.is_some_and(|before| {
+            COMPLETE.contains(&&*before.reason) && before.observed_generation == generation
+        })
+    };
+    found.outdated == 0
+        && (found.members.len() == found.wanted && available >= found.wanted || was_complete())
+}
+
+fn progressing_before(before: &PodSetStatus) -> Option<&Condition> {
+    before.conditions.iter().find(|condition| condition.type_ == "Progressing")
+}
+
 /// Whether the rollout was complete, paused or not automatic.
 fn was_settled(before: &PodSetStatus) -> bool {
-    let settled = ["PodsUpdated", "OnDelete", "PartitionReached", "Paused"];
-    before
-        .conditions
-        .iter()
-        .any(|condition| condition.type_ == "Progressing" && settled.contains(&&*condition.reason))
+    progressing_before(before)
+        .is_some_and(|condition| COMPLETE.contains(&&*condition.reason) || condition.reason == "Paused")
 }
 
 fn progressing(
@@ -167,7 +180,7 @@ fn progressing(
     let older = found.members.iter().filter(|member| member.outdated).count();
     let so_far = format!("{} of {} pods have the current template", all - older, found.wanted);
     let say = |status, reason, message| Wanted { type_: "Progressing", status, reason, message };
-    let is_complete = all == found.wanted && available >= found.wanted && found.outdated == 0;
+    let is_complete = is_complete(podset, found, available);
     if is_paused(podset, &found.members) {
         return say(None, "Paused", format!("updateStrategy.paused is set; {so_far}."));
     }
@@ -222,7 +235,7 @@ fn why_not_ready(pod: &Pod) -> Option<NotReady> {
 /// Returns Events from the difference of two statuses, so that each is recorded once.
 pub fn events(before: Option<&PodSetStatus>, after: &PodSetStatus) -> Vec<Event> {
     let reason = |status: &PodSetStatus| -> Option<(String, String)> {
-        let found = status.conditions.iter().find(|condition| condition.type_ == "Progressing")?;
+        let found = progressing_before(status)?;
         Some((found.reason.clone(), found.message.clone()))
     };
     let Some((now, note)) = reason(after) else { return Vec::new() };

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::batch::{self, Messages};
 use crate::brokers::Service;
+use crate::exit::Exit;
 use crate::frame::Entry;
 use crate::ledger::EntryId;
 use crate::notes::note;
@@ -189,9 +190,10 @@ async fn send_all(
         let sent = Box::pin(send(&mut publisher, &target, &letter)).await;
         if let Err(why) = &sent {
             note(&format!("Cannot send a message to {}: {why}", target.topic));
-            publisher = None;
-            // The others would fail too, perhaps after a long wait.
-            while let Ok(letter) = to_send.try_recv() {
+            // The broker may reject one letter for its size, and accept the others.
+            let is_rejected = publisher.take().is_some() && why.end == Some(Exit::Other);
+            // Otherwise the others would fail too, perhaps after a long wait.
+            while !is_rejected && let Ok(letter) = to_send.try_recv() {
                 let _ = answer.send((letter.from, None));
             }
         }

@@ -269,17 +269,25 @@ impl Session {
         new
     }
 
-    /// The event of an answer about partitions or topics, if there are new ones.
-    fn grown(&mut self, command: BaseCommand) -> Option<Event> {
+    /// The event of an answer about partitions or topics, if there are new ones. An error if a topic was created again
+    /// with other partitions.
+    fn grown(&mut self, command: BaseCommand) -> Result<Option<Event>, Problem> {
         let new = if let Some(answer) = command.partition_metadata_response {
-            let topic = self.counted.remove(&answer.request_id)?;
+            let Some(topic) = self.counted.remove(&answer.request_id) else { return Ok(None) };
             // An error in this answer must not end the session; the next answer may succeed.
             let is_known = answer.response() == Found::Success && answer.error.is_none();
-            if is_known { self.grow(topic, answer.partitions()) } else { 0 }
+            let (known, now) = (self.partitions[topic], answer.partitions());
+            // 0 is also the answer for a deleted topic.
+            if is_known && now > 0 && (known == 0 || now < known) {
+                let sentence = format!("a topic was created again, with {now} partitions");
+                return Err(Problem::passing(Code::NotFound, sentence));
+            }
+            if is_known { self.grow(topic, now) } else { 0 }
         } else {
-            self.match_topics(command.get_topics_of_namespace_response?.topics)
+            let topics = command.get_topics_of_namespace_response.map(|answer| answer.topics);
+            self.match_topics(topics.unwrap_or_default())
         };
-        (new > 0).then_some(Event::Grown(new))
+        Ok((new > 0).then_some(Event::Grown(new)))
     }
 
     /// The lost consumers and their topics.
@@ -403,7 +411,7 @@ impl Session {
         if command.reached_end_of_topic.is_some() {
             return Ok(Some(Event::EndOfTopic));
         }
-        Ok(self.grown(*command))
+        self.grown(*command)
     }
 
     /// Loses all consumers of a failed connection.
@@ -521,11 +529,14 @@ impl Session {
     }
 
     /// Requests the numbers of partitions and the topics that match; [`Event::Grown`] follows if there are more. A
-    /// topic without partitions never gets some.
+    /// topic without partitions gets some only if it is deleted and created again.
     pub fn ask_for_growth(&mut self) -> Result<(), Problem> {
+        let is_lost = !self.is_complete();
         for (number, topic) in self.subscription.named().enumerate() {
             // A slow answer is not replaced by a later one.
-            if self.partitions[number] > 0 && self.counted.values().all(|counted| *counted != number) {
+            if (self.partitions[number] > 0 || is_lost)
+                && self.counted.values().all(|counted| *counted != number)
+            {
                 self.counted.insert(self.brokers.ask_for_partitions(topic)?, number);
             }
         }
@@ -615,6 +626,7 @@ mod tests {
     use crate::address::Host;
     use crate::frame::Codec;
     use crate::security::Files;
+    use rstest::rstest;
 
     #[test]
     fn only_more_partitions_cause_an_event() {
@@ -847,6 +859,31 @@ mod tests {
         let rejected = Ok(Frame::Command(command(Type::Error, |c| c.error = Some(error))));
         assert!(matches!(session.event(0, rejected), Ok(Some(Event::Lost(lost, _))) if lost == [1]));
         assert_eq!(session.lost().len(), 1);
+    }
+
+    /// The consumers of a topic that is created again with other partitions would never find their topics.
+    #[rstest]
+    #[case::fewer(2, 1, false)]
+    #[case::with_partitions(0, 3, false)]
+    #[case::more(2, 3, true)]
+    #[case::deleted(2, 0, true)]
+    fn a_topic_with_other_partitions_ends_the_session(
+        #[case] known: u32,
+        #[case] now: u32,
+        #[case] continues: bool,
+    ) {
+        let mut session = session(&[0, 0]);
+        session.partitions = vec![known];
+        session.counted.insert(7, 0);
+        let answer = CommandPartitionedTopicMetadataResponse {
+            partitions: Some(now),
+            request_id: 7,
+            response: Some(Found::Success as i32),
+            ..CommandPartitionedTopicMetadataResponse::default()
+        };
+        let kind = Type::PartitionedMetadataResponse;
+        let frame = Frame::Command(command(kind, |c| c.partition_metadata_response = Some(answer)));
+        assert_eq!(session.event(0, Ok(frame)).is_ok(), continues);
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! sent.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,10 +21,12 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::Config;
 use kube::client::ConfigExt as _;
-use quintet_pulsar_topic::{Malformed, Pattern, Topic};
+use quintet_pulsar_topic::{Malformed, Pattern, Topic, split_partition};
 use quintet_runtime::model::resource::escape;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
+use serde::Deserialize;
+use serde::de::{Deserializer as _, IgnoredAny, SeqAccess, Visitor};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -63,6 +66,10 @@ const REDIRECTS: usize = 3;
 const UNREACHABLE: &str = "AdminUnreachable";
 /// The limit of an object's requests at the same time.
 const AT_ONCE: usize = 4;
+/// The limit of topics that match a pattern. An answer of 4 MiB has room for 200,000.
+const MOST_TOPICS: usize = 2_000;
+/// The limit of a topic's partitions, which only a broken admin API exceeds.
+const MOST_PARTITIONS: u32 = 100_000;
 
 /// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,6 +207,34 @@ fn root(error: &hyper_util::client::legacy::Error) -> String {
     if message.starts_with(ALERT) { format!("{message}: check auth.tlsSecret") } else { message }
 }
 
+/// The form of the broker's answer to a rejected request.
+#[derive(Deserialize)]
+struct Rejection {
+    #[serde(rename = "reason")]
+    _reason: IgnoredAny,
+}
+
+/// Reads names, of which most may not be needed.
+struct Names<F>(F);
+
+impl<'de, F: Fn(&str) -> bool> Visitor<'de> for Names<F> {
+    type Value = Vec<String>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list of topics")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Vec<String>, A::Error> {
+        let mut kept = Vec::new();
+        while let Some(name) = names.next_element::<String>()? {
+            if kept.len() <= MOST_TOPICS && self.0(&name) {
+                kept.push(name);
+            }
+        }
+        Ok(kept)
+    }
+}
+
 impl Admin {
     /// Reads the figures of a subscription in each topic. `last` are the last known partitions, which decide the
     /// first request about a topic.
@@ -312,17 +347,37 @@ impl Admin {
             Unknown::new("PatternInvalid", format!("The manager cannot read topicsPattern: {error}."))
         })?;
         let path = format!("persistent/{}", pattern.namespace());
-        let partitioned = self.list(asked, access, &format!("{path}/partitioned")).await?;
-        let others = self.list(asked, access, &path).await?;
-        Ok(topic::select(pattern, partitioned, others))
+        let matches = |name: &str| pattern.matches(name);
+        let partitioned = self.list(asked, access, &format!("{path}/partitioned"), matches).await?;
+        // This list has each partition, too.
+        let whole: HashSet<&str> = partitioned.iter().map(String::as_str).collect();
+        let is_other = |name: &str| pattern.matches(name) && !whole.contains(split_partition(name).0);
+        let others = self.list(asked, access, &path, is_other).await?;
+        if partitioned.len() + others.len() > MOST_TOPICS {
+            let message = format!("More than {MOST_TOPICS} topics match topicsPattern.");
+            return Err(Unknown::new("AdminFailed", message));
+        }
+        Ok(topic::sorted(partitioned, others))
     }
 
-    /// The names of topics at a path of a namespace.
-    async fn list(&self, asked: &BacklogQuery, access: &Access, path: &str) -> Result<Vec<String>, Unknown> {
+    /// The first names of topics at a path of a namespace for which `keep` returns true, one more than the limit.
+    async fn list(
+        &self,
+        asked: &BacklogQuery,
+        access: &Access,
+        path: &str,
+        keep: impl Fn(&str) -> bool,
+    ) -> Result<Vec<String>, Unknown> {
         match self.call(asked, access, Method::GET, path, "").await? {
-            (StatusCode::OK, body) => serde_json::from_slice(&body).map_err(|_| {
-                Unknown::new("AdminFailed", format!("The answer of {} is not a list of topics.", asked.url))
-            }),
+            (StatusCode::OK, body) => {
+                let mut answer = serde_json::Deserializer::from_slice(&body);
+                answer.deserialize_seq(Names(keep)).map_err(|_| {
+                    Unknown::new(
+                        "AdminFailed",
+                        format!("The answer of {} is not a list of topics.", asked.url),
+                    )
+                })
+            }
             (StatusCode::NOT_FOUND, _) => {
                 Err(Unknown::new(Unknown::NO_TOPIC, "The namespace of topicsPattern does not exist."))
             }
@@ -369,6 +424,10 @@ impl Admin {
                     Unknown::new("AdminFailed", message)
                 })?;
                 figures.partitions = if partitioned { figures.partitions.max(1) } else { 0 };
+                if figures.partitions > MOST_PARTITIONS {
+                    let message = format!("{topic} has more than {MOST_PARTITIONS} partitions.");
+                    return Err(Unknown::new("AdminFailed", message));
+                }
                 Ok(Some(figures))
             }
             StatusCode::NOT_FOUND => Ok(None),
@@ -429,10 +488,17 @@ impl Admin {
                 uri = redirected(&uri, answer.headers().get(header::LOCATION))?;
                 continue;
             }
-            if status != StatusCode::OK {
-                return Ok((status, Bytes::new()));
-            }
-            return Ok((status, self.body(answer).await?));
+            return match status {
+                StatusCode::OK => Ok((status, self.body(answer).await?)),
+                // Without its form, the answer may be that of a proxy that has no way to the broker.
+                StatusCode::NOT_FOUND
+                    if serde_json::from_slice::<Rejection>(&self.body(answer).await?).is_err() =>
+                {
+                    let why = "it answered 404 Not Found, but not as Pulsar's admin API does";
+                    Err(Failure::Answer(why.to_owned()))
+                }
+                _ => Ok((status, Bytes::new())),
+            };
         }
         Err(Failure::Answer(format!("it redirected more than {REDIRECTS} times")))
     }
@@ -693,6 +759,8 @@ mod tests {
             let answer = answers.iter().find(|(part, ..)| line.contains(part)).cloned();
             async move {
                 let (_, code, body) = answer.unwrap_or(("", 404, String::new()));
+                let is_bare = code == 404 && body.is_empty();
+                let body = if is_bare { r#"{"reason":"Not found"}"#.to_owned() } else { body };
                 let answer = http::Response::builder().status(code);
                 let answer = if code == 307 { answer.header(header::LOCATION, body.clone()) } else { answer };
                 answer.body(axum::body::Body::from(body)).unwrap()
@@ -739,6 +807,8 @@ mod tests {
     #[case::known(200, r#"{"subscriptions":{"s":{"msgBacklog":3}}}"#, Ok(3))]
     #[case::no_subscription(200, r#"{"subscriptions":{}}"#, Err("SubscriptionNotFound"))]
     #[case::no_topic(404, "", Err("TopicNotFound"))]
+    #[case::no_way_to_the_broker(404, "default backend - 404", Err("AdminFailed"))]
+    #[case::another_service(404, r#"{"code":404}"#, Err("AdminFailed"))]
     #[case::refused(401, "", Err("AdminRefused"))]
     #[case::forbidden(403, "", Err("AdminRefused"))]
     #[case::broken(500, "", Err("AdminFailed"))]
@@ -775,6 +845,30 @@ mod tests {
     fn stats(backlog: i64, partitions: u32) -> String {
         json!({ "subscriptions": { "s": { "msgBacklog": backlog } }, "metadata": { "partitions": partitions } })
             .to_string()
+    }
+
+    /// A tenant chooses the address, and may not use the manager's memory up.
+    #[tokio::test]
+    async fn limits_partitions_topics_and_subscriptions() {
+        let topics: Vec<String> =
+            (0..=MOST_TOPICS).map(|at| Topic::of(&format!("t{at}")).to_string()).collect();
+        let many: serde_json::Map<_, _> = (0..100_000).map(|at| (format!("other{at}"), json!({}))).collect();
+        let mut subscriptions = json!({ "subscriptions": many });
+        subscriptions["subscriptions"]["s"] = json!({ "msgBacklog": 7 });
+        let (url, _) = server(vec![
+            ("/a/stats", 404, String::new()),
+            ("/a/partitioned-stats", 200, stats(1, u32::MAX)),
+            ("/b/stats", 200, subscriptions.to_string()),
+            ("/public/default/partitioned", 200, "[]".to_owned()),
+            ("/public/default", 200, json!(topics).to_string()),
+        ])
+        .await;
+        let read = async |fields: Value| first_read(&asked_for(&url, &fields)).await.figures;
+        let failure = read(json!({ "topic": "a" })).await.unwrap_err();
+        assert!(failure.message.contains("more than 100000 partitions"), "{}", failure.message);
+        let failure = read(json!({ "topicsPattern": ".*" })).await.unwrap_err();
+        assert_eq!(failure.message, "More than 2000 topics match topicsPattern.");
+        assert_eq!(read(json!({ "topic": "b" })).await.unwrap().backlog, 7);
     }
 
     #[rstest]
@@ -889,7 +983,7 @@ mod tests {
         #[case] stats: u16,
         #[case] expected: Result<(), &str>,
     ) {
-        let body = r#"{"subscriptions":{"s":{}}}"#.to_owned();
+        let body = r#"{"subscriptions":{"s":{}},"reason":""}"#.to_owned();
         let (url, _) = server(vec![("DELETE", code, String::new()), ("/stats", stats, body)]).await;
         let deletion = Admin::default().delete_subscription(&asked(&url), &Access::default()).await;
         assert_eq!(deletion.map_err(|unknown| unknown.reason), expected);

@@ -7,9 +7,12 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quintet_pulsar_topic::Topic;
 use quintet_runtime::model::clock::whole_seconds;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-use std::collections::{BTreeMap, HashMap};
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::api::PulsarConsumerStatus;
 
@@ -115,8 +118,9 @@ pub struct TopicFigures {
 
 /// Reads the statistics of a topic. The caller limits the size of `answer`.
 pub fn figures(answer: &[u8], subscription: &str) -> Result<TopicFigures, serde_json::Error> {
-    let mut stats: TopicStats = serde_json::from_slice(answer)?;
-    let subscription = stats.subscriptions.remove(subscription).map(|stats| Figures {
+    let stats: TopicStats<'_> = serde_json::from_slice(answer)?;
+    let mut subscriptions = serde_json::Deserializer::from_str(stats.subscriptions.get());
+    let subscription = Named(subscription).deserialize(&mut subscriptions)?.map(|stats| Figures {
         backlog: stats.msg_backlog.max(0),
         unacked: stats.unacked_messages.max(0),
         consumers: i32::try_from(stats.consumers.len()).unwrap_or(i32::MAX),
@@ -126,11 +130,43 @@ pub fn figures(answer: &[u8], subscription: &str) -> Result<TopicFigures, serde_
 }
 
 #[derive(Deserialize)]
-struct TopicStats {
+struct TopicStats<'a> {
     // Required, so that other JSON is an error.
-    subscriptions: HashMap<String, SubscriptionStats>,
+    #[serde(borrow)]
+    subscriptions: &'a RawValue,
     #[serde(default)]
     metadata: TopicMetadata,
+}
+
+/// Reads only the subscription with this name, because there may be hundreds of thousands.
+struct Named<'a>(&'a str);
+
+impl<'de> DeserializeSeed<'de> for Named<'_> {
+    type Value = Option<SubscriptionStats>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Named<'_> {
+    type Value = Option<SubscriptionStats>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a map of subscriptions")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+        let mut found = None;
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+            if name == self.0 {
+                found = Some(map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// Only a topic with partitions has it.

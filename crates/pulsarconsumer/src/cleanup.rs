@@ -6,6 +6,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Resource as _;
+use quintet_pulsar_topic::Topic;
 use quintet_runtime::model::conditions::{self, Wanted};
 use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::finalizer;
@@ -16,11 +17,11 @@ use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::json;
 
 use crate::FINALIZER;
-use crate::api::{PulsarConsumer, PulsarConsumerStatus};
+use crate::api::{PulsarConsumer, PulsarConsumerSpec, PulsarConsumerStatus};
 use crate::backlog::Unknown;
 use crate::deployment::{UID_LABEL, deployment_name, is_current};
 use crate::managed_object::{ConsumerPlan, Effect, FOLLOW_UP, in_future, is_of};
-use crate::observe::World;
+use crate::observe::{Sharing, World};
 use crate::topic::Topics;
 
 /// The subscription of a deleted PulsarConsumer is deleted. Exists only until then.
@@ -51,10 +52,20 @@ pub fn is_shared(consumer: &PulsarConsumer, other: &PulsarConsumer) -> bool {
         |one: &PulsarConsumer| one.spec.admin_url.as_deref().map(|url| url.trim_end_matches('/').to_owned());
     let (spec, theirs) = (&consumer.spec, &other.spec);
     consumer.meta().uid != other.meta().uid
-        && spec.subscription_name == theirs.subscription_name
         && (url(consumer) == url(other) || spec.server_address == theirs.server_address)
-        && Topics::of(spec).overlap(&Topics::of(theirs))
+        && (spec.subscription_name == theirs.subscription_name
+            && Topics::of(spec).overlap(&Topics::of(theirs))
+            || keeps_dead_letters(theirs, &spec.subscription_name, &Topics::of(spec)))
         && !(other.terminating() && theirs.deletes_subscription() && !finalizer::has(other, ORPHAN))
+}
+
+/// Whether a PulsarConsumer's dead letters would be lost without a subscription of these topics.
+fn keeps_dead_letters(spec: &PulsarConsumerSpec, subscription: &str, topics: &Topics) -> bool {
+    let Some(policy) = &spec.dead_letter_policy else { return false };
+    let name = policy.initial_subscription.clone();
+    let name = name.unwrap_or_else(|| format!("{}-dlq", spec.subscription_name));
+    let topic = spec.dead_letter_topic().map(|topic| Topic::of(&topic));
+    name == subscription && topic.is_some_and(|topic| topics.have(&topic))
 }
 
 /// Whether the user has deleted a PulsarConsumer without its Deployment. The garbage collector removes its finalizer when it
@@ -82,10 +93,12 @@ enum Step<'a> {
 fn next_step<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> Step<'a> {
     let own = world.deployment.as_deref().filter(|found| is_of(*found, &consumer.key()));
     let is_stopped = own.is_none_or(|own| is_current(own) && own.spec["replicas"] == 0 && own.replicas == 0);
-    match (world.deletion.as_ref().map(|attempt| (attempt.at, &attempt.result)), &world.shared_with) {
+    match (world.deletion.as_ref().map(|attempt| (attempt.at, &attempt.result)), &world.sharing) {
         _ if !consumer.spec.deletes_subscription() => Step::Finish,
         (Some((_, Ok(()))), _) => Step::Finish,
-        (_, Some(other)) => Step::Keep(EventType::Normal, format!("PulsarConsumer {other} uses it.")),
+        (_, Sharing::With(other)) => {
+            Step::Keep(EventType::Normal, format!("PulsarConsumer {other} uses it."))
+        }
         // The user keeps the Deployment, which needs the subscription.
         _ if is_orphaning(consumer, world) => {
             Step::Keep(EventType::Normal, "the Deployment is kept too.".to_owned())
@@ -99,8 +112,12 @@ fn next_step<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) ->
         _ if !is_stopped => Step::Stop(own.filter(|own| own.spec["replicas"] != 0 && !own.terminating())),
         // The Deployment does not count terminating pods.
         _ if world.running_pods > 0 => Step::Stop(None),
-        (None, None) => Step::Delete(now, None),
-        (Some((at, result)), None) => Step::Delete(in_future(at, PAUSE), result.as_ref().err()),
+        (_, Sharing::Unknown(unknown)) => Step::Delete(in_future(now, PAUSE), Some(unknown)),
+        (None, Sharing::Unshared) => Step::Delete(now, None),
+        // The clock may have been set back.
+        (Some((at, result)), Sharing::Unshared) => {
+            Step::Delete(in_future(at, PAUSE).min(in_future(now, PAUSE)), result.as_ref().err())
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::lock;
 use quintet_runtime::model::core_types::{Deployment, Pod};
+use quintet_runtime::model::digest;
 use quintet_runtime::model::finalizer;
 use quintet_runtime::model::object::{Key, Object};
 use quintet_runtime::model::plan::Plan;
@@ -18,6 +19,7 @@ use quintet_runtime::model::resource::Resource;
 use quintet_runtime::write::executor::{Error, Execution};
 
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
+use crate::backlog::Unknown;
 use crate::cleanup::is_shared;
 use crate::deployment::{Image, NAME_LABEL, UID_LABEL, deployment_name};
 use crate::keda::{
@@ -25,11 +27,14 @@ use crate::keda::{
 };
 use crate::managed_object::{Attempts, Effect};
 use crate::metrics::Metrics;
-use crate::observe::{Keda, World};
+use crate::observe::{Keda, Sharing, World};
 use crate::plan::plan;
 use crate::pods::Unready;
 use crate::poller::Poller;
 use crate::{CONTROLLER, FINALIZER};
+
+/// Kubernetes cuts longer beginnings of pods' names.
+const LONGEST_POD_PREFIX: usize = 58;
 
 struct PulsarConsumers {
     context: Context,
@@ -77,10 +82,10 @@ impl Reconciler for PulsarConsumers {
                 world.deployment = self.find(&self.deployments, &key.namespace, &name, false).await?;
                 world.deletion = self.poller.deletion(&key);
                 let is_running = |pod: &Pod| pod.is_running() && pod.label(UID_LABEL) == Some(&*key.uid);
-                world.running_pods = self.pods.names(&key.namespace, &name, is_running).len();
-                let mut others = self.objects.all().into_iter();
-                world.shared_with =
-                    others.find(|other| is_shared(object, other)).map(|other| other.key().to_string());
+                // Kubernetes cuts the names of a Deployment's pods.
+                let prefix = digest::cut(&name, LONGEST_POD_PREFIX);
+                world.running_pods = self.pods.names(&key.namespace, prefix, is_running).len();
+                world.sharing = self.sharing(object);
             }
             return Ok(world);
         }
@@ -126,6 +131,23 @@ impl Reconciler for PulsarConsumers {
 }
 
 impl PulsarConsumers {
+    /// Whether another PulsarConsumer needs the subscription of this one.
+    fn sharing(&self, object: &PulsarConsumer) -> Sharing {
+        let unknown = |message: String| Sharing::Unknown(Unknown::new("CacheIncomplete", message));
+        if let Some(other) = self.objects.all().into_iter().find(|other| is_shared(object, other)) {
+            return Sharing::With(other.key().to_string());
+        }
+        if !matches!(self.objects.health(), Health::Synced { .. }) {
+            return unknown("The manager cannot list the PulsarConsumers of all its namespaces.".to_owned());
+        }
+        match self.objects.undecodable().first() {
+            Some((key, _)) => {
+                unknown(format!("PulsarConsumer {key} is invalid, and may use the subscription."))
+            }
+            None => Sharing::Unshared,
+        }
+    }
+
     /// Finds the object with a name.
     ///
     /// The caches hold only objects with the label `pulsarcrd`. An object that is not in the cache may be

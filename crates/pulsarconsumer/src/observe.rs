@@ -27,14 +27,26 @@ pub struct World {
     pub deletion: Option<DeletionAttempt>,
     /// Of a deleted PulsarConsumer, the pods that have not ended, even terminating ones.
     pub running_pods: usize,
-    /// Another PulsarConsumer, which keeps the subscription of a deleted one.
-    pub shared_with: Option<String>,
+    /// Whether another PulsarConsumer needs the subscription of a deleted one.
+    pub sharing: Sharing,
     /// The default image and its port.
     pub image: Arc<Image>,
     /// The recent refusals, by the object's name.
     pub refusals: Refusals,
     /// The last apply of each type by this process.
     pub attempts: Attempts,
+}
+
+/// Whether another PulsarConsumer needs a subscription.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Sharing {
+    /// None does.
+    #[default]
+    Unshared,
+    /// This one does.
+    With(String),
+    /// The manager does not know all PulsarConsumers.
+    Unknown(Unknown),
 }
 
 /// An attempt to delete the subscription.

@@ -392,11 +392,16 @@ fn creations(
     // it may be lost.
     let is_newer = topics.pattern.is_some()
         && (past.has_read || samples.iter().any(|one| one.figures.is_ok() && !is_retry(&one.topic)));
-    let due = samples.iter().filter_map(|TopicSample { topic, figures, .. }| {
+    let due = samples.iter().filter_map(|TopicSample { topic, figures, partitions }| {
         let position = if is_newer || is_retry(topic) { InitialPosition::Earliest } else { position };
         let failed = past.failed.iter().find(|((other, _), _)| other == topic);
         let position = failed.map_or(position, |((_, position), _)| *position);
-        let is_due = figures.is_err() || failed.is_some_and(|(_, may_be_partial)| *may_be_partial);
+        // A subscription in some of the partitions looks like one in all.
+        let may_be_partial = || !past.has_read && partitions.is_some_and(|count| count > 0);
+        let is_due = match failed {
+            Some((_, may_be_partial)) => figures.is_err() || *may_be_partial,
+            None => figures.is_err() || may_be_partial(),
+        };
         (is_due && topic.is_persistent()).then(|| (topic.clone(), position))
     });
     due.collect()
@@ -497,6 +502,8 @@ mod tests {
     #[case::again(json!({"topicsPattern": ".*"}), &["a"], &["a", "b"], &["a Latest", "b Latest"])]
     #[case::after_nothing(json!({"topicsPattern": ".*"}), &[], &["has read"], &["a Earliest", "b Earliest"])]
     #[case::not_a_deleted_one(json!({"topicsPattern": ".*"}), &["a", "b"], &["c"], &[])]
+    #[case::perhaps_in_some_partitions(json!({"topic": "partitioned"}), &["partitioned"], &[], &["partitioned Latest"])]
+    #[case::in_all_partitions(json!({"topic": "partitioned"}), &["partitioned"], &["has read"], &[])]
     #[case::retry_letters(with_retries("topic", "a"), &[], &[], &["a Latest", "r Earliest"])]
     #[case::only_retry_letters(with_retries("topicsPattern", "a"), &["r"], &[], &["a Latest", "b Latest"])]
     fn a_new_subscription_loses_no_message(
@@ -512,7 +519,8 @@ mod tests {
         let samples = topics.names().cloned().chain(matching).map(|topic| {
             let exists = existing.iter().any(|name| Topic::of(name) == topic);
             let figures = exists.then(Figures::default).ok_or_else(|| unknown(Unknown::NO_SUBSCRIPTION, ""));
-            TopicSample { topic, figures, partitions: Some(0) }
+            let partitions = Some(if topic == Topic::of("partitioned") { 2 } else { 0 });
+            TopicSample { topic, figures, partitions }
         });
         let has_read = failed == ["has read"];
         let failed = failed.iter().map(|name| ((Topic::of(name), InitialPosition::Latest), true)).collect();

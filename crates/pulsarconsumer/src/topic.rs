@@ -1,7 +1,5 @@
 //! The topics that a PulsarConsumer consumes.
 
-use std::collections::HashSet;
-
 use quintet_pulsar_topic::{Malformed, Pattern, Topic, split_partition};
 use quintet_runtime::model::resource::escape;
 
@@ -57,44 +55,35 @@ impl Topics {
         self.named.iter().chain(&self.retry_letters)
     }
 
+    /// Whether a topic or partition is one of these. A pattern that the manager cannot read may match each topic.
+    pub fn have(&self, topic: &Topic) -> bool {
+        let whole = |topic: &Topic| split_partition(topic.as_str()).0.to_owned();
+        let matches =
+            |pattern: &Result<Pattern, _>| pattern.as_ref().map_or(true, |one| one.matches(topic.as_str()));
+        self.names().any(|name| whole(name) == whole(topic)) || self.pattern.as_ref().is_some_and(matches)
+    }
+
     /// Whether both have a topic in common. Two patterns may match the same topic of their namespace.
     pub fn overlap(&self, other: &Self) -> bool {
-        // A pattern that the manager cannot read may match each topic.
-        let has = |topics: &Self, topic: &Topic| {
-            let whole = |topic: &Topic| split_partition(topic.as_str()).0.to_owned();
-            let matches = |pattern: &Result<Pattern, _>| {
-                pattern.as_ref().map_or(true, |one| one.matches(topic.as_str()))
-            };
-            topics.names().any(|name| whole(name) == whole(topic))
-                || topics.pattern.as_ref().is_some_and(matches)
-        };
         let patterns_overlap = match (&self.pattern, &other.pattern) {
             (Some(Ok(ours)), Some(Ok(theirs))) => ours.namespace() == theirs.namespace(),
             (ours, theirs) => ours.is_some() && theirs.is_some(),
         };
-        self.names().any(|topic| has(other, topic))
-            || other.names().any(|topic| has(self, topic))
+        self.names().any(|topic| other.have(topic))
+            || other.names().any(|topic| self.have(topic))
             || patterns_overlap
     }
 }
 
-/// The matching topics, with 1 for a topic with partitions and 0 for another. `partitioned` and `others` are the
-/// names that the admin API lists; `others` also has the topic of each partition.
-pub fn select(
-    pattern: &Pattern,
-    partitioned: Vec<String>,
-    mut others: Vec<String>,
-) -> Vec<(Topic, Option<u32>)> {
-    let whole: HashSet<&str> = partitioned.iter().map(String::as_str).collect();
-    others.retain(|name| !whole.contains(split_partition(name).0));
+/// Topics of a namespace, with 1 for a topic with partitions and 0 for another.
+pub fn sorted(partitioned: Vec<String>, others: Vec<String>) -> Vec<(Topic, Option<u32>)> {
     let all = [(partitioned, 1), (others, 0)];
     let all =
         all.into_iter().flat_map(|(names, count)| names.into_iter().map(move |name| (name, Some(count))));
-    let matching = all.filter(|(name, _)| pattern.matches(name));
-    let mut matching: Vec<_> = matching.map(|(name, count)| (Topic::of(&name), count)).collect();
+    let mut all: Vec<_> = all.map(|(name, count)| (Topic::of(&name), count)).collect();
     // The order decides which failure is reported.
-    matching.sort();
-    matching
+    all.sort();
+    all
 }
 
 #[cfg(test)]
@@ -112,26 +101,6 @@ mod tests {
         let mut spec = json!({"serverAddress": "", "subscriptionName": "s"});
         spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         Topics::of(&serde_json::from_value(spec).unwrap())
-    }
-
-    #[test]
-    fn selects_matching_topics_except_those_of_letters() {
-        let letters = json!({
-            "maxRedeliverCount": 3, "deadLetterTopic": "orders-dead", "retryLetterTopic": "public/default/orders-again",
-        });
-        let topics = topics(&json!({"topicsPattern": "orders-.*", "deadLetterPolicy": letters}));
-        let full = |names: &[&str]| names.iter().map(|name| Topic::of(name).to_string()).collect();
-        let partitioned = full(&["orders-b", "bills"]);
-        let others = full(&[
-            "orders-b-partition-0",
-            "orders-a",
-            "orders-dead",
-            "orders-again",
-            "orders-c-partition-1",
-        ]);
-        let selected = select(&topics.pattern.unwrap().unwrap(), partitioned, others);
-        let expected = [("orders-a", 0), ("orders-b", 1), ("orders-c-partition-1", 0)];
-        assert_eq!(selected, expected.map(|(name, count)| (Topic::of(name), Some(count))));
     }
 
     #[rstest]

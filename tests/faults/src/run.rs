@@ -429,7 +429,8 @@ mod tests {
     #[test]
     fn new_objects_cost_only_these_requests() {
         let status = |of: &str| format!("apply-{of}-status");
-        let of_podset = ["create-pods", "create-pods", "create-pods", "list-pods"].map(str::to_owned);
+        // The list is the search for pods without the label of the watch, once for each process.
+        let of_podset = ["list-pods", "create-pods", "create-pods", "create-pods"].map(str::to_owned);
         let of_podset = [&of_podset[..], &[status("podsets"), status("podsets")]].concat();
         let of_greeting = vec!["patch-greetings".to_owned(), status("greetings"), status("greetings")];
         for (story, expected) in [
@@ -442,10 +443,10 @@ mod tests {
         }
     }
 
-    /// The manager finds and labels the tutorial's pods before it creates any. Then it creates one more.
+    /// A new manager finds and labels pods that its watch does not select, and then creates one more.
     #[test]
-    fn adopts_pods_of_the_tutorials_operator() {
-        let asked = requests("podset-older-pods");
+    fn searches_for_pods_without_the_label_of_the_watch() {
+        let asked = requests("podset-label-lost-before");
         let count = |request: &str| asked.iter().filter(|asked| *asked == request).count();
         assert_eq!(asked[0], "list-pods", "{asked:?}");
         assert_eq!(

@@ -198,11 +198,11 @@ const PODSET_SCENARIOS: &[Named] = &[
         ],
     ),
     (
-        "podset-older-pods",
+        "podset-label-lost-before",
         &[
             (When::Before, |server| {
                 begin_with_podset(server, &json!({ "replicas": 2 }));
-                older_pods(server);
+                unlabelled_pods(server);
             }),
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 3 } }))),
         ],
@@ -857,8 +857,8 @@ fn podset(server: &Server, spec: &Value) {
     server.create(WHO, PODSETS, &json!({ "metadata": { "name": "s" }, "spec": spec }));
 }
 
-/// Creates two pods of the PodSet as the tutorial's operator does.
-fn older_pods(server: &Server) {
+/// Creates two pods of the PodSet that have lost the label of the watch.
+fn unlabelled_pods(server: &Server) {
     let uid = server.look(|state| {
         let set = state.objects("podsets.batch.tutorial.kubebuilder.io").next();
         set.map(|set| set["metadata"]["uid"].clone()).unwrap_or_default()
@@ -866,7 +866,7 @@ fn older_pods(server: &Server) {
     let owner = json!([{ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet", "name": "s", "uid": uid,
         "controller": true, "blockOwnerDeletion": true }]);
     for name in ["s-podabcde", "s-podfghij"] {
-        let labels = json!({ "app": "s", "version": "v0.1" });
+        let labels = json!({ "app": "s", "batch.tutorial.kubebuilder.io/podset-uid": uid });
         server.create(WHO, PODS, &json!({
             "metadata": { "name": name, "labels": labels, "ownerReferences": owner },
             "spec": { "containers": [{ "name": "busybox", "image": "busybox", "command": ["sleep", "3600"] }] },

@@ -34,8 +34,7 @@ impl<T: Object> Deselected<T> {
                     // If the owner is gone or terminating, no plan needs the object.
                     && owners.get(&Key { namespace, name, uid }).is_some_and(|owner| !owner.terminating())
                 {
-                    let mut objects = lock(&follower.objects);
-                    objects.entry(owner.uid.clone()).or_default().insert(old.key().uid, Arc::clone(old));
+                    follower.insert(Arc::clone(old));
                 }
             }
             // The object is back, or it never left.
@@ -43,6 +42,12 @@ impl<T: Object> Deselected<T> {
             _ => {}
         });
         deselected
+    }
+
+    /// Adds an object that is not in the selection.
+    pub fn insert(&self, object: Arc<T>) {
+        let Some(owner) = object.owner().map(|owner| owner.uid.clone()) else { return };
+        lock(&self.objects).entry(owner).or_default().insert(object.key().uid, object);
     }
 
     /// The last known versions of an owner's objects that left the selection.

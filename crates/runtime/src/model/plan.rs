@@ -81,6 +81,9 @@ pub enum Action<S, E = Infallible> {
         namespace: Arc<str>,
         /// The name, equal to the one in the body.
         name: String,
+        /// A label that the object must have, with the owner's UID. If the API server creates the object without it,
+        /// the executor deletes the object, and the creation counts as rejected.
+        owner_label: Option<&'static str>,
         /// The object.
         body: Body,
     },
@@ -247,7 +250,13 @@ mod tests {
 
     fn create(name: &str) -> Action<(), ()> {
         let name = name.to_owned();
-        Action::Create { resource: PODS, namespace: "n".into(), name, body: json!({}).into() }
+        Action::Create {
+            resource: PODS,
+            namespace: "n".into(),
+            name,
+            owner_label: None,
+            body: json!({}).into(),
+        }
     }
 
     /// Refusals of these pods that wait for a minute.

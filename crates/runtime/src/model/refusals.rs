@@ -40,6 +40,8 @@ pub enum RefusalReason {
     NameTaken,
     /// The pod already exists and has lost the label that the watch selects by.
     LabelsMissing,
+    /// The API server created the object without a label of the request, so the object was deleted again.
+    LabelsOverwritten,
     /// The API server cannot apply, because the stored object does not fit the schema.
     Untyped,
     /// Any other reason; see the message.

@@ -9,8 +9,8 @@ pub(super) enum Answer {
     Done(Option<Box<Meta>>),
     /// The object already exists, is gone, or has changed. The cache will show the current state.
     Stale,
-    /// The API server rejected the write.
-    Refused { reason: RefusalReason, message: String, quota: bool },
+    /// The API server rejected the write. `stops_creations`: it would reject each other pod of the owner too.
+    Refused { reason: RefusalReason, message: String, stops_creations: bool },
     /// The namespace is being deleted, so the API server rejects creations in it.
     NamespaceTerminating,
 }
@@ -30,8 +30,8 @@ pub(super) fn sort(verb: Verb, status: kube::core::Status) -> Sorted {
     let terminating = is_namespace_terminating(&status);
     let kube::core::Status { code, reason, message, .. } = status;
     let refused = |reason: RefusalReason, message: String| {
-        let quota = message.contains("exceeded quota");
-        Sorted::Answer(Answer::Refused { reason, message, quota })
+        let stops_creations = message.contains("exceeded quota");
+        Sorted::Answer(Answer::Refused { reason, message, stops_creations })
     };
     match code {
         404 if verb != Verb::Create => Sorted::Answer(Answer::Stale),

@@ -11,7 +11,6 @@ use kube::Client;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
-use crate::KIND_LABEL;
 use crate::model::clock::Clock;
 use crate::model::object::{Key, Meta, MetaOnly};
 use crate::model::plan::Action;
@@ -23,6 +22,7 @@ use crate::server::live_reads::LiveReads;
 use crate::write::answer::{Answer, Sorted, sort};
 use crate::write::owner_memory::OwnerMemory;
 use crate::write::request::{self, Write};
+use crate::{FIELD_MANAGER, KIND_LABEL};
 
 /// This number of new refusals in a row ends the execution of a plan, because they probably share one cause.
 const STOP_AFTER: usize = 3;
@@ -217,20 +217,20 @@ impl Executor {
                 execution.refused |= self.memory.namespace_terminates(owner);
                 true
             }
-            Ok(Answer::Refused { reason, message, quota }) => {
+            Ok(Answer::Refused { reason, message, stops_creations }) => {
                 execution.refused = true;
                 // A problem with one name, or an earlier refusal, does not concern the other objects.
                 let is_new =
                     !reason.is_of_the_name() && !self.memory.was_refused(owner, verb, &resource, &name);
                 *refused_in_a_row += usize::from(is_new);
-                let quota = quota && resource == PODS;
-                self.memory.refused(owner, (verb, &resource, &name), reason, &message, quota);
+                let stops_creations = stops_creations && resource == PODS;
+                self.memory.refused(owner, (verb, &resource, &name), reason, &message, stops_creations);
                 let is_pod = verb == Verb::Create && resource == PODS;
-                if is_pod && !quota && is_new && *refused_in_a_row == STOP_AFTER {
+                if is_pod && !stops_creations && is_new && *refused_in_a_row == STOP_AFTER {
                     self.memory.pause_creations(owner, &name);
                 }
                 execution.refusals.push((verb, name, message));
-                quota || *refused_in_a_row >= STOP_AFTER
+                stops_creations || *refused_in_a_row >= STOP_AFTER
             }
             Err(error) => {
                 execution.failure.get_or_insert(error);
@@ -248,8 +248,10 @@ impl Executor {
         claimed: bool,
         effect: impl Fn(E) -> Result<(), String>,
     ) -> Result<Answer, Error> {
+        let mut owner_label = None;
         let write = match action {
-            Action::Create { resource, namespace, name, body } => {
+            Action::Create { resource, namespace, name, owner_label: label, body } => {
+                owner_label = label;
                 request::create(resource, namespace, name, &body)
             }
             Action::Delete { resource, namespace, name, uid, resource_version } => {
@@ -281,8 +283,33 @@ impl Executor {
             Answer::Refused { reason: RefusalReason::AlreadyExists, .. } if verb == Verb::Create => {
                 self.met(owner, resource, &namespace, &name).await
             }
+            Answer::Done(Some(meta)) => match owner_label {
+                Some(label) if meta.labels.get(label) != Some(&*owner.uid) => {
+                    self.undo(owner, resource, namespace, &meta, label).await
+                }
+                _ => Ok(Answer::Done(Some(meta))),
+            },
             answer => Ok(answer),
         }
+    }
+
+    /// Deletes an object that was created without a label of the request.
+    async fn undo(
+        &self,
+        owner: &Key,
+        resource: Resource,
+        namespace: Arc<str>,
+        meta: &Meta,
+        label: &'static str,
+    ) -> Result<Answer, Error> {
+        let delete = request::delete(resource, namespace, &meta.name, meta.uid.clone(), None);
+        self.write(owner, delete).await?;
+        let message = format!(
+            "An admission policy removed or changed the label {label} of {} {}, which was deleted; exempt the \
+            objects that {FIELD_MANAGER} creates from the policy",
+            resource.kind, meta.name
+        );
+        Ok(Answer::Refused { reason: RefusalReason::LabelsOverwritten, message, stops_creations: true })
     }
 
     /// Handles a creation whose object already exists: our own object after a retried POST, or a foreign object.
@@ -320,7 +347,7 @@ impl Executor {
             }
             None => return Ok(Answer::Stale),
         };
-        Ok(Answer::Refused { reason, message, quota: false })
+        Ok(Answer::Refused { reason, message, stops_creations: false })
     }
 
     /// Sends one write in the window, while the gate is open and for up to [`CALL`].

@@ -220,6 +220,14 @@ impl OwnerMemory {
         }
     }
 
+    /// Whether this process has sent a deletion of an object that the caches do not show yet.
+    pub fn deletes(&self, owner: &str, uid: &str) -> bool {
+        let memory = self.lock();
+        let Some(Memory { written, .. }) = memory.get(owner) else { return false };
+        written.deletes.iter().any(|(_, key, _)| *key.uid == *uid)
+            || written.ambiguous.values().flatten().any(|sent| **sent == *uid)
+    }
+
     /// Records a deletion that the caches must show.
     pub(super) fn deleted(&self, owner: &Key, resource: Resource, key: Key) {
         let mut memory = self.lock();
@@ -257,7 +265,7 @@ impl OwnerMemory {
         (verb, resource, name): (Verb, &Resource, &str),
         reason: RefusalReason,
         message: &str,
-        quota: bool,
+        stops_creations: bool,
     ) {
         let now = self.clock.now();
         let mut memory = self.lock();
@@ -271,7 +279,7 @@ impl OwnerMemory {
         let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(Timestamp::MAX);
         let message = shorten(message.to_owned(), 512);
         let refusal = Refusal { verb, reason, message, times: times + 1, until };
-        if quota {
+        if stops_creations {
             refusals.creations = Some(refusal.clone());
         }
         refusals.insert(resource, name, refusal);

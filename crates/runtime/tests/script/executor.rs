@@ -8,7 +8,13 @@ use quintet_runtime::write::executor::{Error, Execution, Executor};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 fn create(name: &str) -> Action<Value> {
-    Action::Create { resource: PODS, namespace: "ns".into(), name: name.into(), body: json!({}).into() }
+    Action::Create {
+        resource: PODS,
+        namespace: "ns".into(),
+        name: name.into(),
+        owner_label: None,
+        body: json!({}).into(),
+    }
 }
 
 fn executor(answers: &[(u16, String)]) -> (Executor, Asked) {

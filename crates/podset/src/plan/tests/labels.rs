@@ -2,26 +2,60 @@
 
 use super::*;
 
-#[rstest]
-#[case((NAME_LABEL, "p"))]
-#[case((UID_LABEL, "set"))]
-fn releases_and_replaces_a_pod_without_its_labels(#[case] kept: (&str, &str)) {
+/// A pod without the label of the selector.
+fn stray(scene: &mut Scene, number: usize) {
+    Arc::make_mut(&mut scene.world.pods[number]).meta.labels =
+        [(NAME_LABEL, "p"), (KIND_LABEL, "PodSet")].into();
+}
+
+#[test]
+fn releases_and_replaces_a_pod_without_its_label() {
     let mut scene = Scene::new(of(2), "0-1 Running");
-    Arc::make_mut(&mut scene.world.pods[0]).meta.labels = [kept].into();
+    stray(&mut scene, 0);
     let plan = scene.plan(0);
-    assert_eq!(steps(&plan), "patch 0; create 2", "its name is not free");
+    assert_eq!(steps(&plan), "patch 0; create 2 (attempt 1)", "its name is not free");
     let path = "/metadata/ownerReferences/1";
-    let mut operations = json!([
+    let operations = json!([
         {"op": "test", "path": "/metadata/resourceVersion", "value": "1"},
         {"op": "test", "path": "/metadata/uid", "value": format!("uid-{}", name(0))},
         {"op": "test", "path": format!("{path}/uid"), "value": "set"},
         {"op": "remove", "path": path}]);
-    if kept.0 == UID_LABEL {
-        let label = "/metadata/labels/batch.tutorial.kubebuilder.io~1podset-uid";
-        operations.as_array_mut().unwrap().push(json!({"op": "remove", "path": label}));
-    }
     assert_eq!(patches(&plan), [&operations]);
     assert_eq!(plan.status.unwrap().replicas, Some(1));
+}
+
+/// A policy that removes the label from each new pod must not leave pods behind that belong to no PodSet.
+#[test]
+fn releases_a_pod_only_beside_a_labelled_one() {
+    let mut scene = Scene::new(of(1), "0 Running");
+    stray(&mut scene, 0);
+    assert_eq!(steps(&scene.plan(0)), "create 1 (attempt 1)");
+    scene.refuse(Verb::Create, 1, RefusalReason::LabelsOverwritten, 60);
+    scene.world.refusals.creations = scene.world.refusals.of(Verb::Create, &PODS, &name(1)).cloned();
+    let plan = scene.plan(1);
+    assert_eq!((&*steps(&plan), plan.again), ("", Some(after(60))));
+    assert_eq!(condition(&plan, "ReplicaFailure").1, "LabelsOverwritten");
+    // Without pods to create, no pod can lose it.
+    scene.edit(of(0));
+    assert_eq!(steps(&scene.plan(1)), "patch 0");
+}
+
+/// A policy that removes the label some time after the creation gets a pod in ten minutes, not one in each second.
+#[test]
+fn replacements_of_released_pods_are_delayed() {
+    let mut scene = Scene::new(of(2), "0 Running, 1 Running 3");
+    stray(&mut scene, 1);
+    let plan = scene.plan(39);
+    assert_eq!((&*steps(&plan), plan.again), ("", Some(after(40))));
+    assert_eq!(steps(&scene.plan(40)), "patch 1; create 2 (attempt 4)");
+    assert_eq!(steps(&scene.plan(600)), "patch 1; create 2");
+}
+
+#[test]
+fn another_app_label_changes_nothing() {
+    let mut scene = Scene::new(of(1), "0 Running");
+    Arc::make_mut(&mut scene.world.pods[0]).meta.labels = [(NAME_LABEL, "theirs"), (UID_LABEL, "set")].into();
+    assert_eq!(steps(&scene.plan(0)), "");
 }
 
 #[test]
@@ -34,43 +68,8 @@ fn restores_the_label_of_the_watch() {
 }
 
 #[test]
-fn adopts_pods_of_the_tutorials_operator() {
-    let mut scene = Scene::new(of(2), "7 Running");
-    scene.world.unmigrated = std::mem::take(&mut scene.world.pods);
-    let plan = scene.plan(0);
-    // The pods count already. Without a selector in the status, the search continues.
-    assert_eq!(steps(&plan), "merge 7; create 0");
-    let labels = json!({KIND_LABEL: "PodSet", "app": "p", UID_LABEL: "set", HASH_LABEL: "v1-default"});
-    assert_eq!(patches(&plan), [&labels]);
-    let status = plan.status.unwrap();
-    assert_eq!((status.replicas, status.updated_replicas, status.selector), (Some(1), Some(1), None));
-    // A rejected label stops no other write.
-    scene.refuse(Verb::MergePatch, 7, RefusalReason::Other, 60);
-    let plan = scene.plan(0);
-    assert_eq!((&*steps(&plan), plan.again), ("create 0", Some(after(60))));
-    assert_eq!(condition(&plan, "ReplicaFailure").1, "FailedPatch");
-}
-
-#[test]
-fn a_new_podset_gets_pods_before_its_status() {
-    let mut scene = Scene::new(of(2), "");
-    scene.world.unsearched = true;
-    let plan = scene.plan(0);
-    assert_eq!((&*steps(&plan), plan.again), ("create 0 1", Some(after(0))));
-    assert!(plan.status.is_none() && plan.events.is_empty(), "the status ends the search for older pods");
-}
-
-#[test]
 fn skips_any_number_of_foreign_names() {
     let mut scene = Scene::new(of(3), "");
     scene.world.taken = (0..200).map(|number| name(number).into()).collect();
     assert_eq!(steps(&scene.plan(0)), "create 200 201 202");
-}
-
-#[test]
-fn reports_foreign_pods() {
-    let mut scene = Scene::new(of(0), "");
-    scene.world.foreign_pods = Some("3 pods of others".into());
-    let events = &scene.plan(0).events;
-    assert_eq!((events[0].reason, &*events[0].note), ("ForeignPods", "3 pods of others"));
 }

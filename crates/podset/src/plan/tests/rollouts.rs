@@ -79,14 +79,37 @@ fn the_deadline_counts_from_the_start_of_work() {
     scaled.podset.spec.replicas = 5;
     scaled.podset.metadata.generation = Some(2);
     scaled.see("0-1 Running");
-    assert_eq!(condition(&scaled.plan(hour), "Progressing").1, "Updating");
-
-    scene.see("0 Running");
-    let plan = scene.pass(hour);
+    let plan = scaled.pass(hour);
     assert!(plan.events.is_empty());
     assert_eq!(condition(&plan, "Progressing").1, "Updating");
-    assert_eq!(condition(&scene.plan(hour + 599), "Progressing").1, "Updating");
-    assert_eq!(condition(&scene.plan(hour + 600), "Progressing").1, "ProgressDeadlineExceeded");
+    assert_eq!(condition(&scaled.plan(hour + 599), "Progressing").1, "Updating");
+    assert_eq!(condition(&scaled.plan(hour + 600), "Progressing").1, "ProgressDeadlineExceeded");
+}
+
+/// Available, and not Progressing, reports a pod that fails after a complete rollout.
+#[test]
+fn a_complete_rollout_stays_complete() {
+    let mut scene = Scene::new(updating("new", &json!({"maxUnavailable": 0})), "0-1 Running");
+    scene.pass(0);
+    scene.see("0 Running, 1 Pending");
+    for second in [10, 1_000, 100_000] {
+        let plan = scene.pass(second);
+        assert_eq!(condition(&plan, "Progressing").1, "PodsUpdated");
+        assert_eq!(condition(&plan, "Available").1, "PodsUnavailable");
+    }
+    // Another template is a new rollout.
+    scene.edit(updating("newer", &json!({"maxUnavailable": 0})));
+    assert_eq!(condition(&scene.pass(100_001), "Progressing").1, "Updating");
+}
+
+#[rstest]
+#[case(0, "", "PodsAvailable")]
+#[case(1, "", "PodsUnavailable")]
+#[case::at_least_one(1, "0 Pending", "PodsUnavailable")]
+#[case::a_quarter_may_be_unavailable(4, "0-2 Running, 3 Pending", "PodsAvailable")]
+#[case(4, "0-1 Running, 2-3 Pending", "PodsUnavailable")]
+fn available_as_for_a_deployment(#[case] replicas: i32, #[case] pods: &str, #[case] expected: &str) {
+    assert_eq!(condition(&Scene::new(of(replicas), pods).plan(0), "Available").1, expected);
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Cluster {
 
     /// The counted and the available pods.
     fn figures(&self) -> (usize, usize) {
-        let counted = || self.pods.iter().filter(|pod| pod.is_counted());
+        let counted = || self.pods.iter().filter(|pod| pod.is_counted() && has_label(&self.podset, pod));
         (counted().count(), counted().filter(|pod| pod.ready_since.is_some()).count())
     }
 
@@ -199,7 +199,7 @@ impl Cluster {
             }
             Event::Unlabelled(at) => {
                 if let Some(pod) = self.pods.get_mut(at) {
-                    pod.meta.labels = [(UID_LABEL, "set")].into();
+                    pod.meta.labels = [(NAME_LABEL, "p")].into();
                 }
             }
             Event::Later(seconds) => self.now += SignedDuration::from_secs(seconds),
@@ -343,6 +343,7 @@ proptest! {
         prop_assert!(cluster.settle(25)?, "it converges");
         let limits = Limits::of(&cluster.podset);
         prop_assert_eq!(cluster.figures().0, limits.wanted);
+        prop_assert_eq!(cluster.pods.len(), limits.wanted, "pods without the label are released");
         let hash = template_hash(&cluster.podset);
         let old = cluster.pods.iter().filter(|pod| pod.label(HASH_LABEL) != Some(&*hash)).count();
         prop_assert!(!limits.rolls || old <= limits.partition);

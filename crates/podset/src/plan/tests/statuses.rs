@@ -25,7 +25,7 @@ fn the_status_names_the_ready_pods_and_selects_all() {
     ready.sort();
     assert_eq!(status.pod_names, ready);
     assert_eq!(status.observed_generation, Some(1));
-    assert_eq!(status.selector, Some(format!("app=p,{UID_LABEL}=set")));
+    assert_eq!(status.selector, Some(format!("{UID_LABEL}=set")));
 }
 
 #[test]

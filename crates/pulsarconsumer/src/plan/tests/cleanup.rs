@@ -4,7 +4,7 @@ use super::*;
 use crate::FINALIZER;
 use crate::api::{Cleanup, Subscription};
 use crate::cleanup::is_shared;
-use crate::observe::DeletionAttempt;
+use crate::observe::{DeletionAttempt, Sharing};
 use quintet_runtime::model::plan::EventType;
 use quintet_runtime::model::resource::Resource;
 
@@ -173,17 +173,27 @@ fn reports_obstacles_of_the_deletion() {
     assert_eq!((actions(&plan), reason(&plan)), (vec![], "Refused"));
     // Nothing is kept before the finalizer is removed.
     let mut scene = deleted();
-    scene.world.shared_with = Some("ns/other".to_owned());
+    scene.world.sharing = Sharing::With("ns/other".to_owned());
     let refusal = refusal(Verb::JsonPatch, "no");
     scene.world.refusals.insert(&Resource::of::<PulsarConsumer>(), "sample", refusal);
     let plan = scene.plan(0);
     assert_eq!((actions(&plan), plan.events.len()), (vec![], 0));
 }
 
+/// A namespace that was not listed may have a PulsarConsumer that uses the subscription.
+#[test]
+fn deletes_no_subscription_while_a_consumer_may_be_unknown() {
+    let mut scene = deleted();
+    see_stopped(&mut scene, |_| ());
+    scene.world.sharing = Sharing::Unknown(Unknown::new("CacheIncomplete", "No list."));
+    let plan = scene.plan(0);
+    assert_eq!((actions(&plan), reason(&plan), plan.again), (vec![], "CacheIncomplete", Some(after(10))));
+}
+
 #[test]
 fn keeps_a_subscription_of_another_consumer() {
     let mut scene = deleted();
-    scene.world.shared_with = Some("ns/other".to_owned());
+    scene.world.sharing = Sharing::With("ns/other".to_owned());
     let plan = scene.plan(0);
     assert_eq!(actions(&plan), [RELEASE]);
     assert_eq!(plan.events[0].reason, "SubscriptionKept");
@@ -204,6 +214,12 @@ fn keeps_a_subscription_of_another_consumer() {
     assert!(!other(|other| {
         other.spec.admin_url = None;
         other.spec.server_address = "pulsar://elsewhere".to_owned();
+    }));
+    // Its dead letters are stored only while the subscription exists.
+    assert!(other(|other| {
+        let letters = json!({"maxRedeliverCount": 1, "deadLetterTopic": "my-topic", "initialSubscription": "first-subscription"});
+        other.spec.dead_letter_policy = Some(serde_json::from_value(letters).unwrap());
+        (other.spec.topic, other.spec.subscription_name) = (Some("another".to_owned()), "another".to_owned());
     }));
     // Two that are deleted together do not keep it for each other.
     assert!(!other(|other| other.metadata.deletion_timestamp = Some(Time(after(0)))));
