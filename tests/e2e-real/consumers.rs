@@ -26,14 +26,15 @@ impl Drop for TestBroker {
     }
 }
 
-/// Applies the PulsarConsumer `c`.
-fn apply(site: &Site, broker: &Broker, subscription_type: &str) {
+/// Applies the PulsarConsumer `c`, with several pods if its type allows them.
+fn apply(site: &Site, broker: &Broker, subscription_type: &str, replicas: u8) {
     site.apply(&json!({
         "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
         "metadata": { "name": "c", "namespace": "default" },
         "spec": {
             "serverAddress": broker.service_url(), "topic": "t", "subscriptionName": "s", "initialPosition": "Earliest",
             "adminURL": broker.admin_url(), "backlogPollSeconds": 10, "subscriptionType": subscription_type,
+            "replicas": if subscription_type == "Exclusive" { 1 } else { replicas },
         },
     }));
 }
@@ -65,7 +66,7 @@ fn a_pod_consumes_from_a_real_broker() {
     let options = Options { in_cluster: true, ..Options::new(site.name()) };
     let broker = TestBroker(Some(Broker::up(&options).unwrap_or_else(|error| panic!("{error:#}")).0));
     let broker = broker.0.as_ref().unwrap();
-    apply(&site, broker, "Shared");
+    apply(&site, broker, "Shared", 1);
     let is = |field: &'static str, count: i64| {
         let duration = site.wait(&format!("{field} is {count}"), || {
             site.get("pulsarconsumer", "c")["status"][field] == count
@@ -174,11 +175,14 @@ fn every_change_of_the_subscription_type_loses_no_message() {
         scope.spawn(|| follow(&site, &printed, &stop));
         let _followers = Followers(&site, &stop);
         for (at, type_) in TYPES.iter().enumerate() {
-            apply(&site, broker, type_);
+            apply(&site, broker, type_, 3);
+            let mut reasons = BTreeSet::new();
             let duration = site.wait(&format!("change {at}, to {type_}, is ready"), || {
                 let consumer = site.get("pulsarconsumer", "c");
-                let is_ready = consumer["status"]["observedGeneration"] == consumer["metadata"]["generation"]
-                    && condition(&consumer, "Ready").0 == "True";
+                let is_current =
+                    consumer["status"]["observedGeneration"] == consumer["metadata"]["generation"];
+                let (ready, reason) = condition(&consumer, "Ready");
+                let is_ready = is_current && ready == "True";
                 if is_ready {
                     // A pod that has ended may still exist.
                     let running = pods(&site).into_iter().filter(|pod| pod["status"]["phase"] == "Running");
@@ -186,10 +190,13 @@ fn every_change_of_the_subscription_type_loses_no_message() {
                     let others = running.filter(|pod| !env(pod).contains(&format!("\"value\":\"{type_}\"")));
                     let others: Vec<String> = others.map(|pod| env(&pod)).collect();
                     assert!(others.is_empty(), "{type_} is Ready beside {others:?}");
+                } else if is_current {
+                    reasons.insert(reason);
                 }
                 is_ready
             });
-            println!("change {at}, to {type_}: ready after {:.1} s", duration.as_secs_f64());
+            println!("change {at}, to {type_}: {reasons:?}, ready after {:.1} s", duration.as_secs_f64());
+            assert!(at == 0 || !reasons.is_empty(), "Ready is not True while the pods change");
             if at + 1 == TYPES.len() {
                 assert_eq!(
                     site.get("pod", "load")["status"]["phase"],

@@ -129,11 +129,12 @@ use crate::topic;
         "has(self.image) || ({})",
         of_our_container(
             "(!has(one.env) || one.env.all(variable, !variable.name.startsWith('PULSAR_'))) \
-             && (!has(one.envFrom) || one.envFrom.all(source, !has(source.prefix) || !source.prefix.startsWith('PULSAR_')))",
+             && (!has(one.envFrom) || one.envFrom.all(source, has(source.prefix) && !source.prefix.startsWith('PULSAR_') && !'PULSAR_'.startsWith(source.prefix))) \
+             && !has(one.command) && !has(one.args)",
             "true"
         )
     ))
-    .message("template must not set variables that begin with PULSAR_ for Quintet's image: set the fields of the spec"),
+    .message("template must not set command, args, variables that begin with PULSAR_ or envFrom without a prefix for Quintet's image: set the fields of the spec"),
     validation = Rule::new(format!(
         "has(self.healthPort) && self.healthPort == 0 || has(self.image) && !has(self.healthPort) || ({})",
         of_our_container(
@@ -636,8 +637,11 @@ impl AppliedObject {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+// kstatus treats an object without a status as ready. The default generation prevents that.
+#[schemars(extend("default" = {"observedGeneration": -1}))]
 pub struct PulsarConsumerStatus {
-    /// The generation that this status describes.
+    /// The generation that this status describes. The value is -1 until a manager writes the status.
+    #[schemars(extend("default" = -1))]
     pub observed_generation: Option<i64>,
     /// The serverAddress of the spec.
     pub server: Option<String>,

@@ -36,6 +36,8 @@ pub struct Unknown {
     pub reason: &'static str,
     /// The condition's message.
     pub message: String,
+    /// Whether the topic or subscription does not exist.
+    pub is_none_yet: bool,
 }
 
 impl Unknown {
@@ -48,18 +50,14 @@ impl Unknown {
 
     /// With this reason and message.
     pub fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
+        let is_none_yet = [Self::NO_TOPIC, Self::NO_SUBSCRIPTION].contains(&reason);
+        Self { reason, message: message.into(), is_none_yet }
     }
 
     /// A Secret or a key does not exist.
     pub const NO_SECRET: &'static str = "SecretNotFound";
     /// The manager may not read a Secret.
     pub const SECRET_FORBIDDEN: &'static str = "SecretForbidden";
-
-    /// Whether the topic or subscription does not exist.
-    pub fn is_none_yet(&self) -> bool {
-        [Self::NO_TOPIC, Self::NO_SUBSCRIPTION].contains(&self.reason)
-    }
 }
 
 /// The numbers of partitions of topics; 0 for a topic without partitions.
@@ -192,7 +190,7 @@ pub fn backlog_status(
 ) -> PulsarConsumerStatus {
     let figures = match sample.map(|sample| &sample.figures) {
         // The old figures are of a topic or subscription that is gone.
-        Some(Err(unknown)) if unknown.is_none_yet() => return PulsarConsumerStatus::default(),
+        Some(Err(unknown)) if unknown.is_none_yet => return PulsarConsumerStatus::default(),
         Some(Ok(figures)) => Some(figures),
         Some(Err(_)) | None => None,
     };

@@ -10,7 +10,7 @@ use quintet_runtime::cache::informer::Informer;
 use quintet_runtime::model::object::Key;
 
 use crate::api::PulsarConsumer;
-use crate::backlog::BacklogSample;
+use crate::backlog::{BacklogSample, Unknown};
 use crate::status::desired_replicas;
 
 /// The states of consumers.
@@ -96,7 +96,7 @@ impl Metrics {
             Err(unknown) => {
                 self.looks.with_label_values(&[unknown.reason]).inc();
                 self.forget(key);
-                if !unknown.is_none_yet() {
+                if !unknown.is_none_yet || unknown.reason == Unknown::ADMIN_REFUSED {
                     self.unknown.with_label_values(&labels).set(1);
                 }
             }

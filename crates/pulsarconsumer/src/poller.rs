@@ -368,7 +368,8 @@ async fn read_and_create(
                 let reason = if is_refused { refusal.reason } else { unknown.reason };
                 let message =
                     format!("{} The manager cannot create it: {}", unknown.message, refusal.message);
-                *unknown = Unknown::new(reason, message);
+                // The figures are those of a topic or subscription that is gone, whatever prevents a new one.
+                *unknown = Unknown { is_none_yet: true, ..Unknown::new(reason, message) };
             }
             // Otherwise the status reports it.
             _ => {
@@ -437,7 +438,7 @@ fn next(before: Option<BacklogSample>, mut reading: BacklogSample) -> BacklogSam
 
 fn is_about_the_same(now: &Unknown, before: &Unknown) -> bool {
     let first = |unknown: &Unknown| unknown.message.split(" The manager").next().map(str::to_owned);
-    !now.is_none_yet() || first(now) == first(before)
+    !now.is_none_yet || first(now) == first(before)
 }
 
 #[cfg(test)]
@@ -449,7 +450,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn unknown(reason: &'static str, message: &str) -> Unknown {
-        Unknown { reason, message: message.to_owned() }
+        Unknown::new(reason, message)
     }
 
     fn reading(figures: Result<Figures, Unknown>) -> BacklogSample {

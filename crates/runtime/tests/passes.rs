@@ -83,6 +83,7 @@ impl Reconciler for Odd {
         if &*object.meta.name == "makes" {
             let body = json!({}).into();
             plan.steps.push(vec![Action::Create {
+                owner_label: None,
                 resource: PODS,
                 namespace: "n".into(),
                 name: "made".into(),

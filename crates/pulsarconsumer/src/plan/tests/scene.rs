@@ -82,7 +82,7 @@ pub fn partitions(known: &[(&str, u32)]) -> Partitions {
 }
 
 pub fn unknown() -> BacklogSample {
-    let unknown = Unknown { reason: "TopicNotFound", message: "There is no topic x.".into() };
+    let unknown = Unknown::new("TopicNotFound", "There is no topic x.");
     BacklogSample { figures: Err(unknown), partitions: Partitions::new() }
 }
 
