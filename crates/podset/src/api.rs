@@ -71,6 +71,10 @@ pub struct PodSetSpec {
     #[schemars(range(min = 1, max = 315_360_000))]
     pub progress_deadline_seconds: Option<i32>,
 
+    /// TerminatingOrFailed replaces a pod as soon as its deletion begins. Failed waits until the pod has ended or is
+    /// gone, for pods that must not run twice. Default TerminatingOrFailed.
+    pub pod_replacement_policy: Option<PodReplacementPolicy>,
+
     /// Names of pods that the manager deletes first when replicas falls or the template changes. The manager
     /// ignores names that no pod of the PodSet has. Quintet never changes this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -117,6 +121,16 @@ pub enum UpdateStrategyType {
     OnDelete,
 }
 
+/// When to replace a pod that is being deleted, as in a Job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PodReplacementPolicy {
+    /// As soon as the deletion begins.
+    #[default]
+    TerminatingOrFailed,
+    /// When the pod has ended or is gone.
+    Failed,
+}
+
 /// The default number of pods, as for every workload.
 const fn replicas() -> i32 {
     1
@@ -130,6 +144,7 @@ impl Default for PodSetSpec {
             min_ready_seconds: None,
             update_strategy: None,
             progress_deadline_seconds: None,
+            pod_replacement_policy: None,
             pods_to_delete: Vec::new(),
         }
     }
@@ -139,8 +154,11 @@ impl Default for PodSetSpec {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+// kstatus treats an object without a status as ready. The default generation prevents that.
+#[schemars(extend("default" = {"observedGeneration": -1}))]
 pub struct PodSetStatus {
-    /// The generation that this status describes.
+    /// The generation that this status describes. The value is -1 until a manager writes the status.
+    #[schemars(extend("default" = -1))]
     pub observed_generation: Option<i64>,
     /// The number of pods that have not ended and are not being deleted.
     pub replicas: Option<i32>,
@@ -168,16 +186,18 @@ pub struct PodSetStatus {
     pub last_progress_time: Option<Time>,
     /// The label selector of exactly this PodSet's pods, for autoscalers.
     pub selector: Option<String>,
-    /// Available is True if all desired pods are available. Progressing is True if the pods match the spec or
-    /// a change is in progress, and False after progressDeadlineSeconds without progress. ReplicaFailure is
-    /// True if the API server rejects a write, or if the namespace is being deleted.
+    /// Ready is True if all desired pods are available, and have the template that updateStrategy demands. Stalled is
+    /// True after progressDeadlineSeconds without progress, and otherwise absent. Available is True if enough pods are
+    /// available. Progressing is True if the pods match the spec or a change is in progress, and False after
+    /// progressDeadlineSeconds without progress. ReplicaFailure is True if the API server rejects a write, or if the
+    /// namespace is being deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "conditions")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
 fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
-    of_types(&["Available", "Progressing", "ReplicaFailure"], deserializer)
+    of_types(&["Ready", "Stalled", "Available", "Progressing", "ReplicaFailure"], deserializer)
 }
 
 /// A pod that is not ready.

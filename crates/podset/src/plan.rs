@@ -18,7 +18,7 @@ use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use quintet_runtime::model::resource::{PODS, Resource};
 use serde_json::json;
 
-use crate::api::{PodSet, PodSetStatus};
+use crate::api::{PodReplacementPolicy, PodSet, PodSetStatus};
 use crate::observe::World;
 use crate::rollout::{CandidatePod, Limits, rollout};
 use crate::status::{StatusInput, events, status};
@@ -66,6 +66,10 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     let (members, strays) = members(podset, world, &hash, now, &mut plan);
     let rollout = rollout(limits, &podset.spec.pods_to_delete, members.clone(), now);
     let mut missing = rollout.allowed.saturating_sub(members.len());
+    let terminating = world.pods.iter().filter(|pod| pod.is_running() && pod.meta.deleted.is_some()).count();
+    if podset.spec.pod_replacement_policy == Some(PodReplacementPolicy::Failed) {
+        missing = missing.saturating_sub(terminating);
+    }
     if world.refusals.namespace_terminating {
         missing = 0;
     }
@@ -127,14 +131,13 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         [patches, deletes, creates, more]
     };
     plan.steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
-    let is_going = |pod: &&Arc<Pod>| pod.is_running() && pod.meta.deleted.is_some();
     let found = StatusInput {
         hash: &hash,
         wanted: limits.wanted,
         needed: limits.needed,
         namespace_terminating: world.refusals.namespace_terminating,
         members,
-        terminating: world.pods.iter().filter(is_going).count(),
+        terminating,
         outdated: rollout.outdated,
         held_until,
         failure: failed_create.or(failed_delete).or(failed_patch),

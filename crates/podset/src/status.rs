@@ -47,10 +47,10 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
     let members = &found.members;
     let nothing = PodSetStatus::default();
     let before = podset.status.as_ref().unwrap_or(&nothing);
-    let ready = || members.iter().filter(|member| member.pod.ready_since.is_some());
+    let all_ready = || members.iter().filter(|member| member.pod.ready_since.is_some());
     let available = members.iter().filter(|member| member.available).count();
     let updated = members.iter().filter(|member| !member.outdated).count();
-    let mut pod_names: Vec<String> = ready().map(|member| member.pod.meta.name.to_string()).collect();
+    let mut pod_names: Vec<String> = all_ready().map(|member| member.pod.meta.name.to_string()).collect();
     pod_names.sort_unstable();
     pod_names.truncate(MOST_NAMES);
     let mut not_ready: Vec<NotReady> =
@@ -63,7 +63,7 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
     let mut status = PodSetStatus {
         observed_generation: meta.generation,
         replicas: number(members.len()),
-        ready_replicas: number(ready().count()),
+        ready_replicas: number(all_ready().count()),
         available_replicas: number(available),
         updated_replicas: number(updated),
         terminating_replicas: number(found.terminating),
@@ -89,6 +89,7 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
     let deadline = since.checked_add(deadline).unwrap_or(Timestamp::MAX);
 
     let is_enough = available >= found.needed;
+    let is_done = matches_spec(found, available);
     let waits = found
         .held_until
         .filter(|_| available < found.wanted)
@@ -96,22 +97,35 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
         .unwrap_or_default();
     let progressing = progressing(podset, found, available, (deadline, now));
     let waits_for_deadline = progressing.reason == "Updating";
-    let wanted = [
-        Wanted {
-            type_: "Available",
-            status: Some(is_enough),
-            reason: if is_enough { "PodsAvailable" } else { "PodsUnavailable" },
-            message: format!(
-                "{} of {} pods are available.{waits}",
-                available.min(found.wanted),
-                found.wanted
-            ),
-        },
-        progressing,
-        replica_failure(found),
-    ];
+    let failure = replica_failure(found);
+    let stalled = (progressing.status == Some(false)).then(|| Wanted {
+        type_: "Stalled",
+        status: Some(true),
+        ..progressing.clone()
+    });
+    let available = Wanted {
+        type_: "Available",
+        status: Some(is_enough),
+        reason: if is_enough { "PodsAvailable" } else { "PodsUnavailable" },
+        message: format!("{} of {} pods are available.{waits}", available.min(found.wanted), found.wanted),
+    };
+    let ready = ready(&failure, &progressing, &available, is_done);
+    let wanted = [ready, available, progressing, failure];
+    let wanted = wanted.into_iter().chain(stalled);
     status.conditions = conditions::next(&before.conditions, wanted, meta.generation, now);
     (status, waits_for_deadline.then_some(deadline))
+}
+
+/// The first of these obstacles that explains why the PodSet is not ready.
+fn ready(failure: &Wanted, progressing: &Wanted, available: &Wanted, is_done: bool) -> Wanted {
+    let is_complete = COMPLETE.contains(&progressing.reason);
+    let (is_ready, reason, message) = match failure.status {
+        Some(true) => (false, failure.reason, &failure.message),
+        // A pod failed after the rollout. Enough others may be available.
+        _ if is_complete && !is_done => (false, "PodsUnavailable", &available.message),
+        _ => (is_complete, progressing.reason, &progressing.message),
+    };
+    Wanted { type_: "Ready", status: Some(is_ready), reason, message: message.clone() }
 }
 
 fn replica_failure(found: &StatusInput<'_>) -> Wanted {
@@ -155,8 +169,12 @@ fn is_complete(podset: &PodSet, found: &StatusInput<'_>, available: usize) -> bo
             COMPLETE.contains(&&*before.reason) && before.observed_generation == generation
         })
     };
-    found.outdated == 0
-        && (found.members.len() == found.wanted && available >= found.wanted || was_complete())
+    matches_spec(found, available) || found.outdated == 0 && was_complete()
+}
+
+/// Whether all desired pods are available, and no rollout is to do.
+fn matches_spec(found: &StatusInput<'_>, available: usize) -> bool {
+    found.members.len() == found.wanted && available >= found.wanted && found.outdated == 0
 }
 
 fn progressing_before(before: &PodSetStatus) -> Option<&Condition> {

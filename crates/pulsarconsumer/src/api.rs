@@ -129,7 +129,7 @@ use crate::topic;
         "has(self.image) || ({})",
         of_our_container(
             "(!has(one.env) || one.env.all(variable, !variable.name.startsWith('PULSAR_'))) \
-             && (!has(one.envFrom) || one.envFrom.all(source, has(source.prefix) && !source.prefix.startsWith('PULSAR_') && !'PULSAR_'.startsWith(source.prefix))) \
+             && (!has(one.envFrom) || one.envFrom.all(source, has(source.prefix) && source.prefix != '' && !source.prefix.startsWith('PULSAR_'))) \
              && !has(one.command) && !has(one.args)",
             "true"
         )

@@ -57,6 +57,22 @@ fn golden_hash_of_the_built_in_template() {
     assert_eq!(template_hash(&of_image("i")), "v1-ke6a5g4uky");
 }
 
+/// A pod that must not run twice is replaced when it is gone.
+#[test]
+fn waits_for_the_end_of_terminating_pods() {
+    let policy = |replicas: i32| podset(&json!({"replicas": replicas, "podReplacementPolicy": "Failed"}));
+    let mut scene = Scene::new(policy(2), "0 Running, 1 Terminating");
+    assert_eq!(steps(&scene.plan(0)), "");
+    scene.see("0 Running, 1 Terminated");
+    assert_eq!(steps(&scene.plan(0)), "create 2");
+    scene.see("0 Running");
+    assert_eq!(steps(&scene.plan(0)), "create 1");
+    let mut scene = Scene::new(policy(5), "0 Running, 1-2 Terminating");
+    assert_eq!(steps(&scene.plan(0)), "create 3 4");
+    scene.edit(of(5));
+    assert_eq!(steps(&scene.plan(0)), "create 3 4 5 6");
+}
+
 /// A replacement has another name. An ended pod is deleted only after its replacement was created.
 #[rstest]
 #[case::creates_all_missing_pods_in_one_step(5, "0-1 Running", "create 2 3 4")]

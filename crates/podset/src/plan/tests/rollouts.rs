@@ -102,6 +102,46 @@ fn a_complete_rollout_stays_complete() {
     assert_eq!(condition(&scene.pass(100_001), "Progressing").1, "Updating");
 }
 
+/// The conditions that Helm, Flux and Argo CD read.
+#[rstest]
+#[case::complete("one", json!({}), "0-1 Running", 0, ("True", "PodsUpdated"), false)]
+#[case::starting("one", json!({}), "0 Running, 1 Pending", 0, ("False", "Updating"), false)]
+#[case::late("one", json!({}), "0 Running, 1 Pending", 600, ("False", "ProgressDeadlineExceeded"), true)]
+#[case::paused("two", json!({"paused": true}), "0-1 Running", 0, ("False", "Paused"), false)]
+#[case::partition("two", json!({"partition": 2}), "0-1 Running", 0, ("True", "PartitionReached"), false)]
+#[case::on_delete("two", json!({"type": "OnDelete"}), "0-1 Running", 0, ("True", "OnDelete"), false)]
+#[case::updating("two", json!({}), "0-1 Running", 0, ("False", "Updating"), false)]
+fn ready_and_stalled(
+    #[case] image: &str,
+    #[case] strategy: Value,
+    #[case] pods: &str,
+    #[case] second: i64,
+    #[case] (status, reason): (&str, &str),
+    #[case] is_stalled: bool,
+) {
+    let mut scene = Scene::new(updating("one", &strategy), pods);
+    scene.edit(updating(image, &strategy));
+    scene.pass(0);
+    let plan = scene.plan(second);
+    let (found, found_reason, _) = condition(&plan, "Ready");
+    assert_eq!((found, found_reason), (status, reason));
+    let conditions = &plan.status.as_ref().unwrap().conditions;
+    assert_eq!(conditions.iter().any(|one| one.type_ == "Stalled"), is_stalled);
+}
+
+#[test]
+fn a_pod_that_fails_later_makes_it_unready() {
+    let mut scene = Scene::new(updating("one", &json!({"maxUnavailable": 1})), "0-1 Running");
+    scene.pass(0);
+    scene.see("0 Running, 1 Pending");
+    let plan = scene.plan(10);
+    assert_eq!(condition(&plan, "Ready"), ("False", "PodsUnavailable", "1 of 2 pods are available."));
+    assert_eq!(condition(&plan, "Available").0, "True");
+    scene.see("0 Running");
+    scene.refuse(Verb::Create, 1, RefusalReason::Other, 60);
+    assert_eq!(condition(&scene.plan(10), "Ready").1, "FailedCreate");
+}
+
 #[rstest]
 #[case(0, "", "PodsAvailable")]
 #[case(1, "", "PodsUnavailable")]
