@@ -2,6 +2,8 @@
 //!
 //! `cargo xtask test` brings the cluster up, installs the chart, and names the cluster by a variable.
 
+pub mod health;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -81,8 +81,10 @@ fn text(_: &mut SchemaGenerator) -> Schema {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+// kstatus treats an object without a status as ready. The default generation prevents that.
+#[schemars(extend("default" = {"observedGeneration": -1}))]
 pub struct BookStatus {
-    /// The generation that this status describes.
+    /// The generation that this status describes. The value is -1 until a manager writes the status.
     pub observed_generation: Option<i64>,
     /// The condition Ready is True if the Book has a valid author and a valid title.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -15,8 +15,7 @@ pub fn plan(book: &Book, now: Timestamp) -> Plan<BookStatus> {
         return Plan::default();
     }
     let fields = [("author", &book.spec.author), ("title", &book.spec.title)];
-    let lacks = fields.into_iter().filter(|(_, value)| !is_text(value)).map(|(field, _)| field);
-    let lacks: Vec<&str> = lacks.collect();
+    let lacks: Vec<_> = fields.iter().filter(|(_, value)| !is_text(value)).map(|(field, _)| *field).collect();
     let (status, reason, message) = if lacks.is_empty() {
         (true, "Accepted", "The book has an author and a title.".to_owned())
     } else {

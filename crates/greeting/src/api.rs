@@ -75,8 +75,11 @@ fn interval(_: &mut SchemaGenerator) -> Schema {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+// kstatus treats an object without a status as ready. The default generation prevents that.
+#[schemars(extend("default" = {"observedGeneration": -1}))]
 pub struct GreetingStatus {
-    /// The generation that this status describes.
+    /// The generation that this status describes. The value is -1 until a manager writes the status.
+    #[schemars(extend("default" = -1))]
     pub observed_generation: Option<i64>,
     /// The time of the first line. `Timer:` line k is due at this time plus k intervals, where k begins
     /// at 0.
