@@ -1,5 +1,6 @@
 //! PulsarConsumers whose pods run the consumer's image against a real broker.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -176,7 +177,7 @@ fn every_change_of_the_subscription_type_loses_no_message() {
         let _followers = Followers(&site, &stop);
         for (at, type_) in TYPES.iter().enumerate() {
             apply(&site, broker, type_, 3);
-            let mut reasons = BTreeSet::new();
+            let reasons = RefCell::new(BTreeSet::new());
             let duration = site.wait(&format!("change {at}, to {type_}, is ready"), || {
                 let consumer = site.get("pulsarconsumer", "c");
                 let is_current =
@@ -191,10 +192,11 @@ fn every_change_of_the_subscription_type_loses_no_message() {
                     let others: Vec<String> = others.map(|pod| env(&pod)).collect();
                     assert!(others.is_empty(), "{type_} is Ready beside {others:?}");
                 } else if is_current {
-                    reasons.insert(reason);
+                    reasons.borrow_mut().insert(reason);
                 }
                 is_ready
             });
+            let reasons = reasons.into_inner();
             println!("change {at}, to {type_}: {reasons:?}, ready after {:.1} s", duration.as_secs_f64());
             assert!(at == 0 || !reasons.is_empty(), "Ready is not True while the pods change");
             if at + 1 == TYPES.len() {
