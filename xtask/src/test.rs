@@ -245,7 +245,7 @@ const LONG_TIER: &str = "the full benches (cargo xtask bench --help) take half a
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";
 
 /// The parts that --fast skips, with their budgets.
-const PULSAR_PROGRAMS: (&str, Duration) = ("Pulsar programs", Duration::from_mins(5));
+const PULSAR_PROGRAMS: (&str, Duration) = ("Pulsar programs", Duration::from_mins(6));
 const RELEASE_BUILD: (&str, Duration) = ("release build", Duration::from_mins(9));
 const IMAGES: (&str, Duration) = ("images", Duration::from_mins(1));
 const CONTROL_PLANE: (&str, Duration) = ("build of control plane", Duration::from_mins(12));

@@ -139,9 +139,10 @@ fn dead_letters_without_a_reader_survive_the_inactivity_check() {
     admin.create_namespace("public/unread").unwrap();
     admin.delete_unused_topics("public/unread").unwrap();
     let [topic, dead, unused] = ["t", "dead", "unused"].map(|name| format!("public/unread/{name}"));
+    let letters = 20;
     let refuser = raw::Refuser::start(&broker.service_url(), &topic, SUBSCRIPTION);
-    send(&broker, &topic, "m", 1, &[]);
-    refuser.refuse(1, 3);
+    send(&broker, &topic, "m", letters, &["--no-batching"]);
+    refuser.refuse_each(letters, 3);
     let variables = [("PULSAR_DEAD_LETTER_TOPIC", dead.as_str()), ("PULSAR_MAX_REDELIVER_COUNT", "2")];
     let consumer = Consumer::start(&broker.service_url(), &topic, &variables);
     consumer.until_ready(200);
@@ -154,10 +155,10 @@ fn dead_letters_without_a_reader_survive_the_inactivity_check() {
         until("the unused topic is gone", || admin.stats(&unused).unwrap().is_none().then_some(()));
     }
     let name = "first-subscription-dlq";
-    assert_eq!(admin.backlog(&dead, name).unwrap(), Some(1));
+    assert_eq!(admin.backlog(&dead, name).unwrap(), i64::try_from(letters).ok());
     let reader = Consumer::start(&broker.service_url(), &dead, &[("PULSAR_SUBSCRIPTION_NAME", name)]);
-    assert_eq!(reader.until_messages(1), ["m"]);
-    reader.stop().well();
+    until_backlog(&broker, &dead, name, 0);
+    assert_eq!(sorted(reader.stop().well()), sorted(numbered("m", letters)));
 }
 
 #[test]

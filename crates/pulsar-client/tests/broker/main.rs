@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
 mod delivery;
+mod disturbances;
 mod docs;
 mod endings;
 mod faults;

@@ -17,6 +17,10 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The time limit of a wait on a busy machine.
 const LIMIT: Duration = Duration::from_mins(5);
 
+/// A limit of the reconnects while a broker restarts. The pauses between them grow to 30 s less the jitter, so 16 failures
+/// in a row take 115 s or more.
+pub const OUTAGE_RECONNECTS: u64 = 15;
+
 /// A shared broker, or one of a single test, by its name. The first test starts it.
 fn broker(name: &str, auth: bool, tls: Option<Lifetime>) -> Broker {
     let prefix = env::var(variables::BROKERS).expect("these tests are run by `cargo xtask test --pulsar ''`");
@@ -60,6 +64,11 @@ pub fn with_tls(name: &str, lifetime: Lifetime) -> Broker {
 /// A broker for one test, which may change it.
 pub fn own(name: &str) -> Broker {
     broker(name, false, None)
+}
+
+/// A broker that requires tokens, for one test, which may change it.
+pub fn own_with_tokens(name: &str) -> Broker {
+    broker(name, true, None)
 }
 
 /// Waits for a condition.
@@ -165,6 +174,13 @@ impl Consumer {
         let (_, text) = self.probe("/metrics").unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("pulsar_consumer_{name} ")));
         line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    }
+
+    /// When its process started, according to its metrics. A restarted process has another time.
+    pub fn started(&self) -> String {
+        let (_, text) = self.probe("/metrics").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("process_start_time_seconds "));
+        line.unwrap_or_else(|| panic!("{text}")).to_owned()
     }
 
     /// The printed payloads.

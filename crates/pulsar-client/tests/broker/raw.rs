@@ -1,6 +1,8 @@
 //! Clients with unusual behavior: a producer of unreadable messages and of batches of any size, and a
 //! consumer that rejects messages or returns them unread.
 
+use std::collections::HashMap;
+
 use futures::{SinkExt as _, StreamExt as _};
 use prost::Message as _;
 use pulsar::message::proto::base_command::Type;
@@ -140,6 +142,27 @@ impl Refuser {
                 consumer.nack(&message).await.unwrap();
             }
             consumer.next().await.unwrap().unwrap();
+        });
+    }
+
+    /// Rejects each of this number of entries this number of times, and then keeps them. The broker delivers them in any
+    /// order. No entry is a batch.
+    pub fn refuse_each(&self, entries: usize, times: u32) {
+        let mut consumer = self.consumer.borrow_mut();
+        let mut refused = HashMap::new();
+        let mut kept = 0;
+        self.runtime.block_on(async {
+            while kept < entries {
+                let message = consumer.next().await.unwrap().unwrap();
+                let id = message.message_id();
+                let refused = refused.entry((id.ledger_id, id.entry_id)).or_insert(0);
+                if *refused < times {
+                    *refused += 1;
+                    consumer.nack(&message).await.unwrap();
+                } else {
+                    kept += 1;
+                }
+            }
         });
     }
 

@@ -1,8 +1,10 @@
 //! Several topics, patterns, retry letters, and what a subscription asks of the broker.
 
+use std::process::{Child, Stdio};
+
 use quintet_localcluster::pulsar::Broker;
 
-use crate::program::{Consumer, numbered, plain, produce_with, send, sorted, until, until_backlog};
+use crate::program::{Consumer, numbered, plain, produce_with, producer, send, sorted, until, until_backlog};
 use crate::raw;
 
 const SUBSCRIPTION: &str = "first-subscription";
@@ -28,17 +30,23 @@ fn consumes_several_topics() {
     ended.well();
 }
 
-/// The broker copies the subscription to new partitions, so no message is lost before the consumer finds them.
-fn consumer_of_new_partitions(broker: &Broker) -> Consumer {
+/// A consumer of a topic that gets partitions under load, and the producers. The broker copies the subscription to new
+/// partitions, so no message is lost before the consumer finds them.
+fn consumer_of_new_partitions(broker: &Broker) -> (Consumer, [Child; 2]) {
     let admin = broker.admin().unwrap();
     admin.create_partitioned_topic("grows", 1).unwrap();
     let consumer = Consumer::start(&broker.service_url(), "grows", &[]);
     consumer.until_ready(200);
+    // Longer than the minute until the consumer finds the partitions.
+    let load = |message| {
+        let args = ["--message", message, "--count", "1300", "--rate", "20"];
+        let mut producer = producer(&broker.service_url(), "grows", &[], &args);
+        producer.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let before = load("before");
+    consumer.until_messages(1);
     admin.add_partitions("grows", 3).unwrap();
-    for number in [0, 2] {
-        send(broker, &format!("grows-partition-{number}"), &number.to_string(), 100, &[]);
-    }
-    consumer
+    (consumer, [before, load("after")])
 }
 
 /// A topic comes while the consumer runs, one is deleted, and the letters' topics match too. A consumer looks for new
@@ -48,7 +56,7 @@ fn consumer_of_new_partitions(broker: &Broker) -> Consumer {
 fn finds_new_topics_and_partitions() {
     let broker = plain();
     let admin = broker.admin().unwrap();
-    let growing = consumer_of_new_partitions(&broker);
+    let (growing, loads) = consumer_of_new_partitions(&broker);
     admin.create_namespace("public/matched").unwrap();
     let topic = |name: &str| format!("public/matched/{name}");
     for name in ["a-old", "a-deleted", "b"] {
@@ -79,11 +87,14 @@ fn finds_new_topics_and_partitions() {
     assert_eq!(sorted(consumer.stop().well()), expected);
     assert_eq!(admin.backlog(&topic("a-dead"), SUBSCRIPTION).unwrap(), None);
 
-    let expected = sorted([numbered("0", 100), numbered("2", 100)].concat());
-    assert_eq!(sorted(growing.until_messages(200)), expected);
     growing.until_said("Found 2 new topics or partitions");
+    for mut load in loads {
+        assert!(load.wait().unwrap().success());
+    }
+    let expected = sorted([numbered("before", 1_300), numbered("after", 1_300)].concat());
+    assert_eq!(sorted(growing.until_messages(2_600)), expected);
     assert_eq!(growing.metric("reconnects_total"), 0);
-    assert_eq!(growing.stop().well().len(), 200);
+    assert_eq!(growing.stop().well().len(), 2_600);
 }
 
 #[test]
@@ -124,17 +135,21 @@ fn retry_letters_survive_the_inactivity_check() {
     admin.delete_unused_topics("public/waiting").unwrap();
     let [topic, retry, dead, unused] =
         ["t", "retry", "dead", "unused"].map(|name| format!("public/waiting/{name}"));
+    let letters = numbered("sealed", 20);
     let variables = [
         ("PULSAR_DEAD_LETTER_TOPIC", dead.as_str()),
         ("PULSAR_RETRY_LETTER_TOPIC", retry.as_str()),
         ("PULSAR_MAX_REDELIVER_COUNT", "1"),
-        ("PULSAR_RETRY_DELAYS", "5s"),
+        // Longer than the first consumer runs after the first letter.
+        ("PULSAR_RETRY_DELAYS", "10s"),
     ];
     let start = || Consumer::start(&broker.service_url(), &topic, &variables);
     let consumer = start();
     consumer.until_ready(200);
-    raw::send_encrypted(&broker.service_url(), &format!("persistent://{topic}"), b"sealed");
-    until_backlog(&broker, &retry, SUBSCRIPTION, 1);
+    for letter in &letters {
+        raw::send_encrypted(&broker.service_url(), &format!("persistent://{topic}"), letter.as_bytes());
+    }
+    until_backlog(&broker, &retry, SUBSCRIPTION, 20);
     until_backlog(&broker, &topic, SUBSCRIPTION, 0);
     assert!(consumer.stop().well().is_empty());
     // When the broker has deleted a topic that nothing keeps, it has looked at the retry letters too.
@@ -142,10 +157,14 @@ fn retry_letters_survive_the_inactivity_check() {
         send(&broker, &unused, "m", 1, &[]);
         until("the unused topic is gone", || admin.stats(&unused).unwrap().is_none().then_some(()));
     }
-    assert_eq!(admin.backlog(&retry, SUBSCRIPTION).unwrap(), Some(1));
+    assert_eq!(admin.backlog(&retry, SUBSCRIPTION).unwrap(), Some(20));
     let consumer = start();
-    until_backlog(&broker, &dead, "first-subscription-dlq", 1);
+    until_backlog(&broker, &dead, "first-subscription-dlq", 20);
+    until_backlog(&broker, &retry, SUBSCRIPTION, 0);
     consumer.stop().well();
+    let reader = raw::Refuser::start(&broker.service_url(), &dead, "first-subscription-dlq");
+    let dead_letters = letters.iter().map(|_| String::from_utf8(reader.receive().1).unwrap()).collect();
+    assert_eq!(sorted(dead_letters), sorted(letters));
 }
 
 /// The blocked consumer keeps what it is printing. Without a timeout it would keep the queue.
