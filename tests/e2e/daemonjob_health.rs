@@ -3,17 +3,13 @@
 //! The tests produce each row of the table in docs/daemonjob.md and compare it with kstatus and with the
 //! health check on that page. Nodes are simulated. Helm, kstatus and Argo CD's Lua interpreter are real.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
 use std::thread::{self, JoinHandle, sleep};
 use std::time::Duration;
 
 use quintet_daemonjob::ledger::shard_names;
-use quintet_e2e::{TestEnv, condition, workspace};
-use quintet_localcluster::documents::blocks;
-use quintet_localcluster::health::{self, Health};
+use quintet_e2e::health::{Judge, Page, is_observed};
+use quintet_e2e::{TestEnv, condition};
 use quintet_localcluster::run;
 use serde_json::{Value, json};
 
@@ -22,12 +18,12 @@ use crate::daemonjob_ledger::{end, held, running, told, word};
 use crate::daemonjob_policies::{has_failed, never};
 use crate::daemonjob_promises::hold_down;
 
-/// The section of docs/daemonjob.md with the health check and the table.
-const SECTION: &str = "### Health in Argo CD, Flux and Helm";
-/// The ConfigMap key of Argo CD's health check.
-const KEY: &str = "resource.customizations.health.dj.dysproz.io_DaemonJob";
-/// The table's columns after the first.
-const COLUMNS: [&str; 5] = ["Ready", "Finished", "Stalled", "kstatus", "Argo CD"];
+const PAGE: Page = Page {
+    file: "daemonjob.md",
+    kind: "daemonjob",
+    key: "resource.customizations.health.dj.dysproz.io_DaemonJob",
+    conditions: &["Ready", "Finished", "Stalled"],
+};
 
 /// The states that each test produces.
 const WITHOUT_A_MANAGER: [&str; 2] = ["no manager has seen it", "no manager has seen the new spec"];
@@ -55,126 +51,6 @@ const NODES: [&str; 4] = [
 ];
 const DEFINITION: [&str; 1] = ["the definition is outdated"];
 const DELETED: [&str; 1] = ["being deleted, alone or with its namespace"];
-
-/// A row of the table.
-struct Row {
-    /// Reasons of Ready. Empty allows any reason.
-    reasons: Vec<String>,
-    /// The cells, in the order of [`COLUMNS`].
-    cells: [String; 5],
-}
-
-fn document() -> PathBuf {
-    workspace().join("docs/daemonjob.md")
-}
-
-/// The rows of the table by state.
-fn table() -> BTreeMap<String, Row> {
-    let text = fs::read_to_string(document()).unwrap();
-    let section = text.split_once(SECTION).unwrap().1.split("\n### ").next().unwrap();
-    let mut lines = section.lines().filter(|line| line.starts_with('|'));
-    let cells = |line: &str| -> Vec<String> {
-        line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
-    };
-    assert_eq!(cells(lines.next().unwrap())[1..], COLUMNS);
-    assert!(lines.next().unwrap().starts_with("|---"));
-    let mut rows = BTreeMap::new();
-    for line in lines {
-        let mut cells = cells(line);
-        let first = cells.remove(0);
-        let (state, reasons) = first.split_once(" (").unwrap_or((&first, ""));
-        let reasons = reasons.split('`').skip(1).step_by(2).map(str::to_owned).collect();
-        let row = Row { reasons, cells: cells.try_into().unwrap() };
-        assert!(rows.insert(state.to_owned(), row).is_none(), "{state} has two rows");
-    }
-    rows
-}
-
-/// Compares DaemonJobs with the table.
-struct Judge<'a> {
-    env: &'a TestEnv,
-    rows: BTreeMap<String, Row>,
-    script: PathBuf,
-    /// The reasons of Ready that occurred, by state.
-    seen: RefCell<BTreeMap<String, BTreeSet<String>>>,
-}
-
-impl<'a> Judge<'a> {
-    fn new(env: &'a TestEnv) -> Self {
-        let manifests = blocks(&document(), "yaml").into_iter().map(|lines| lines.join("\n"));
-        let [manifest] =
-            <[String; 1]>::try_from(manifests.filter(|one| one.contains(KEY)).collect::<Vec<_>>())
-                .expect("exactly one block has the health check");
-        // kubectl parses the YAML, as it does for Argo CD.
-        let mut kubectl = env.kube().kubectl();
-        kubectl.args(["create", "--dry-run=client", "-o", "json", "-f", "-"]);
-        let config: Value =
-            serde_json::from_str(&run::stdout_with_input(&mut kubectl, Some(&manifest)).unwrap()).unwrap();
-        assert_eq!(
-            (&config["kind"], &config["metadata"]["name"]),
-            (&json!("ConfigMap"), &json!("argocd-cm"))
-        );
-        let script = env.kube().dir().join(format!("{}.lua", env.namespace()));
-        fs::write(&script, config["data"][KEY].as_str().unwrap()).unwrap();
-        Self { env, rows: table(), script, seen: RefCell::default() }
-    }
-
-    fn health(&self, objects: &[&Value]) -> Vec<Health> {
-        health::of(objects, Some(&self.script)).unwrap()
-    }
-
-    /// Asserts that the object matches the row of this state.
-    fn expect(&self, state: &str, job: &Value) {
-        let row = self.rows.get(state).unwrap_or_else(|| panic!("the table has no row for {state:?}"));
-        let health = self.health(&[job]).remove(0);
-        let argo = health.argo.unwrap();
-        let found = COLUMNS.map(|column| match column {
-            "kstatus" => health.kstatus.status.clone(),
-            "Argo CD" => argo.status.clone(),
-            type_ => match condition(job, type_).0 {
-                absent if absent.is_empty() => "absent".to_owned(),
-                status => status,
-            },
-        });
-        for ((column, cell), found) in COLUMNS.iter().zip(&row.cells).zip(&found) {
-            let is_right = match (*column, &**cell) {
-                ("Ready" | "Finished" | "Stalled", "any" | "as before") => true,
-                (_, cell) => cell == found,
-            };
-            assert!(is_right, "{state}: {column} must be {cell}, is {found}: {:#}", job["status"]);
-        }
-        let reason = condition(job, "Ready").1;
-        let is_right = row.reasons.is_empty() || row.reasons.contains(&reason);
-        assert!(is_right, "{state}: the reason must be one of {:?}, is {reason}", row.reasons);
-        assert!(!argo.message.is_empty(), "{state}: Argo CD shows no message: {:#}", job["status"]);
-        self.seen.borrow_mut().entry(state.to_owned()).or_default().insert(reason);
-    }
-
-    /// Waits for a DaemonJob, then asserts its state as [`Self::expect`] does.
-    fn wait(&self, state: &str, name: &str, ready: impl Fn(&Value) -> bool) -> Value {
-        let job = self.env.wait_for("daemonjob", name, state, |job| is_observed(job) && ready(job));
-        self.expect(state, &job);
-        job
-    }
-
-    /// Asserts that the test has produced these states, each for every reason in the table.
-    fn end(self, states: &[&str]) {
-        let seen = self.seen.into_inner();
-        assert_eq!(
-            seen.keys().map(String::as_str).collect::<BTreeSet<_>>(),
-            states.iter().copied().collect()
-        );
-        for (state, seen) in seen {
-            let named = &self.rows[&state].reasons;
-            assert!(named.iter().all(|reason| seen.contains(reason)), "{state}: {seen:?} of {named:?}");
-        }
-    }
-}
-
-/// Whether the status is about the current spec.
-fn is_observed(job: &Value) -> bool {
-    job["status"]["observedGeneration"] == job["metadata"]["generation"]
-}
 
 /// Whether the condition is True for this reason.
 fn is_true(job: &Value, type_: &str, reason: &str) -> bool {
@@ -206,16 +82,15 @@ fn list(objects: &[Value]) -> Value {
 /// Needs no cluster: the tests below produce each row of the table.
 #[test]
 fn tests_produce_every_row_of_the_table() {
-    let produced = [&WITHOUT_A_MANAGER[..], &RUNNING, &FAILED, &HELD, &NODES, &DEFINITION, &DELETED].concat();
-    let mut expected: Vec<String> = produced.iter().map(|state| (*state).to_owned()).collect();
-    expected.sort();
-    assert_eq!(table().into_keys().collect::<Vec<_>>(), expected);
+    PAGE.has_exactly(
+        &[&WITHOUT_A_MANAGER[..], &RUNNING, &FAILED, &HELD, &NODES, &DEFINITION, &DELETED].concat(),
+    );
 }
 
 #[test]
 fn in_progress_until_a_manager_has_seen_the_spec() {
     let env = TestEnv::new("dh-unseen");
-    let judge = Judge::new(&env);
+    let judge = Judge::new(&env, PAGE);
     env.node("a");
     env.apply(&daemonjob(&env, "new", &json!({}))).unwrap();
     let job = env.get("daemonjob", "new").unwrap();
@@ -241,7 +116,7 @@ fn in_progress_until_a_manager_has_seen_the_spec() {
 #[test]
 fn running_and_complete() {
     let env = TestEnv::new("dh-running");
-    let judge = Judge::new(&env);
+    let judge = Judge::new(&env, PAGE);
     let nodes = env.nodes(["a", "b"]);
     // ConfigMaps of another owner have the ledger's names.
     let taken = shard_names("unrecorded")
@@ -284,7 +159,7 @@ fn running_and_complete() {
 #[test]
 fn failed_nodes() {
     let env = TestEnv::new("dh-failed");
-    let judge = Judge::new(&env);
+    let judge = Judge::new(&env, PAGE);
     env.nodes(["a", "b"]);
     let _manager = env.manager("daemonjob");
     let with = |name: &str, policy: Value| {
@@ -314,7 +189,7 @@ fn failed_nodes() {
 #[test]
 fn held_by_the_spec() {
     let env = TestEnv::new("dh-held");
-    let judge = Judge::new(&env);
+    let judge = Judge::new(&env, PAGE);
     env.node("a");
     let _manager = env.manager("daemonjob");
     let mut wrong = daemonjob(&env, "wrong", &json!({}));
@@ -333,7 +208,7 @@ fn held_by_the_spec() {
 #[test]
 fn nodes_join_and_break() {
     let env = TestEnv::new("dh-nodes");
-    let judge = Judge::new(&env);
+    let judge = Judge::new(&env, PAGE);
     let mut nodes = env.nodes(["a", "b", "c"]);
     let _manager = env.manager("daemonjob");
     env.apply(&held(&env, "first", &json!({}))).unwrap();
@@ -375,7 +250,7 @@ fn nodes_join_and_break() {
 #[test]
 fn definition_without_the_rollout() {
     let env = TestEnv::alone("dh-definition");
-    let judge = Judge::new(&env);
+    let judge = Judge::new(&env, PAGE);
     env.node("a");
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/rollout";
     let patch = json!([{ "op": "remove", "path": path }]).to_string();
@@ -386,12 +261,11 @@ fn definition_without_the_rollout() {
     judge.end(&DEFINITION);
 }
 
-/// Another client's finalizer keeps the DaemonJobs. For such objects, Argo CD shows Progressing instead of
-/// the script's result. The script agrees here, because the run is not complete.
+/// Another client's finalizer keeps the DaemonJobs.
 #[test]
 fn terminating_when_deleted() {
     let env = TestEnv::new("dh-deleted");
-    let judge = Judge::new(&env);
+    let judge = Judge::new(&env, PAGE);
     let nodes = env.nodes(["a", "b"]);
     let _manager = env.manager("daemonjob");
     let deleted = DELETED[0];
@@ -440,7 +314,7 @@ fn helm(env: &TestEnv, args: &[&str]) -> JoinHandle<Result<String, String>> {
 #[test]
 fn helm_waits_until_complete() {
     let env = TestEnv::new("dh-helm");
-    let judge = Judge::new(&env);
+    let judge = Judge::new(&env, PAGE);
     let nodes = env.nodes(["a", "b"]);
     let watch = env.watch("daemonjobs.dj.dysproz.io", "");
     let mut job = held(&env, "work", &json!({}));

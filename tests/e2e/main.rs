@@ -33,4 +33,6 @@ mod protobuf;
 mod pulsarconsumer;
 mod pulsarconsumer_autoscaling;
 mod pulsarconsumer_broker;
+mod pulsarconsumer_health;
 mod pulsarconsumer_keda;
+mod pulsarconsumer_scaling;

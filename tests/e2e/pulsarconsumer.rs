@@ -32,7 +32,7 @@ pub(crate) fn is_available(consumer: &Value) -> bool {
         && consumer["status"]["observedGeneration"] == consumer["metadata"]["generation"]
 }
 
-fn container(deployment: &Value) -> &Value {
+pub(crate) fn container(deployment: &Value) -> &Value {
     &deployment["spec"]["template"]["spec"]["containers"][0]
 }
 
@@ -267,6 +267,9 @@ fn admission_rejects_bad_input() {
             ours(&json!({ "envFrom": [{ "prefix": "PULSAR_", "configMapRef": { "name": "x" } }] })),
             "that begin with PULSAR_",
         ),
+        (ours(&json!({ "envFrom": [{ "secretRef": { "name": "x" } }] })), "envFrom without a prefix"),
+        (ours(&json!({ "args": ["--topic=x"] })), "template must not set command, args"),
+        (ours(&json!({ "command": ["sh"] })), "template must not set command, args"),
         (ours(&json!({ "image": "x" })), "whose image is spec.image"),
         (ours(&json!({ "restartPolicy": "Never" })), "restartPolicy must be Always"),
         (
@@ -411,46 +414,6 @@ fn replaces_a_deployment_of_the_tutorial_when_it_is_deleted() {
     assert_eq!(deployment["spec"]["selector"]["matchLabels"], json!({ "pulsarcrd": "one-pulsarcrd" }));
 }
 
-/// `kubectl scale` and autoscalers write through the scale subresource.
-#[test]
-fn leaves_replicas_that_the_scale_subresource_set() {
-    let env = TestEnv::new("pc-scaled");
-    let _manager = env.manager("pulsarconsumer");
-    env.apply(&consumer("one", &json!({}))).unwrap();
-    env.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
-    let scale = |replicas: u32| {
-        env.kubectl(&["scale", "deployment", "one-deployment", &format!("--replicas={replicas}")]).unwrap();
-    };
-    let comes_to = |reason: &str| {
-        env.wait_for("pulsarconsumer", "one", reason, |one| condition(one, "Applied").1 == reason);
-    };
-    scale(3);
-    comes_to("ReplicasManagedElsewhere");
-    // The manager repairs another field and keeps the replicas.
-    let patch = r#"{"spec":{"template":{"spec":{"containers":[{"name":"pulsarconsumer","image":"evil"}]}}}}"#;
-    env.kubectl(&["patch", "deployment", "one-deployment", "-p", patch]).unwrap();
-    let repaired = env.wait_for("deployment", "one-deployment", "the image is repaired", |one| {
-        container(one)["image"] == image::name("pulsar-consumer")
-    });
-    assert_eq!(repaired["spec"]["replicas"], 3);
-    // So does a change of another field.
-    env.apply(&consumer("one", &json!({ "topic": "other" }))).unwrap();
-    let changed = env.wait_for("deployment", "one-deployment", "the topic is changed", |one| {
-        container(one)["env"].to_string().contains("other")
-    });
-    assert_eq!(changed["spec"]["replicas"], 3);
-    env.writes_at_rest();
-    assert_eq!(env.get("deployment", "one-deployment").unwrap()["spec"]["replicas"], 3);
-    scale(1);
-    comes_to("AsSpecified");
-    // The last change wins.
-    scale(3);
-    comes_to("ReplicasManagedElsewhere");
-    env.kubectl(&["scale", "pcon", "one", "--replicas=2"]).unwrap();
-    env.wait_for("deployment", "one-deployment", "it is scaled", |one| one["spec"]["replicas"] == 2);
-    comes_to("AsSpecified");
-}
-
 #[test]
 fn adds_and_removes_fields_and_repairs_those_of_others() {
     let env = TestEnv::new("pc-fields");
@@ -564,7 +527,7 @@ fn every_sample_ends_as_its_comment_states() {
 }
 
 /// The status that a kubelet would write for a container.
-fn pod_status(phase: &str, state: &Value) -> Value {
+pub(crate) fn pod_status(phase: &str, state: &Value) -> Value {
     json!({ "status": { "phase": phase, "containerStatuses": [{
         "name": "pulsarconsumer", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state,
     }] } })

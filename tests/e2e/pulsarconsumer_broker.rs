@@ -11,8 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use quintet_e2e::{TestEnv, condition};
+use quintet_e2e::{PATIENCE, TestEnv, condition};
+use quintet_localcluster::cluster::binaries::keda_source;
 use quintet_localcluster::consumers::Kubelet;
+use quintet_localcluster::http::{self, Request};
+use quintet_localcluster::manager::Manager;
 use quintet_localcluster::pulsar::issuer::{AUDIENCE, CLIENT_SECRET};
 use quintet_localcluster::pulsar::{Broker, Lifetime, Options, ROLE};
 use quintet_localcluster::run;
@@ -291,6 +294,105 @@ pub fn may_read_secrets(env: &TestEnv) {
     env.kubectl(&["create", "rolebinding", "secrets", "--role=secrets", account]).unwrap();
 }
 
+/// Creates KEDA's definitions, so that the manager creates KEDA's objects. KEDA does not run.
+fn define_keda(env: &TestEnv) {
+    for definition in ["scaledobjects", "triggerauthentications"] {
+        let file = keda_source().unwrap().join(format!("config/crd/bases/keda.sh_{definition}.yaml"));
+        env.kubectl(&["create", "-f", file.to_str().unwrap()]).unwrap();
+        let crd = format!("crd/{definition}.keda.sh");
+        env.kubectl(&["wait", &crd, "--for=condition=Established", "--timeout=60s"]).unwrap();
+    }
+}
+
+/// A part of a value of a Secret that is found wherever the value is shown, as text and as in the Secret's `data`.
+fn parts(env: &TestEnv, secret: &str, key: &str) -> [String; 2] {
+    let value = env.kube().secret_value(env.namespace(), secret, key).unwrap();
+    let encoded = env.get("secret", secret).unwrap()["data"][key].as_str().unwrap().to_owned();
+    // The first line of a PEM file is not a secret, and a text may show its lines separately.
+    match value.lines().nth(1).filter(|_| value.starts_with("-----BEGIN")) {
+        Some(line) => [line.to_owned(), encoded[60..120].to_owned()],
+        None => [value, encoded],
+    }
+}
+
+/// The environment and the arguments of the programs of a broker that run now.
+fn processes(broker: &TestBroker) -> Vec<String> {
+    let server = format!("PULSAR_SERVER={}", broker.service_url());
+    let folders = fs::read_dir("/proc").unwrap().flatten().map(|folder| folder.path());
+    let texts = folders.filter_map(|folder| {
+        let environment = fs::read(folder.join("environ")).ok()?;
+        let arguments = fs::read(folder.join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&[environment, arguments].concat()).into_owned())
+    });
+    texts.filter(|text| text.split('\0').any(|variable| variable == server)).collect()
+}
+
+/// Asserts that no secret is in a text of the manager, in an object that the API server shows (except Secrets), or in
+/// the output or the environment of a consumer. Each consumer in `autoscaled` has KEDA's objects, and an environment
+/// with its variable.
+fn assert_shows_none_of(
+    secrets: &[String],
+    env: &TestEnv,
+    manager: &Manager,
+    broker: &TestBroker,
+    autoscaled: &[(&str, &str)],
+) {
+    let environments = processes(broker);
+    for (name, variable) in autoscaled {
+        for (kind, object) in [("scaledobject", "pulsarcrd"), ("triggerauthentication", "pulsarcrd-token")] {
+            env.wait_for(kind, &format!("{name}-{object}"), "the manager creates it", Value::is_object);
+        }
+        assert!(environments.iter().any(|one| one.contains(variable)), "{variable}: {environments:?}");
+        assert!(output(env, name).contains("Message Received"), "{name} has printed messages");
+    }
+    let kinds = "events,pods,replicasets,deployments,configmaps,pcon,scaledobjects,triggerauthentications";
+    let logs = fs::read_dir(env.kube().log("")).unwrap().flatten().map(|file| file.path());
+    let is_of_consumer = |path: &PathBuf| path.to_string_lossy().contains("-deployment-");
+    let outputs = logs.filter(is_of_consumer).map(|path| fs::read_to_string(path).unwrap());
+    let mut texts = vec![
+        ("the manager's log", manager.logged()),
+        ("the manager's output", manager.printed()),
+        ("the metrics", manager.metrics().unwrap()),
+        ("the objects", env.kubectl(&["get", kinds, "-o", "json"]).unwrap()),
+    ];
+    texts.extend(outputs.map(|text| ("the output of a consumer", text)));
+    texts.extend(environments.into_iter().map(|text| ("the environment of a consumer", text)));
+    for secret in secrets {
+        assert!(secret.len() >= 20, "{secret:?} may be a part of another word");
+        for (what, text) in &texts {
+            assert!(!text.contains(secret), "{what} contains {secret}");
+        }
+    }
+}
+
+/// The part that all access tokens of the issuer begin with: the header, which names the issuer's key.
+fn issued_tokens_begin_with(broker: &TestBroker) -> String {
+    let url = broker.token_url();
+    let (_, address) = url.split_once("127.0.0.1:").unwrap();
+    let (port, path) = address.split_once('/').unwrap();
+    let audience = AUDIENCE.replace(':', "%3A");
+    let header = || {
+        let request = Request {
+            method: "POST",
+            port: port.parse().unwrap(),
+            path: &format!("/{path}"),
+            headers: &[("Content-Type", "application/x-www-form-urlencoded")],
+            body: &format!(
+                "grant_type=client_credentials&client_id={ROLE}&client_secret={CLIENT_SECRET}&audience={audience}"
+            ),
+            limit: PATIENCE,
+        };
+        let (code, answer) = http::send(&request).unwrap();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        let token = answer["access_token"].as_str().unwrap_or_else(|| panic!("{code}: {answer}"));
+        assert_eq!(token.split('.').count(), 3, "a JWT: {token}");
+        token.split('.').next().unwrap().to_owned()
+    };
+    let (one, another) = (header(), header());
+    assert_eq!(one, another);
+    one
+}
+
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
 fn mounts_tokens_and_reports_rejected_ones() {
@@ -298,6 +400,7 @@ fn mounts_tokens_and_reports_rejected_ones() {
     env.node("one");
     let broker = TestBroker::up(&env, "tokens", &Options { auth: true, ..Options::new("") });
     let _kubelets = Kubelets::start(&env);
+    define_keda(&env);
     let manager = env.manager("pulsarconsumer");
     let good = fs::read_to_string(broker.token_file()).unwrap().trim().to_owned();
     let bad = broker.foreign_token("app");
@@ -307,7 +410,9 @@ fn mounts_tokens_and_reports_rejected_ones() {
         env.apply(&secret).unwrap();
     }
     for name in ["good", "bad", "absent"] {
-        let mut consumer = consumer(name, &json!({ "auth": { "tokenSecret": { "name": name } } }));
+        let fields =
+            json!({ "auth": { "tokenSecret": { "name": name } }, "autoscaling": { "maxReplicas": 3 } });
+        let mut consumer = consumer(name, &fields);
         consumer["spec"]["serverAddress"] = json!(broker.service_url());
         consumer["spec"]["adminURL"] = json!(broker.admin_url());
         consumer["spec"]["backlogPollSeconds"] = json!(10);
@@ -334,9 +439,9 @@ fn mounts_tokens_and_reports_rejected_ones() {
     env.apply(&secret).unwrap();
     env.wait_for("pulsarconsumer", "absent", "the consumer is available", is_available);
 
-    let events = env.kubectl(&["get", "events,pods,deployments,pcon", "-o", "json"]).unwrap();
-    let texts = [manager.logged(), manager.metrics().unwrap(), events].concat();
-    assert!(!texts.contains(&good) && !texts.contains(&bad), "no text contains a token");
+    let secrets = ["good", "bad", "absent"].map(|secret| parts(&env, secret, "token")).concat();
+    assert!(secrets.contains(&good) && secrets.contains(&bad));
+    assert_shows_none_of(&secrets, &env, &manager, &broker, &[("good", "PULSAR_TOKEN_FILE")]);
 }
 
 /// The broker takes the role from the certificate, in its own protocol and in the admin API.
@@ -348,6 +453,7 @@ fn authenticates_with_certificates_and_tokens_of_an_issuer() {
     let options = Options { auth: true, tls: Some(Lifetime::Year), issuer: true, ..Options::new("") };
     let broker = TestBroker::up(&env, "certificates", &options);
     let _kubelets = Kubelets::start(&env);
+    define_keda(&env);
     let manager = env.manager("pulsarconsumer");
     may_read_secrets(&env);
     let [certificate, key] = broker.client_files();
@@ -365,7 +471,8 @@ fn authenticates_with_certificates_and_tokens_of_an_issuer() {
     env.apply(&secrets).unwrap();
     let of = |name: &str, auth: &Value| {
         let fields = json!({ "topic": name, "serverAddress": broker.service_url(), "adminURL": broker.admin_url_tls(),
-            "backlogPollSeconds": 10, "tls": { "caSecret": { "name": "ca" } }, "auth": auth });
+            "backlogPollSeconds": 10, "tls": { "caSecret": { "name": "ca" } }, "auth": auth,
+            "autoscaling": { "maxReplicas": 3 } });
         env.apply(&consumer(name, &fields)).unwrap();
     };
     of("good", &json!({ "tlsSecret": { "name": "identity" } }));
@@ -380,21 +487,23 @@ fn authenticates_with_certificates_and_tokens_of_an_issuer() {
     let files = [
         ("PULSAR_TLS_CA_FILE", broker.ca_file()),
         ("PULSAR_TLS_CERT_FILE", certificate),
-        ("PULSAR_TLS_KEY_FILE", key.clone()),
+        ("PULSAR_TLS_KEY_FILE", key),
     ];
-    produce(&broker.service_url(), "good", "hello", 3, &files);
-    env.wait("all messages are printed", || printed(&env, "good", "Message Received: hello") == 3);
-    comes_to(&env, "good", "BacklogObserved", "Observed");
     env.wait_for("pulsarconsumer", "issued", "the consumer is available", is_available);
+    for name in ["good", "issued"] {
+        produce(&broker.service_url(), name, "hello", 3, &files);
+        env.wait("all messages are printed", || printed(&env, name, "Message Received: hello") == 3);
+    }
+    comes_to(&env, "good", "BacklogObserved", "Observed");
     comes_to(&env, "issued", "BacklogObserved", "Observed");
     comes_to(&env, "refused", "BacklogObserved", "TokenUnavailable");
     comes_to(&env, "unusable", "BacklogObserved", "AdminFailed");
     env.wait("the probe's status code is in an Event of the pod", || {
         describes(&env, "unusable", "statuscode: 525")
     });
-    let events = env.kubectl(&["get", "events,pods,deployments,pcon", "-o", "json"]).unwrap();
-    let texts = [manager.logged(), manager.metrics().unwrap(), events].concat();
-    let key = text(&key);
-    let secret = key.lines().nth(1).unwrap();
-    assert!(!texts.contains(secret) && !texts.contains(CLIENT_SECRET), "no text contains a secret");
+    let mut secrets = [parts(&env, "identity", "tls.key"), parts(&env, "client", "client-secret")].concat();
+    assert!(secrets.contains(&CLIENT_SECRET.to_owned()));
+    secrets.push(issued_tokens_begin_with(&broker));
+    let autoscaled = [("good", "PULSAR_TLS_KEY_FILE"), ("issued", "PULSAR_OAUTH2_CLIENT_SECRET_FILE")];
+    assert_shows_none_of(&secrets, &env, &manager, &broker, &autoscaled);
 }

@@ -69,10 +69,7 @@ impl Page {
             let (state, reasons) = first.split_once(" (").unwrap_or((&first, ""));
             let reasons = reasons.split('`').skip(1).step_by(2).map(str::to_owned).collect();
             assert_eq!(cells.len(), self.columns().count(), "{line}");
-            assert!(
-                rows.insert(state.to_owned(), Row { reasons, cells }).is_none(),
-                "{state} has two rows"
-            );
+            assert!(rows.insert(state.to_owned(), Row { reasons, cells }).is_none(), "{state} has two rows");
         }
         rows
     }
@@ -80,7 +77,10 @@ impl Page {
     /// Asserts that the states of the table are exactly these.
     pub fn has_exactly(&self, states: &[&str]) {
         let rows = self.rows();
-        assert_eq!(rows.keys().map(String::as_str).collect::<BTreeSet<_>>(), states.iter().copied().collect());
+        assert_eq!(
+            rows.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+            states.iter().copied().collect()
+        );
     }
 }
 

@@ -14,8 +14,8 @@ use serde_with::skip_serializing_none;
 use std::borrow::Cow;
 
 use crate::rules::{
-    ARE_PERSISTENT, HOST, IS_SECRET, IS_SUBSCRIPTION, NAME, PART, is_address, is_duration, is_same, is_topic,
-    not_consumed, of_our_container, partial_template,
+    ARE_PERSISTENT, HOST, IS_SECRET, IS_SUBSCRIPTION, KEEPS_SETTINGS, NAME, PART, is_address, is_duration,
+    is_same, is_topic, not_consumed, of_our_container, partial_template,
 };
 use crate::topic;
 
@@ -125,15 +125,7 @@ use crate::topic;
         .message("template must not set the deprecated serviceAccount: set serviceAccountName"),
     validation = Rule::new(of_our_container("!has(one.image)", "has(one.image)"))
         .message("template must set the image of every container but pulsarconsumer, whose image is spec.image"),
-    validation = Rule::new(format!(
-        "has(self.image) || ({})",
-        of_our_container(
-            "(!has(one.env) || one.env.all(variable, !variable.name.startsWith('PULSAR_'))) \
-             && (!has(one.envFrom) || one.envFrom.all(source, has(source.prefix) && source.prefix != '' && !source.prefix.startsWith('PULSAR_'))) \
-             && !has(one.command) && !has(one.args)",
-            "true"
-        )
-    ))
+    validation = Rule::new(format!("has(self.image) || ({})", of_our_container(KEEPS_SETTINGS, "true")))
     .message("template must not set command, args, variables that begin with PULSAR_ or envFrom without a prefix for Quintet's image: set the fields of the spec"),
     validation = Rule::new(format!(
         "has(self.healthPort) && self.healthPort == 0 || has(self.image) && !has(self.healthPort) || ({})",

@@ -146,12 +146,12 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
             // The end of a terminating pod causes no event here.
             plan.requeue_at(in_future(now, FOLLOW_UP));
             match refusal {
-                Some(refusal) => report(&mut plan, consumer, "Refused", &refusal.message, now),
+                Some(refusal) => report(&mut plan, consumer, world, ("Refused", &refusal.message), now),
                 None => report(
                     &mut plan,
                     consumer,
-                    "ConsumersRunning",
-                    &format!("{} pods are stopping.", world.running_pods),
+                    world,
+                    ("ConsumersRunning", &format!("{} pods are stopping.", world.running_pods)),
                     now,
                 ),
             }
@@ -163,8 +163,14 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
             // The result wakes the PulsarConsumer. The effect is repeated in case a process loses it.
             plan.requeue_at(if due <= now { in_future(now, PAUSE) } else { due });
             match failure {
-                None => report(&mut plan, consumer, "Deleting", "The subscription is being deleted.", now),
-                Some(unknown) => report(&mut plan, consumer, unknown.reason, &unknown.message, now),
+                None => report(
+                    &mut plan,
+                    consumer,
+                    world,
+                    ("Deleting", "The subscription is being deleted."),
+                    now,
+                ),
+                Some(unknown) => report(&mut plan, consumer, world, (unknown.reason, &unknown.message), now),
             }
         }
     }
@@ -180,8 +186,8 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
 fn report(
     plan: &mut ConsumerPlan,
     consumer: &PulsarConsumer,
-    reason: &'static str,
-    message: &str,
+    world: &World,
+    (reason, message): (&'static str, &str),
     now: Timestamp,
 ) {
     let meta = consumer.meta();
@@ -199,7 +205,11 @@ fn report(
     }
     let wanted = Wanted { type_: SUBSCRIPTION_DELETED, status: Some(false), reason, message };
     let condition = conditions::next(&status.conditions, [wanted], meta.generation, now);
-    status.conditions.retain(|one| one.type_ != SUBSCRIPTION_DELETED);
-    status.conditions.extend(condition);
+    // The other conditions are about the pods and the Deployment, which stop.
+    status.conditions = condition;
+    let own = world.deployment.as_deref().filter(|found| is_of(*found, &consumer.key()));
+    (status.observed_generation, status.replicas) =
+        (meta.generation, Some(own.map_or(0, |own| own.replicas)));
+    (status.updated_replicas, status.ready_replicas) = (own.map(|own| own.updated), own.map(|own| own.ready));
     plan.status = Some(status);
 }

@@ -40,6 +40,12 @@ pub fn of_our_container(ours: &str, others: &str) -> String {
     )
 }
 
+/// Whether a container leaves the settings of Quintet's image as they are.
+pub const KEEPS_SETTINGS: &str = "!has(one.command) && !has(one.args) \
+     && (!has(one.env) || one.env.all(variable, !variable.name.startsWith('PULSAR_'))) \
+     && (!has(one.envFrom) || one.envFrom.all(source, \
+         has(source.prefix) && source.prefix != '' && !source.prefix.startsWith('PULSAR_')))";
+
 /// Whether each topic is persistent, as an expression.
 pub const ARE_PERSISTENT: &str = "!(has(self.topic) && self.topic.startsWith('non-persistent://')) \
      && (!has(self.topics) || !self.topics.exists(one, one.startsWith('non-persistent://')))";

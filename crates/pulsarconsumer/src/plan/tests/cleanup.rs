@@ -165,6 +165,20 @@ fn twin() -> PulsarConsumer {
     twin
 }
 
+/// The consumers of the old status may have stopped.
+#[test]
+fn the_status_of_a_deletion_is_up_to_date() {
+    let mut scene = deleted();
+    scene.consumer.metadata.generation = Some(2);
+    let status = scene.plan(0).status.unwrap();
+    assert_eq!((status.observed_generation, status.ready_replicas), (Some(2), Some(1)));
+    see_stopped(&mut scene, |_| ());
+    let status = scene.plan(0).status.unwrap();
+    assert_eq!(status.replicas, Some(0));
+    let types: Vec<&str> = status.conditions.iter().map(|one| &*one.type_).collect();
+    assert_eq!(types, ["SubscriptionDeleted"]);
+}
+
 #[test]
 fn reports_obstacles_of_the_deletion() {
     let mut scene = deleted();
