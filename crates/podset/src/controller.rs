@@ -28,8 +28,8 @@ struct PodSets {
     executor: Arc<Executor>,
     /// Pods that left the watch without a deletion.
     deselected: Arc<Deselected<Pod>>,
-    /// Whether pods that left the watch before this process began were listed.
-    searched: OnceCell<()>,
+    /// For each part of the watch, whether pods that left it before this process began were listed.
+    searched: Vec<OnceCell<()>>,
 }
 
 impl Reconciler for PodSets {
@@ -52,19 +52,27 @@ impl Reconciler for PodSets {
 
     async fn observe(&self, object: &PodSet, refusals: Refusals) -> Result<World, Error> {
         let key = object.key();
+        if !object.terminating()
+            && let Some(part) = self.pods.part_of(&key.namespace)
+        {
+            self.searched[part].get_or_try_init(|| self.search(part)).await?;
+        }
         let mut world = World { pods: self.pods.owned_by(&key), refusals, ..World::default() };
         world.taken =
             self.pods.names(&key.namespace, &name_prefix(&key.name), |pod| !pod.meta.is_controlled_by(&key));
         if object.terminating() {
             return Ok(world);
         }
-        self.searched.get_or_try_init(|| self.search()).await?;
         for pod in self.deselected.owned_by(&key) {
             let found = self.executor.reads.read::<Pod>(&PODS, &key.namespace, &pod.meta.name).await?;
             match found
                 .filter(|found| found.meta.uid == pod.meta.uid && found.meta.is_controlled_by(&key))
                 .map(Arc::new)
             {
+                // The cache shows the pod again.
+                Some(found) if world.pods.iter().any(|pod| pod.meta.uid == found.meta.uid) => {
+                    self.deselected.settle(&found);
+                }
                 Some(found) => {
                     world.pods.push(found.clone());
                     world.unlabelled.push(found);
@@ -85,13 +93,13 @@ impl Reconciler for PodSets {
 }
 
 impl PodSets {
-    /// Lists the pods that lost the label of the watch before this process watched them.
-    async fn search(&self) -> Result<(), Error> {
+    /// Lists the pods that lost the label of the watch before this process watched them. One namespace without
+    /// permissions must not stop the others.
+    async fn search(&self, part: usize) -> Result<(), Error> {
         let selector = format!("{UID_LABEL},!{KIND_LABEL}");
-        for part in self.pods.parts() {
-            for pod in self.executor.reads.list::<Pod>(&PODS, part.namespace(), &selector, 0).await? {
-                self.deselected.insert(Arc::new(pod));
-            }
+        let namespace = self.pods.parts()[part].namespace();
+        for pod in self.executor.reads.list::<Pod>(&PODS, namespace, &selector, 0).await? {
+            self.deselected.insert(Arc::new(pod));
         }
         Ok(())
     }
@@ -111,7 +119,7 @@ pub fn register(context: &Context) -> Result<(), prometheus::Error> {
             pod.is_counted()
                 && !pod.owner().is_some_and(|owner| executor.memory.deletes(&owner.uid, &pod.meta.uid))
         }),
-        searched: OnceCell::new(),
+        searched: pods.parts().iter().map(|_| OnceCell::new()).collect(),
         pods: pods.clone(),
         executor: context.executor.clone(),
     };

@@ -282,10 +282,11 @@ fn replaced_at(pod: &Pod) -> Option<Timestamp> {
 
 /// The attempt number of a pod's replacement.
 fn next_attempt(pod: &Pod, now: Timestamp) -> u32 {
-    // An ended pod without a started container has a lifetime of 0.
-    let end = if pod.is_running() { Some(now) } else { pod.finished };
+    // An ended pod without a started container has a lifetime of 0. A running one may have waited for its replacement.
+    let (end, least) =
+        if pod.is_running() { (Some(now), 2 * LONGEST_BACKOFF) } else { (pod.finished, LONGEST_BACKOFF) };
     let lived = end.zip(pod.meta.created).map(|(end, begin)| end.duration_since(begin));
-    if lived.is_some_and(|lived| lived >= LONGEST_BACKOFF) { 0 } else { attempt(pod).saturating_add(1) }
+    if lived.is_some_and(|lived| lived >= least) { 0 } else { attempt(pod).saturating_add(1) }
 }
 
 fn attempt(pod: &Pod) -> u32 {

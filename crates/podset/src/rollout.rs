@@ -121,11 +121,14 @@ pub fn rollout<'a>(
     order.sort_by_key(|(member, is_replaced)| (!is_named(member), !is_replaced));
     let least = limits.wanted.saturating_sub(limits.unavailable);
     let mut replaceable = counted.saturating_sub(least + unproven);
+    // A pod without a node may wait for the room of the named one.
+    let may_recover = |member: &CandidatePod<'_>| !member.available && member.pod.node.is_some();
+    let may_wait = order.iter().any(|(member, _)| may_recover(member));
     for (member, is_replaced) in order {
         let may_go = surplus > 0 || is_replaced && replaceable > 0;
         if !may_go || member.available && available <= least {
             // No other surplus pod goes in place of one that the user named and that must wait.
-            surplus -= usize::from(surplus > 0 && is_named(&member));
+            surplus -= usize::from(surplus > 0 && is_named(&member) && may_wait);
             continue;
         }
         available -= usize::from(member.available);
@@ -232,18 +235,31 @@ mod tests {
 
     #[test]
     fn deletes_named_pods_first_while_enough_stay_available() {
-        let pods = pods("na na nu na");
+        let mut pods = pods("na na nu na");
+        for (at, (_, pod)) in pods.iter_mut().enumerate() {
+            Arc::make_mut(pod).node = Some(format!("n{at}").into());
+        }
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let going = |replicas: usize, unavailable: usize, names: &[&str]| -> Vec<String> {
+        let going_of = |pods: &[(String, Arc<Pod>)],
+                        replicas: usize,
+                        unavailable: usize,
+                        names: &[&str]|
+         -> Vec<String> {
             let strategy = json!({"maxUnavailable": unavailable, "maxSurge": usize::from(unavailable == 0)});
             let spec = json!({"replicas": replicas, "updateStrategy": strategy});
-            let decided = rollout(limits(&spec), &named(names), members(&pods), now());
+            let decided = rollout(limits(&spec), &named(names), members(pods), now());
             decided.going.iter().map(|pod| pod.meta.name.to_string()).collect()
         };
-        assert_eq!(going(3, 1, &["na3", "unknown"]), ["na3"]);
-        assert_eq!(going(2, 1, &["na3"]), ["na3", "nu2"]);
-        assert_eq!(going(4, 1, &["na3"]), Vec::<String>::new(), "a name alone deletes no pod");
-        assert_eq!(going(3, 0, &["na3"]), Vec::<String>::new(), "waits until another pod is available");
+        assert_eq!(going_of(&pods, 3, 1, &["na3", "unknown"]), ["na3"]);
+        assert_eq!(going_of(&pods, 2, 1, &["na3"]), ["na3", "nu2"]);
+        assert_eq!(going_of(&pods, 4, 1, &["na3"]), Vec::<String>::new(), "a name alone deletes no pod");
+        assert_eq!(
+            going_of(&pods, 3, 0, &["na3"]),
+            Vec::<String>::new(),
+            "waits until another pod is available"
+        );
+        Arc::make_mut(&mut pods[2].1).node = None;
+        assert_eq!(going_of(&pods, 3, 0, &["na3"]), ["nu2"], "which may need its room");
     }
 
     prop_compose! {

@@ -265,13 +265,13 @@ impl Admin {
     }
 
     /// Creates a subscription in topics, where it begins at these positions, and the topics if the broker allows it.
-    /// An existing subscription stays as it is. Returns the results until the admin API does not answer.
+    /// An existing subscription stays as it is. Returns until the admin API does not answer whether each is new.
     pub async fn create_subscriptions(
         &self,
         asked: &BacklogQuery,
         access: &Access,
         topics: &[(Topic, InitialPosition)],
-    ) -> Vec<Result<(), Unknown>> {
+    ) -> Vec<Result<bool, Unknown>> {
         let creations: Vec<_> =
             topics.iter().map(|(topic, at)| self.create_subscription(asked, access, topic, *at)).collect();
         let mut results = Vec::new();
@@ -292,7 +292,7 @@ impl Admin {
         access: &Access,
         topic: &Topic,
         position: InitialPosition,
-    ) -> Result<(), Unknown> {
+    ) -> Result<bool, Unknown> {
         let position = match position {
             InitialPosition::Earliest => r#""earliest""#,
             InitialPosition::Latest => r#""latest""#,
@@ -300,7 +300,8 @@ impl Admin {
         let replicated = if asked.is_replicated { "?replicated=true" } else { "" };
         let path = format!("{}{replicated}", subscription_path(asked, topic));
         match self.call(asked, access, Method::PUT, &path, position).await?.0 {
-            status if status.is_success() || status == StatusCode::CONFLICT => Ok(()),
+            StatusCode::CONFLICT => Ok(false),
+            status if status.is_success() => Ok(true),
             status => Err(refused(asked, access, status)),
         }
     }
@@ -825,12 +826,12 @@ mod tests {
     }
 
     #[rstest]
-    #[case::created(204, Ok(()))]
-    #[case::exists(409, Ok(()))]
+    #[case::created(204, Ok(true))]
+    #[case::exists(409, Ok(false))]
     #[case::forbidden(403, Err("AdminRefused"))]
     #[case::without_topic(404, Err("AdminFailed"))]
     #[tokio::test]
-    async fn creates_a_missing_subscription(#[case] code: u16, #[case] expected: Result<(), &str>) {
+    async fn creates_a_missing_subscription(#[case] code: u16, #[case] expected: Result<bool, &str>) {
         let (url, seen) = server(vec![("PUT", code, String::new())]).await;
         let (admin, access) = (Admin::default(), Access::default());
         for (is_replicated, query) in [(false, ""), (true, "?replicated=true")] {

@@ -4,7 +4,7 @@
 //! this process leads, at intervals with jitter, and wakes its object when the answer changes. The last answer is kept here
 //! and goes with the object. The task of a deleted object deletes the subscription, when the plan allows it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -341,17 +341,26 @@ async fn read_and_create(
     let mut samples = admin.read(asked, access, last).await?;
     let Work::Poll { create: Some(position) } = order.work else { return Ok(samples) };
     let due = creations(&asked.topics, &samples, position, past);
+    // The subscription exists, perhaps not in all partitions. One attempt is enough, because nothing is known to lack.
+    let is_repeated = |topic: &Topic| {
+        samples.iter().any(|one| one.topic == *topic && one.figures.is_ok())
+            && past.failed.iter().all(|((failed, _), _)| failed != topic)
+    };
+    let repeated: HashSet<Topic> =
+        due.iter().map(|(topic, _)| topic).filter(|topic| is_repeated(topic)).cloned().collect();
     past.has_read = true;
     past.failed = due.iter().map(|creation| (creation.clone(), true)).collect();
     let results = admin.create_subscriptions(asked, access, &due).await;
-    let created = results.iter().filter(|result| result.is_ok()).count();
+    let created = results.iter().filter(|result| *result == &Ok(true)).count();
     let mut failed = Vec::new();
     let untried = past.failed.split_off(results.len());
     past.failed.clear();
     for (creation, result) in due.into_iter().zip(results) {
         if let Err(refusal) = result {
             // Without the permission, no partition has it, or a consumer has created it.
-            past.failed.push((creation.clone(), refusal.reason != Unknown::ADMIN_REFUSED));
+            if !repeated.contains(&creation.0) {
+                past.failed.push((creation.clone(), refusal.reason != Unknown::ADMIN_REFUSED));
+            }
             failed.push((creation, refusal));
         }
     }

@@ -501,11 +501,7 @@ impl Watcher {
         let now = Self::truths(commit.state, &mut inner).remove(&uid).unwrap_or_default();
         inner.truths.insert(uid, now.into_iter().collect());
         drop(inner);
-        // A process that was dead or partitioned while a pod lost the watch's label does not see the pod. It
-        // learns of the pod when it finds the pod's name taken.
-        let has_gap = self.plan.has_crash() || self.plan.has_trouble(Trouble::Crossed);
-        let unseen = self.plan.scenario == "podset-label-lost" && has_gap;
-        if unseen || self.plan.is_late() {
+        if self.plan.is_late() {
             return;
         }
         for one in statements {

@@ -303,9 +303,14 @@ impl Executor {
         label: &'static str,
     ) -> Result<Answer, Error> {
         let delete = request::delete(resource, namespace, &meta.name, meta.uid.clone(), None);
-        self.write(owner, delete).await?;
+        // In each case, the next creation would meet the same policy.
+        let outcome = match self.write(owner, delete).await {
+            Ok(Answer::Refused { message, .. }) => format!("cannot be deleted: {message}"),
+            Err(error) => format!("may still exist: {error}"),
+            Ok(_) => "was deleted".to_owned(),
+        };
         let message = format!(
-            "An admission policy removed or changed the label {label} of {} {}, which was deleted; exempt the \
+            "An admission policy removed or changed the label {label} of {} {}, which {outcome}; exempt the \
             objects that {FIELD_MANAGER} creates from the policy",
             resource.kind, meta.name
         );

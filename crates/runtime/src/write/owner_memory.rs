@@ -276,6 +276,10 @@ impl OwnerMemory {
             refusal.until.checked_add(LONGEST_BACKOFF).is_ok_and(|forgotten| forgotten > now)
         });
         let times = refusals.of(verb, resource, name).map_or(0, |refusal| refusal.times);
+        // The next creation may have another name.
+        let of_all =
+            refusals.creations.as_ref().filter(|_| stops_creations).map_or(0, |refusal| refusal.times);
+        let times = times.max(of_all);
         let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(Timestamp::MAX);
         let message = shorten(message.to_owned(), 512);
         let refusal = Refusal { verb, reason, message, times: times + 1, until };
