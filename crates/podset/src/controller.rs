@@ -98,7 +98,7 @@ impl PodSets {
     async fn search(&self, part: usize) -> Result<(), Error> {
         let selector = format!("{UID_LABEL},!{KIND_LABEL}");
         let namespace = self.pods.parts()[part].namespace();
-        for pod in self.executor.reads.list::<Pod>(&PODS, namespace, &selector, 0).await? {
+        for pod in self.executor.reads.list::<Pod>(&PODS, namespace, &selector).await? {
             self.deselected.insert(Arc::new(pod));
         }
         Ok(())

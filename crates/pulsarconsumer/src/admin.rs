@@ -8,7 +8,6 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,14 +24,14 @@ use quintet_pulsar_topic::{Malformed, Pattern, Topic, split_partition};
 use quintet_runtime::model::resource::escape;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
-use serde::Deserialize;
-use serde::de::{Deserializer as _, IgnoredAny, SeqAccess, Visitor};
+use serde::Deserializer as _;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
+use crate::answer::{Names, Rejection};
 use crate::api::{InitialPosition, OAuth2};
 use crate::backlog::{Partitions, TopicFigures, TopicSample, Unknown, figures};
 use crate::secrets::Sensitive;
@@ -207,34 +206,6 @@ fn root(error: &hyper_util::client::legacy::Error) -> String {
     if message.starts_with(ALERT) { format!("{message}: check auth.tlsSecret") } else { message }
 }
 
-/// The form of the broker's answer to a rejected request.
-#[derive(Deserialize)]
-struct Rejection {
-    #[serde(rename = "reason")]
-    _reason: IgnoredAny,
-}
-
-/// Reads names, of which most may not be needed.
-struct Names<F>(F);
-
-impl<'de, F: Fn(&str) -> bool> Visitor<'de> for Names<F> {
-    type Value = Vec<String>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a list of topics")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Vec<String>, A::Error> {
-        let mut kept = Vec::new();
-        while let Some(name) = names.next_element::<String>()? {
-            if kept.len() <= MOST_TOPICS && self.0(&name) {
-                kept.push(name);
-            }
-        }
-        Ok(kept)
-    }
-}
-
 impl Admin {
     /// Reads the figures of a subscription in each topic. `last` are the last known partitions, which decide the
     /// first request about a topic.
@@ -372,7 +343,7 @@ impl Admin {
         match self.call(asked, access, Method::GET, path, "").await? {
             (StatusCode::OK, body) => {
                 let mut answer = serde_json::Deserializer::from_slice(&body);
-                answer.deserialize_seq(Names(keep)).map_err(|_| {
+                answer.deserialize_seq(Names(keep, MOST_TOPICS + 1)).map_err(|_| {
                     Unknown::new(
                         "AdminFailed",
                         format!("The answer of {} is not a list of topics.", asked.url),

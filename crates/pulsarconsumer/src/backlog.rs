@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quintet_pulsar_topic::Topic;
 use quintet_runtime::model::clock::whole_seconds;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed as _, IgnoredAny};
 use serde_json::value::RawValue;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
+use std::marker::PhantomData;
 
+use crate::answer::Named;
 use crate::api::PulsarConsumerStatus;
 
 /// The figures of a subscription.
@@ -118,12 +118,14 @@ pub struct TopicFigures {
 pub fn figures(answer: &[u8], subscription: &str) -> Result<TopicFigures, serde_json::Error> {
     let stats: TopicStats<'_> = serde_json::from_slice(answer)?;
     let mut subscriptions = serde_json::Deserializer::from_str(stats.subscriptions.get());
-    let subscription = Named(subscription).deserialize(&mut subscriptions)?.map(|stats| Figures {
-        backlog: stats.msg_backlog.max(0),
-        unacked: stats.unacked_messages.max(0),
-        consumers: i32::try_from(stats.consumers.len()).unwrap_or(i32::MAX),
-        rate: stats.msg_rate_out,
-    });
+    let subscription = Named::<SubscriptionStats>(subscription, PhantomData)
+        .deserialize(&mut subscriptions)?
+        .map(|stats| Figures {
+            backlog: stats.msg_backlog.max(0),
+            unacked: stats.unacked_messages.max(0),
+            consumers: i32::try_from(stats.consumers.len()).unwrap_or(i32::MAX),
+            rate: stats.msg_rate_out,
+        });
     Ok(TopicFigures { subscription, partitions: stats.metadata.partitions })
 }
 
@@ -134,37 +136,6 @@ struct TopicStats<'a> {
     subscriptions: &'a RawValue,
     #[serde(default)]
     metadata: TopicMetadata,
-}
-
-/// Reads only the subscription with this name, because there may be hundreds of thousands.
-struct Named<'a>(&'a str);
-
-impl<'de> DeserializeSeed<'de> for Named<'_> {
-    type Value = Option<SubscriptionStats>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Named<'_> {
-    type Value = Option<SubscriptionStats>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a map of subscriptions")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-        let mut found = None;
-        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-            if name == self.0 {
-                found = Some(map.next_value()?);
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(found)
-    }
 }
 
 /// Only a topic with partitions has it.

@@ -5,6 +5,7 @@
 //! reports.
 
 mod admin;
+mod answer;
 pub mod api;
 pub mod backlog;
 mod cleanup;

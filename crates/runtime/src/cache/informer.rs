@@ -171,11 +171,6 @@ impl<T: Object> Informer<T> {
         self.parts.iter().position(|part| part.covers(namespace))
     }
 
-    /// The highest resourceVersion that the list or watch of this namespace has shown; 0 before the first.
-    pub fn position(&self, namespace: &str) -> u64 {
-        self.part(namespace).map_or(0, |part| part.progress().borrow().position)
-    }
-
     /// The part for this namespace; None if the namespace is not watched.
     fn part(&self, namespace: &str) -> Option<&NamespaceInformer<T>> {
         self.parts.iter().find(|part| part.covers(namespace))

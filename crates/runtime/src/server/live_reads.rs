@@ -85,34 +85,12 @@ impl LiveReads {
         }
     }
 
-    /// The objects of a namespace that a label selector selects, at the resourceVersion `since` or later. With
-    /// `since`, the API server answers from its watch cache. If `since` is 0, it reads etcd and may wait 100 ms for
-    /// the cache.
+    /// The objects of a namespace that a label selector selects.
     pub async fn list<T: DeserializeOwned>(
         &self,
         resource: &Resource,
         namespace: &str,
         selector: &str,
-        since: u64,
-    ) -> Result<Vec<T>, kube::Error> {
-        let selected = format!("labelSelector={}", escape(selector));
-        if since > 0 {
-            let at = format!("&resourceVersion={since}&resourceVersionMatch=NotOlderThan");
-            match self.list_where(resource, namespace, &selected, &at).await {
-                // The cache of this API server is behind, or etcd was restored to a state before `since`.
-                Err(kube::Error::Api(status)) if status.code == 504 => {}
-                answer => return answer,
-            }
-        }
-        self.list_where(resource, namespace, &selected, "").await
-    }
-
-    async fn list_where<T: DeserializeOwned>(
-        &self,
-        resource: &Resource,
-        namespace: &str,
-        selected: &str,
-        at: &str,
     ) -> Result<Vec<T>, kube::Error> {
         #[derive(Deserialize)]
         #[serde(bound = "T: DeserializeOwned")]
@@ -121,8 +99,8 @@ impl LiveReads {
             metadata: kube::api::ListMeta,
             items: Vec<T>,
         }
-        // Later pages have the resourceVersion of the first; the API server rejects a request that names it again.
-        let (mut objects, mut next) = (Vec::new(), at.to_owned());
+        let selected = format!("labelSelector={}", escape(selector));
+        let (mut objects, mut next) = (Vec::new(), String::new());
         loop {
             let path = format!("{}?{selected}&limit=500{next}", resource.path(namespace));
             let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;

@@ -97,29 +97,39 @@ async fn waits_for_the_cache_after_a_stale_status_write() {
     task.abort();
 }
 
-/// The first page of a list names the oldest accepted resourceVersion. If the API server has not reached it, the list
-/// is repeated without it.
+/// A pod without its label would belong to its owner and be invisible to it. Each attempt has a longer pause, also under
+/// another name and if the pod cannot be deleted.
 #[tokio::test(start_paused = true)]
-async fn lists_at_a_version_or_later() {
+async fn deletes_a_pod_that_was_created_without_its_label() {
+    let stripped = || (201, pod("a", 5).to_string());
+    let denied = failure(403, "Forbidden", "denied by a policy");
+    let (executor, asked) = executor(&[stripped(), (200, pod("a", 5).to_string()), stripped(), denied]);
+    for (name, outcome, pause) in [("a", "which was deleted", 10), ("b", "denied by a policy", 20)] {
+        let mut creation = create(name);
+        if let Action::Create { owner_label, .. } = &mut creation {
+            *owner_label = Some("uid");
+        }
+        let execution = carry(&executor, vec![creation]).await.unwrap();
+        assert!(execution.refusals[0].2.contains(outcome), "{:?}", execution.refusals);
+        let stop = executor.memory.refusals(&owner()).creations.unwrap();
+        assert_eq!((stop.reason, stop.times), (RefusalReason::LabelsOverwritten, pause / 10));
+        sleep(Duration::from_secs(pause.into())).await;
+    }
+    let verbs: Vec<String> =
+        asked.lock().unwrap().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(verbs, ["POST", "DELETE", "POST", "DELETE"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_all_pages() {
     let page = |name: &str, next: &str| {
         (200, json!({ "metadata": { "continue": next }, "items": [pod(name, 1)] }).to_string())
     };
-    let too_large = failure(504, "Timeout", "Too large resource version: 9, current: 3");
-    let (executor, asked) =
-        executor(&[page("a", "next"), page("b", ""), too_large, page("c", ""), page("d", "")]);
-    for (since, expected) in [(9, vec!["a", "b"]), (9, vec!["c"]), (0, vec!["d"])] {
-        let pods: Vec<Pod> = executor.reads.list(&PODS, "ns", "app=x", since).await.unwrap();
-        let names: Vec<&str> = pods.iter().map(|pod| &*pod.meta.name).collect();
-        assert_eq!(names, expected);
-    }
-    let asked: Vec<String> = asked
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|line| line.replace("GET /api/v1/namespaces/ns/pods?labelSelector=app%3Dx&limit=500", ""))
-        .collect();
-    let at = "&resourceVersion=9&resourceVersionMatch=NotOlderThan";
-    assert_eq!(asked, [at, "&continue=next", at, "", ""]);
+    let (executor, asked) = executor(&[page("a", "next"), page("b", "")]);
+    let pods: Vec<Pod> = executor.reads.list(&PODS, "ns", "app=x").await.unwrap();
+    assert_eq!(pods.iter().map(|pod| &*pod.meta.name).collect::<Vec<_>>(), ["a", "b"]);
+    let first = "GET /api/v1/namespaces/ns/pods?labelSelector=app%3Dx&limit=500";
+    assert_eq!(*asked.lock().unwrap(), [first.to_owned(), format!("{first}&continue=next")]);
 }
 
 #[tokio::test(start_paused = true)]

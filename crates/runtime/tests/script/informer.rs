@@ -136,7 +136,7 @@ async fn accepts_lower_versions_after_a_restore_of_etcd() {
     let expired = failure(410, "Expired", "too new");
     let again = event("ADDED", &pod("a", 400)) + &bookmark(500, true);
     let (informer, ..) = follow(&[(200, list), expired, (200, again)]).await;
-    assert_eq!(informer.position("ns"), 500);
+    assert_eq!(informer.parts()[0].progress().borrow().position, 500);
 }
 
 /// The informer drops an undecodable object even if no watch reported its deletion.

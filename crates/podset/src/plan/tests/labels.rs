@@ -48,7 +48,7 @@ fn replacements_of_released_pods_are_delayed() {
     let plan = scene.plan(39);
     assert_eq!((&*steps(&plan), plan.again), ("", Some(after(40))));
     assert_eq!(steps(&scene.plan(40)), "patch 1; create 2 (attempt 4)");
-    assert_eq!(steps(&scene.plan(1_199)), "patch 1; create 2 (attempt 4)", "a long pause is no long life");
+    assert_eq!(steps(&scene.plan(1_199)), "patch 1; create 2 (attempt 4)", "a long pause is not a long life");
     assert_eq!(steps(&scene.plan(1_200)), "patch 1; create 2");
 }
 
