@@ -232,7 +232,7 @@ fn exits_without_the_right_to_use_leases() {
         logged.contains("needs the rule: apiGroups [coordination.k8s.io], resources [leases]"),
         "{logged}"
     );
-    assert!(env.get("book", "unserved").unwrap()["status"].is_null());
+    assert_eq!(env.get("book", "unserved").unwrap()["status"], json!({ "observedGeneration": -1 }));
     assert_eq!(manager.stop().unwrap(), Some(1));
 }
 
