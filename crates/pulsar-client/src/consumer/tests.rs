@@ -181,8 +181,9 @@ async fn lines_of(lines: PipeReader, expected: usize) {
 /// The limit holds while nothing is read for ten minutes, and while everything is read afterwards.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_partitions_use_no_memory_above_the_limit() {
-    const LIMIT: usize = 4 << 20;
-    const SIZE: usize = 100_000;
+    /// The default.
+    const LIMIT: usize = 32 << 20;
+    const SIZE: usize = 1_000_000;
     let seen: Vec<_> = (0..10).map(|_| Arc::new(Seen::default())).collect();
     let (links, outgoing): (Vec<_>, Vec<_>) = seen.iter().map(broker).unzip();
     let partitions: Vec<usize> = (0..1_000).map(|partition| partition % 10).collect();
