@@ -122,8 +122,7 @@ pub fn rollout<'a>(
     let least = limits.wanted.saturating_sub(limits.unavailable);
     let mut replaceable = counted.saturating_sub(least + unproven);
     // A pod without a node may wait for the room of the named one.
-    let may_recover = |member: &CandidatePod<'_>| !member.available && member.pod.node.is_some();
-    let may_wait = order.iter().any(|(member, _)| may_recover(member));
+    let may_wait = order.iter().any(|(member, _)| !member.available && member.pod.node.is_some());
     for (member, is_replaced) in order {
         let may_go = surplus > 0 || is_replaced && replaceable > 0;
         if !may_go || member.available && available <= least {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
 use quintet_oauth2::Client;
-use quintet_pulsar_topic::{Malformed, Pattern, Topic};
+use quintet_pulsar_topic::{Malformed, Pattern, Topic, dead_letter_subscription};
 
 use crate::address::ServiceAddress;
 use crate::brokers::Service;
@@ -385,7 +385,8 @@ impl ConsumerArgs {
                 Ok(Some(DeadLetterPolicy {
                     max_redeliver_count: number("a number of redeliveries", count)?,
                     topic: dead,
-                    subscription: subscription.map_or_else(|| format!("{}-dlq", of.name), str::to_owned),
+                    subscription: subscription
+                        .map_or_else(|| dead_letter_subscription(&of.name), str::to_owned),
                     retry_delays: retry.map(|_| delays),
                 }))
             }

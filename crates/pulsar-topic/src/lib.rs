@@ -107,6 +107,11 @@ impl fmt::Display for Topic {
     }
 }
 
+/// The default subscription that keeps the dead letters of a subscription.
+pub fn dead_letter_subscription(subscription: &str) -> String {
+    format!("{subscription}-dlq")
+}
+
 /// The persistent topics of a namespace whose last part matches a regular expression.
 #[derive(Clone, Debug)]
 pub struct Pattern {

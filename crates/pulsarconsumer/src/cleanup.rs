@@ -6,7 +6,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Resource as _;
-use quintet_pulsar_topic::Topic;
+use quintet_pulsar_topic::{Topic, dead_letter_subscription};
 use quintet_runtime::model::conditions::{self, Wanted};
 use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::finalizer;
@@ -63,7 +63,7 @@ pub fn is_shared(consumer: &PulsarConsumer, other: &PulsarConsumer) -> bool {
 fn keeps_dead_letters(spec: &PulsarConsumerSpec, subscription: &str, topics: &Topics) -> bool {
     let Some(policy) = &spec.dead_letter_policy else { return false };
     let name = policy.initial_subscription.clone();
-    let name = name.unwrap_or_else(|| format!("{}-dlq", spec.subscription_name));
+    let name = name.unwrap_or_else(|| dead_letter_subscription(&spec.subscription_name));
     let topic = spec.dead_letter_topic().map(|topic| Topic::of(&topic));
     name == subscription && topic.is_some_and(|topic| topics.have(&topic))
 }
