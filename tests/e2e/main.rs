@@ -28,6 +28,7 @@ mod manager_faults;
 mod manager_metrics;
 mod podset;
 mod podset_faults;
+mod podset_revisions;
 mod podset_rollout;
 mod protobuf;
 mod pulsarconsumer;

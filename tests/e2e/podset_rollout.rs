@@ -30,7 +30,7 @@ fn progressing(set: &Value) -> (String, String) {
     condition(set, "Progressing")
 }
 
-/// Whether this number of pods exists, all ready and of the current template.
+/// Whether this number of pods exists, all ready and of the spec's template.
 pub(crate) fn rolled_out(count: i64) -> impl Fn(&Value) -> bool {
     move |set| {
         let status = &set["status"];
@@ -65,7 +65,8 @@ fn extremes(watch: &Watch, from: usize) -> (usize, usize) {
     (most, fewest)
 }
 
-fn images(env: &TestEnv) -> BTreeMap<String, usize> {
+/// The number of pods of each image.
+pub(crate) fn images(env: &TestEnv) -> BTreeMap<String, usize> {
     let mut images = BTreeMap::new();
     for pod in env.list("pods", "quintet.dev/kind=PodSet") {
         if pod["metadata"]["deletionTimestamp"].is_null() {
@@ -156,13 +157,16 @@ fn partition_pause_and_on_delete_keep_pods() {
     assert_eq!(images(&env), BTreeMap::from([("one".to_owned(), 3), ("two".to_owned(), 1)]));
     apply("two", json!({ "paused": true }));
     env.wait_for("podset", "set", "the PodSet is paused", reached("Paused", 4));
-    // A deleted pod is replaced by one of the current template.
+    // A deleted pod is replaced by one of the same template.
     let old = env.list("pods", "quintet.dev/kind=PodSet");
     let old = old.iter().find(|pod| pod["spec"]["containers"][0]["image"] == "one").unwrap();
     env.kubectl(&["delete", "pod", old["metadata"]["name"].as_str().unwrap(), "--wait=false"]).unwrap();
-    env.wait_for("podset", "set", "the pod is replaced", |set| {
-        reached("Paused", 4)(set) && set["status"]["updatedReplicas"] == 2
+    env.wait("the pod is replaced", || {
+        let pods = env.list("pods", "quintet.dev/kind=PodSet");
+        pods.len() == 4 && pods.iter().all(|pod| pod["metadata"]["uid"] != old["metadata"]["uid"])
     });
+    env.wait_for("podset", "set", "the PodSet is paused", reached("Paused", 4));
+    assert_eq!(images(&env), BTreeMap::from([("one".to_owned(), 3), ("two".to_owned(), 1)]));
     apply("two", json!({ "type": "OnDelete" }));
     env.wait_for("podset", "set", "the status has OnDelete", reached("OnDelete", 4));
     apply("two", json!({}));

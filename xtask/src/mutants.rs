@@ -159,6 +159,45 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("daemonjob-ttl", "/crash-")],
     },
     Mutant {
+        name: "partition keeps only pods of the current template",
+        file: "crates/podset/src/rollout.rs",
+        edits: &[(
+            "outdated.saturating_sub(kept)",
+            "outdated.saturating_sub(kept.min(members.iter().filter(|member| member.current).count()))",
+        )],
+        catchers: &[Catcher::Tests("quintet-podset", "replaces_a_template_between_the_two")],
+    },
+    Mutant {
+        name: "a rollout up to its partition accepts the template",
+        file: "crates/podset/src/revision.rs",
+        edits: &[(" && !limits.has_partition", "")],
+        catchers: &[Catcher::Tests("quintet-podset", "keeps_its_promises")],
+    },
+    Mutant {
+        name: "deletes the current revision",
+        file: "crates/podset/src/revision.rs",
+        edits: &[("        .chain([&*templates.current])\n", "")],
+        catchers: &[Catcher::Tests("quintet-podset", "keeps_the_revisions_of_pods")],
+    },
+    Mutant {
+        name: "creates pods of a template that was not read",
+        file: "crates/podset/src/plan.rs",
+        edits: &[("            (None, missing - lost)\n", "            (None, missing)\n")],
+        catchers: &[Catcher::Tests("quintet-podset", "reports_why_old_pods_stay")],
+    },
+    Mutant {
+        name: "an undo keeps the canary",
+        file: "crates/podset/src/revision.rs",
+        edits: &[("let kept = if current == updated {", "let kept = if updated.is_empty() {")],
+        catchers: &[Catcher::Tests("quintet-podset", "an_undo_replaces_the_canary")],
+    },
+    Mutant {
+        name: "a paused canary spreads",
+        file: "crates/podset/src/revision.rs",
+        edits: &[("} else if limits.paused {", "} else if updated.is_empty() {")],
+        catchers: &[Catcher::Tests("quintet-podset", "a_paused_canary")],
+    },
+    Mutant {
         name: "pods wake no PodSet",
         file: "crates/podset/src/controller.rs",
         edits: &[("controller.owns(&pods);", "")],

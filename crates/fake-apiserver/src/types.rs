@@ -49,6 +49,7 @@ impl Type {
             Self::core("events.k8s.io", "Event", "events", true, false),
             Self::core("batch", "Job", "jobs", true, true),
             Self::core("apps", "Deployment", "deployments", true, true),
+            Self::core("apps", "ControllerRevision", "controllerrevisions", true, false),
             Self::core("coordination.k8s.io", "Lease", "leases", true, false),
         ]
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use http::{Method, Request};
 use kube::Client;
@@ -294,6 +294,29 @@ pub fn is_name(text: &str) -> bool {
         && is_outer(bytes.first())
         && is_outer(bytes.last())
         && bytes.iter().copied().all(is_inner)
+}
+
+/// The name in `kind/NAME` or `kind NAME`, of an object of this type. `short` is the type's short name.
+pub fn named(words: &[String], command: &str, resource: &Resource, short: &str) -> Result<String> {
+    let singular = resource.kind.to_ascii_lowercase();
+    let (kind, name) = match words {
+        [word] => word
+            .split_once('/')
+            .ok_or_else(|| anyhow!("{word:?} has no resource type: use {singular}/{word}"))?,
+        [kind, name] => (kind.as_str(), name.as_str()),
+        _ => bail!("pass one {}, as {singular}/NAME", resource.kind),
+    };
+    let kind = kind.to_ascii_lowercase();
+    let is_ours = [resource.plural, &singular, short].contains(&kind.as_str())
+        || kind == resource.crd_name()
+        || kind == format!("{singular}.{}", resource.group);
+    if !is_ours {
+        bail!("{command} supports only {}s, got {kind:?}: use {singular}/NAME", resource.kind);
+    }
+    if !is_name(name) {
+        bail!("{name:?} is not a valid name: use lower case letters, digits, '-' and '.'");
+    }
+    Ok(name.to_owned())
 }
 
 /// For clap: a valid name.

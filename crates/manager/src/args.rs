@@ -17,7 +17,7 @@ use quintet_runtime::LEASE_NAME;
 use crate::api_client::{ClusterArgs, is_name, parse_name};
 use crate::logs::Log;
 use crate::parse::parse_duration;
-use crate::{check, explain, uninstall};
+use crate::{check, explain, rollout, uninstall};
 
 /// kubectl runs a program with this file name as the plugin `kubectl quintet`.
 const PLUGIN: &str = "kubectl-quintet";
@@ -359,7 +359,7 @@ fn parse_taint_key(key: &str) -> Result<String, String> {
     })
 }
 
-/// Commands for users of DaemonJobs, and for removing Quintet from a cluster.
+/// Commands for users of DaemonJobs and PodSets, and for removing Quintet from a cluster.
 #[derive(Debug, Parser)]
 #[command(name = "quintet", bin_name = "kubectl quintet", version, max_term_width = 100)]
 struct Plugin {
@@ -371,6 +371,7 @@ struct Plugin {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Explain(explain::Args),
+    Rollout(rollout::Args),
     Check(check::Args),
     Uninstall(uninstall::Args),
     /// Print the version of the program.
@@ -413,10 +414,12 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Err
 /// Adds examples to the help of each command. The examples contain the program's name as the user types the name.
 fn with_examples(command: ClapCommand, program: &str) -> ClapCommand {
     let explain = explain::examples(program);
+    let rollout = rollout::examples(program);
     let check = check::examples(program);
     let uninstall = uninstall::examples(program);
     command
         .mut_subcommand("explain", |command| command.after_help(explain))
+        .mut_subcommand("rollout", |command| command.after_help(rollout))
         .mut_subcommand("check", |command| command.after_help(check))
         .mut_subcommand("uninstall", |command| command.after_help(uninstall))
 }
@@ -602,7 +605,7 @@ mod tests {
             Ok(Asked::Command(Command::Explain(_)))
         ));
         refusal("kubectl-quintet --leader-elect");
-        for command in ["explain", "check", "uninstall"] {
+        for command in ["explain", "rollout", "check", "uninstall"] {
             for (name, program) in [("kubectl-quintet", "kubectl quintet"), ("quintet", "quintet")] {
                 let help = asked(&format!("{name} {command} --help")).unwrap_err();
                 assert_eq!(help.exit_code(), 0);
@@ -627,6 +630,28 @@ mod tests {
             assert!(asked(&format!("quintet {line}")).is_ok(), "{line}");
         }
         assert!(refusal("quintet uninstall -n a,B").contains("lower case"));
+    }
+
+    #[test]
+    fn rollout_takes_a_podset() {
+        for line in [
+            "status podset/a --timeout=5m -n b",
+            "status pset a --watch=false",
+            "history podsets/a --revision=3",
+            "undo podset/a --to-revision=1",
+            "restart podset/a --context=c",
+        ] {
+            assert!(asked(&format!("kubectl-quintet rollout {line}")).is_ok(), "{line}");
+        }
+        for line in [
+            "",
+            "pause podset/a",
+            "undo",
+            "undo podset/a --to-revision=one",
+            "status podset/a --timeout=soon",
+        ] {
+            refusal(&format!("quintet rollout {line}"));
+        }
     }
 
     #[test]

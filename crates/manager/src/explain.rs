@@ -8,7 +8,7 @@ mod file;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use futures::future::join_all;
 use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
@@ -23,7 +23,7 @@ use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS, Resource};
 
-use crate::api_client::{Cluster, ClusterArgs, is_name, is_type_absent, parse_name};
+use crate::api_client::{Cluster, ClusterArgs, is_name, is_type_absent, named, parse_name};
 
 /// Show what a DaemonJob would do on each node now, and why. The command writes nothing.
 ///
@@ -146,27 +146,8 @@ impl Wanted {
     }
 }
 
-/// The name in `daemonjob/NAME` or `daemonjob NAME`.
 fn target(words: &[String]) -> Result<String> {
-    let resource = Resource::of::<DaemonJob>();
-    let (kind, name) = match words {
-        [word] => word
-            .split_once('/')
-            .ok_or_else(|| anyhow!("{word:?} has no resource type: use daemonjob/{word}"))?,
-        [kind, name] => (kind.as_str(), name.as_str()),
-        _ => bail!("pass one DaemonJob, as daemonjob/NAME"),
-    };
-    let kind = kind.to_ascii_lowercase();
-    let is_ours = [resource.plural, "daemonjob", "dj"].contains(&kind.as_str())
-        || kind == resource.crd_name()
-        || kind == format!("daemonjob.{}", resource.group);
-    if !is_ours {
-        bail!("explain supports only DaemonJobs, got {kind:?}: use daemonjob/NAME");
-    }
-    if !is_name(name) {
-        bail!("{name:?} is not a valid name: use lower case letters, digits, '-' and '.'");
-    }
-    Ok(name.to_owned())
+    named(words, "explain", &Resource::of::<DaemonJob>(), "dj")
 }
 
 /// Rejects a file whose namespace differs from --namespace, like kubectl.

@@ -9,6 +9,7 @@ mod logs;
 mod metrics_auth;
 mod pages;
 mod parse;
+mod rollout;
 mod run;
 mod uninstall;
 
@@ -68,10 +69,15 @@ fn main() -> ExitCode {
             say(&format!("quintet {}\n", env!("CARGO_PKG_VERSION")));
             ExitCode::SUCCESS
         }
-        Asked::Command(Command::Uninstall(args)) => match runtime.block_on(uninstall::run(&args)) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => fail(&why(&error), 1),
-        },
+        Asked::Command(Command::Rollout(args)) => ended(runtime.block_on(rollout::run(&args))),
+        Asked::Command(Command::Uninstall(args)) => ended(runtime.block_on(uninstall::run(&args))),
+    }
+}
+
+fn ended(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&why(&error), 1),
     }
 }
 

@@ -75,6 +75,10 @@ pub struct PodSetSpec {
     /// gone, for pods that must not run twice. Default TerminatingOrFailed.
     pub pod_replacement_policy: Option<PodReplacementPolicy>,
 
+    /// How many older templates the manager keeps for an undo, besides those of existing pods. Default 10.
+    #[schemars(range(min = 0, max = 1_000))]
+    pub revision_history_limit: Option<i32>,
+
     /// Names of pods that the manager deletes first when replicas falls or the template changes. The manager
     /// ignores names that no pod of the PodSet has. Quintet never changes this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -102,12 +106,13 @@ pub struct UpdateStrategy {
     #[x_kube(validation = number_or_percentage("maxSurge", 100_000))]
     pub max_surge: Option<IntOrString>,
 
-    /// How many pods of older templates a rollout keeps: a number, or a percentage of replicas, rounded up.
-    /// If a kept pod ends or is deleted, its replacement has the current template. Default 0.
+    /// How many pods of older templates a rollout keeps: a number, or a percentage of replicas, rounded up. If a kept
+    /// pod is lost, its replacement has the template of the last complete rollout. Default 0.
     #[x_kube(validation = number_or_percentage("partition", 100_000))]
     pub partition: Option<IntOrString>,
 
-    /// True stops the rollout. The manager still replaces pods that end or are deleted. Default false.
+    /// True stops the rollout. The manager still replaces pods that end or are deleted, with the template of the last
+    /// complete rollout. Default false.
     pub paused: Option<bool>,
 }
 
@@ -145,6 +150,7 @@ impl Default for PodSetSpec {
             update_strategy: None,
             progress_deadline_seconds: None,
             pod_replacement_policy: None,
+            revision_history_limit: None,
             pods_to_delete: Vec::new(),
         }
     }
@@ -166,7 +172,7 @@ pub struct PodSetStatus {
     pub ready_replicas: Option<i32>,
     /// The number of pods among the replicas that have been ready for minReadySeconds.
     pub available_replicas: Option<i32>,
-    /// The number of pods among the replicas that have the current template.
+    /// The number of pods among the replicas that have the spec's template.
     pub updated_replicas: Option<i32>,
     /// The number of pods that are being deleted and have not ended. The manager creates replacements without
     /// waiting for the end of these pods.
@@ -179,7 +185,12 @@ pub struct PodSetStatus {
     pub not_ready: Vec<NotReady>,
     /// The number of pods that are not ready and that notReady does not list.
     pub more_not_ready: Option<i32>,
-    /// The hash of the current template. The pods of this template have the hash as a label.
+    /// The ControllerRevision of the spec's template.
+    pub update_revision: Option<String>,
+    /// The ControllerRevision of the last complete rollout. While partition or paused keeps pods of it, lost ones are
+    /// replaced from it.
+    pub current_revision: Option<String>,
+    /// The hash of the spec's template. The pods of this template have the hash as a label.
     pub template_hash: Option<String>,
     /// The last time when more pods became available, when fewer pods had an older template, or when a change
     /// of the pods began.

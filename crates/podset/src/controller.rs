@@ -19,13 +19,16 @@ use tokio::sync::OnceCell;
 
 use crate::CONTROLLER;
 use crate::api::{PodSet, PodSetStatus};
+use crate::labels::UID_LABEL;
 use crate::metrics;
 use crate::observe::World;
-use crate::plan::{UID_LABEL, name_prefix, plan};
+use crate::plan::{name_prefix, plan, revision_to_read};
+use crate::revision::{CONTROLLER_REVISIONS, CurrentTemplate, Revision, StoredRevision};
 
 struct PodSets {
     pods: Informer<Pod>,
     executor: Arc<Executor>,
+    revisions: Informer<Revision>,
     /// Pods that left the watch without a deletion.
     deselected: Arc<Deselected<Pod>>,
     /// For each part of the watch, whether pods that left it before this process began were listed.
@@ -80,6 +83,14 @@ impl Reconciler for PodSets {
                 None => self.deselected.settle(&pod),
             }
         }
+        world.revisions = self.revisions.owned_by(&key);
+        if let Some(name) = revision_to_read(object, &world) {
+            let found =
+                self.executor.reads.read::<StoredRevision>(&CONTROLLER_REVISIONS, &key.namespace, &name);
+            world.current_template = found
+                .await?
+                .map_or(CurrentTemplate::Missing, |stored| CurrentTemplate::of(object, &name, &stored));
+        }
         Ok(world)
     }
 
@@ -111,7 +122,9 @@ pub fn register(context: &Context) -> Result<(), prometheus::Error> {
     let resource = Resource::of::<PodSet>();
     let objects = context.informer::<PodSet>("podsets", resource, None);
     metrics::follow(&context.metrics.registry, &objects)?;
-    let reads = pods.tracked();
+    let revisions =
+        context.informer::<Revision>("controllerrevisions", CONTROLLER_REVISIONS, Some(KIND_LABEL));
+    let reads = [pods.tracked(), revisions.tracked()].concat();
     let executor = context.executor.clone();
     let reconciler = PodSets {
         deselected: Deselected::from(&pods, &objects, move |pod: &Pod| {
@@ -121,10 +134,12 @@ pub fn register(context: &Context) -> Result<(), prometheus::Error> {
         }),
         searched: pods.parts().iter().map(|_| OnceCell::new()).collect(),
         pods: pods.clone(),
+        revisions: revisions.clone(),
         executor: context.executor.clone(),
     };
     let controller = Controller::new(context, reconciler, objects, reads);
     controller.owns(&pods);
+    controller.owns(&revisions);
     context.spawn_controller(CONTROLLER, controller.run());
     Ok(())
 }

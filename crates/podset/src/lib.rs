@@ -7,12 +7,16 @@
 
 pub mod api;
 pub mod controller;
+pub mod history;
+pub mod labels;
 pub mod metrics;
 pub mod observe;
 pub mod plan;
 pub mod ranking;
+pub mod revision;
 pub mod rollout;
 pub mod status;
+pub mod template;
 
 use quintet_runtime::model::rule::Rule;
 
@@ -46,6 +50,12 @@ pub const RULES: &[Rule] = &[
         resources: &["pods"],
         verbs: &["get", "list", "watch", "create", "delete", "patch"],
         why: "The controller creates and deletes pods, and releases those that lost a label.",
+    },
+    Rule {
+        group: "apps",
+        resources: &["controllerrevisions"],
+        verbs: &["get", "list", "watch", "create", "delete", "patch"],
+        why: "The controller keeps the history of templates.",
     },
 ];
 

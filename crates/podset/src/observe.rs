@@ -5,6 +5,8 @@ use std::sync::Arc;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::refusals::Refusals;
 
+use crate::revision::{CurrentTemplate, Revision};
+
 /// The input of a plan besides the PodSet.
 #[derive(Debug, Default)]
 pub struct World {
@@ -14,6 +16,17 @@ pub struct World {
     pub unlabelled: Vec<Arc<Pod>>,
     /// Names in the PodSet's form that other pods have, mostly released ones.
     pub taken: Vec<Arc<str>>,
+    /// Its ControllerRevisions.
+    pub revisions: Vec<Arc<Revision>>,
+    /// The current template, if the plan creates pods from it.
+    pub current_template: CurrentTemplate,
     /// The recent refusals, by pod name.
     pub refusals: Refusals,
+}
+
+impl World {
+    /// Whether there is a ControllerRevision with this name.
+    pub fn has_revision(&self, name: &str) -> bool {
+        self.revisions.iter().any(|one| *one.meta.name == *name)
+    }
 }

@@ -1,9 +1,8 @@
 //! The plan for one PodSet: a pure function of the observed state and the time.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::iter::repeat;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Resource as _;
@@ -19,40 +18,18 @@ use quintet_runtime::model::resource::{PODS, Resource};
 use serde_json::json;
 
 use crate::api::{PodReplacementPolicy, PodSet, PodSetStatus};
+use crate::labels::{ATTEMPT_ANNOTATION, HASH_LABEL, NAME_LABEL, UID_LABEL, VERSION_LABEL};
 use crate::observe::World;
+use crate::revision::{self, CurrentTemplate, Templates};
 use crate::rollout::{CandidatePod, Limits, rollout};
 use crate::status::{StatusInput, events, status};
-
-/// Label: the PodSet's name, as in the tutorial.
-pub const NAME_LABEL: &str = "app";
-/// Label of the tutorial. A template may set it.
-pub const VERSION_LABEL: &str = "version";
-/// Label: the PodSet's UID.
-pub const UID_LABEL: &str = "batch.tutorial.kubebuilder.io/podset-uid";
-/// Label: the hash of the pod's template.
-pub const HASH_LABEL: &str = "batch.tutorial.kubebuilder.io/template-hash";
-/// Annotation: how many pods in a row ended early before this replacement.
-pub const ATTEMPT_ANNOTATION: &str = "batch.tutorial.kubebuilder.io/attempt";
+use crate::template::{DEFAULT_TEMPLATE, template_hash};
 
 /// The value of [`VERSION_LABEL`] in the tutorial.
 const VERSION: &str = "v0.1";
 /// How many characters of the PodSet's name a pod's name has: with `-pod-` and 10 more it is a valid host
 /// name.
 const NAME_LENGTH: usize = 48;
-
-/// The tutorial's pod.
-static DEFAULT_TEMPLATE: LazyLock<RawTemplate> = LazyLock::new(|| {
-    RawTemplate(json!({"spec": {"containers": [
-        {"name": "busybox", "image": "busybox", "command": ["sleep", "3600"]}]}}))
-});
-
-/// The hash of the built-in template. It stays the same, so that a new built-in template replaces no pod.
-const BUILT_IN_HASH: &str = "v1-default";
-
-/// The hash of the current template.
-pub fn template_hash(podset: &PodSet) -> Cow<'static, str> {
-    podset.spec.template.as_ref().map_or(Cow::Borrowed(BUILT_IN_HASH), |template| template.hash().into())
-}
 
 /// Makes the plan.
 pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus> {
@@ -63,8 +40,12 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     }
     let limits = Limits::of(podset);
     let hash = template_hash(podset);
-    let (members, strays) = members(podset, world, &hash, now, &mut plan);
-    let rollout = rollout(limits, &podset.spec.pods_to_delete, members.clone(), now);
+    let (mut members, strays) = members(podset, world, &hash, now, &mut plan);
+    let templates = Templates::elect(podset, limits, &hash, &members);
+    for member in &mut members {
+        member.current = member.outdated && member.pod.label(HASH_LABEL) == Some(&*templates.current);
+    }
+    let rollout = rollout(limits, templates.kept, &podset.spec.pods_to_delete, members.clone(), now);
     let mut missing = rollout.allowed.saturating_sub(members.len());
     let terminating = world.pods.iter().filter(|pod| pod.is_running() && pod.meta.deleted.is_some()).count();
     if podset.spec.pod_replacement_policy == Some(PodReplacementPolicy::Failed) {
@@ -74,40 +55,16 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         missing = 0;
     }
 
-    // An ended pod stays while its replacement waits, because its annotation stores the attempt. So does a pod that
-    // lost the label of the selector.
-    let (mut going, mut released) = (Vec::new(), Vec::new());
-    let mut attempts = Vec::new();
-    let mut held = Vec::new();
-    let ended = world.pods.iter().filter(|pod| !pod.is_running() && pod.meta.deleted.is_none());
-    let ended = ended.map(|pod| (pod, false));
-    for (pod, is_stray) in ended.chain(strays.iter().map(|pod| (*pod, true))) {
-        // Failures of another template do not count for this one.
-        let is_current = pod.label(HASH_LABEL).is_none_or(|made_from| *made_from == *hash);
-        match replaced_at(pod).filter(|_| is_current) {
-            Some(at) if at > now && held.len() < missing => held.push(at),
-            _ => {
-                attempts.push(if is_current { next_attempt(pod, now) } else { 0 });
-                if is_stray {
-                    released.push(pod);
-                } else {
-                    going.push(pod);
-                }
-            }
-        }
-    }
+    let mut sources = sources(podset, world, &templates, missing, &members);
+    let Ended { mut going, mut released, held_until } = ended(world, &strays, &mut sources, now);
     going.extend(&rollout.going);
-    let held_until = held.iter().min().copied();
     if let Some(at) = held_until {
         plan.requeue_at(at);
     }
-    attempts.sort_unstable_by(|one, other| other.cmp(one));
-    let attempts = attempts.into_iter().chain(repeat(0));
 
     let deletes: Vec<_> = going.into_iter().map(|pod| Action::delete(PODS, &pod.meta, false)).collect();
     let failed_delete = first_refusal(world, &deletes).map(|refusal| ("FailedDelete", refusal));
-    let Creations { creates, more, labels, refused } =
-        creations(podset, world, &hash, (missing - held.len(), attempts), now);
+    let Creations { creates, more, labels, refused } = creations(podset, world, sources, now);
     if let Some(at) = refused.map(|refusal| refusal.until).filter(|until| *until > now) {
         plan.requeue_at(at);
     }
@@ -122,17 +79,20 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     let patches = released.into_iter().filter_map(|pod| release(pod));
     let patches: Vec<_> = patches.chain(unmarked.map(|pod| mark(pod))).chain(labels).collect();
     let failed_patch = first_refusal(world, &patches).map(|refusal| ("FailedPatch", refusal));
+    // Without its revision, the template of a pod would be lost with the next change of the spec.
+    let revisions = revision::writes(podset, &templates, &world.revisions, &world.pods);
+    let failed_revision = first_refusal(world, &revisions).map(|refusal| ("FailedRevision", refusal));
     // An ended pod is deleted after its replacement was created. Until then it keeps its name, so that a
     // repeated plan uses the same names. After a rejected creation it is deleted first, because of quotas on
     // objects.
     let steps = if failed_create.is_none() {
-        [patches, creates, more, deletes]
+        [revisions, patches, creates, more, deletes]
     } else {
-        [patches, deletes, creates, more]
+        [revisions, patches, deletes, creates, more]
     };
     plan.steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
     let found = StatusInput {
-        hash: &hash,
+        templates: &templates,
         wanted: limits.wanted,
         needed: limits.needed,
         namespace_terminating: world.refusals.namespace_terminating,
@@ -140,7 +100,10 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         terminating,
         outdated: rollout.outdated,
         held_until,
-        failure: failed_create.or(failed_delete).or(failed_patch),
+        is_short: !limits.paused
+            && rollout.older < templates.kept
+            && !world.has_revision(&revision::name(podset, &templates.current)),
+        failure: failed_create.or(failed_delete).or(failed_patch).or(failed_revision),
     };
     let (status, again) = status(podset, &found, now);
     if let Some(again) = again {
@@ -163,17 +126,117 @@ struct Creations<'a> {
     refused: Option<&'a Refusal>,
 }
 
+/// The pods that need a replacement.
+struct Ended<'a> {
+    /// Ended pods to delete now.
+    going: Vec<&'a Arc<Pod>>,
+    /// Pods without the label of the selector to release now.
+    released: Vec<&'a Arc<Pod>>,
+    /// Until when the first of the others waits.
+    held_until: Option<Timestamp>,
+}
+
+/// Selects the pods whose replacements are due, and stores their attempts in the sources. An ended pod stays while its
+/// replacement waits, because its annotation stores the attempt. So does a pod that lost the label of the selector.
+fn ended<'a>(
+    world: &'a World,
+    strays: &[&'a Arc<Pod>],
+    sources: &mut [Source<'_>],
+    now: Timestamp,
+) -> Ended<'a> {
+    let mut found = Ended { going: Vec::new(), released: Vec::new(), held_until: None };
+    let ended = world.pods.iter().filter(|pod| !pod.is_running() && pod.meta.deleted.is_none());
+    let ended = ended.map(|pod| (pod, false));
+    for (pod, is_stray) in ended.chain(strays.iter().map(|pod| (*pod, true))) {
+        // Failures of one template do not count for another one. A pod without the label counts for the last, the spec's.
+        let is_of = |source: &&mut Source<'_>| pod.label(HASH_LABEL).is_none_or(|of| of == source.hash);
+        if let Some(source) = sources.iter_mut().rev().find(is_of) {
+            if let Some(at) = replaced_at(pod).filter(|at| *at > now && source.held < source.missing) {
+                source.held += 1;
+                found.held_until = found.held_until.into_iter().chain([at]).min();
+                continue;
+            }
+            source.attempts.push(next_attempt(pod, now));
+        }
+        if is_stray { found.released.push(pod) } else { found.going.push(pod) }
+    }
+    found
+}
+
+/// The missing pods of one template.
+struct Source<'a> {
+    hash: &'a str,
+    template: &'a RawTemplate,
+    /// How many pods are missing.
+    missing: usize,
+    /// How many of them wait, because pods of this template keep ending.
+    held: usize,
+    /// The attempts of pods that replace ended ones.
+    attempts: Vec<u32>,
+}
+
+impl<'a> Source<'a> {
+    fn new(hash: &'a str, template: &'a RawTemplate, missing: usize) -> Self {
+        Self { hash, template, missing, held: 0, attempts: Vec::new() }
+    }
+
+    /// The template and the attempt of each pod to create.
+    fn pods(mut self) -> impl Iterator<Item = (&'a str, &'a RawTemplate, u32)> {
+        self.attempts.sort_unstable_by(|one, other| other.cmp(one));
+        let attempts = self.attempts.into_iter().chain(repeat(0)).take(self.missing - self.held);
+        attempts.map(move |attempt| (self.hash, self.template, attempt))
+    }
+}
+
+/// The revision whose template the plan of this world creates pods from, if there is one.
+pub fn revision_to_read(podset: &PodSet, world: &World) -> Option<String> {
+    let limits = Limits::of(podset);
+    let hash = template_hash(podset);
+    // Only a rollout without a partition ends when pods become available, and that keeps no pods.
+    let (members, _) = members(podset, world, &hash, Timestamp::MIN, &mut Plan::default());
+    let templates = Templates::elect(podset, limits, &hash, &members);
+    let name = revision::name(podset, &templates.current);
+    let older = members.iter().filter(|member| member.outdated).count();
+    (older < templates.kept && members.len() < limits.wanted && world.has_revision(&name)).then_some(name)
+}
+
+/// The templates of missing pods. Those of the current template come first.
+fn sources<'a>(
+    podset: &'a PodSet,
+    world: &'a World,
+    templates: &'a Templates<'a>,
+    missing: usize,
+    members: &[CandidatePod<'_>],
+) -> Vec<Source<'a>> {
+    let updated = podset.spec.template.as_ref().unwrap_or(&DEFAULT_TEMPLATE);
+    let older = members.iter().filter(|member| member.outdated).count();
+    let lost = templates.kept.saturating_sub(older).min(missing);
+    let (current, others) = match &world.current_template {
+        CurrentTemplate::Found(hash, template) if *hash == templates.current => {
+            (Some(Source::new(hash, template, lost)), missing - lost)
+        }
+        // Its template must be read first. Another one in its place would break the partition.
+        _ if world.has_revision(&revision::name(podset, &templates.current))
+            && !world.current_template.is_missing() =>
+        {
+            (None, missing - lost)
+        }
+        _ => (None, missing),
+    };
+    current.into_iter().chain([Source::new(templates.updated, updated, others)]).collect()
+}
+
 /// Creates the missing pods with the first free names. A rejected name is retried, not skipped, because a
 /// quota would reject any name. Names before it may be used.
 fn creations<'a>(
     podset: &'a PodSet,
     world: &'a World,
-    hash: &str,
-    (missing, attempts): (usize, impl Iterator<Item = u32>),
+    sources: Vec<Source<'a>>,
     now: Timestamp,
 ) -> Creations<'a> {
     let mut made = Creations { creates: Vec::new(), more: Vec::new(), labels: Vec::new(), refused: None };
-    if missing == 0 {
+    let mut pods = sources.into_iter().flat_map(Source::pods).take(MOST_CREATIONS).peekable();
+    if pods.peek().is_none() {
         return made;
     }
     // All creations wait, or one is attempted and the others follow if it succeeds.
@@ -181,7 +244,7 @@ fn creations<'a>(
     if made.refused.is_some_and(|refusal| refusal.until > now) {
         return made;
     }
-    for (name, attempt) in free_names(podset, world, now).zip(attempts).take(missing.min(MOST_CREATIONS)) {
+    for (name, pod) in free_names(podset, world, now).zip(pods) {
         let refusal = refusal(world, &name).filter(|refusal| refusal.reason != RefusalReason::NameTaken);
         if refusal
             .is_some_and(|refusal| refusal.reason == RefusalReason::LabelsMissing && refusal.until > now)
@@ -198,7 +261,7 @@ fn creations<'a>(
         // A rejected creation is retried alone; the others follow if it succeeds.
         let is_first = made.refused.is_none() || made.creates.is_empty();
         let step = if is_first { &mut made.creates } else { &mut made.more };
-        step.push(create(podset, hash, name, attempt));
+        step.push(create(podset, name, pod));
         made.refused = made.refused.or(refusal);
     }
     made
@@ -240,7 +303,7 @@ fn members<'a>(
         };
         // A pod without the hash label counts as current, because a needless replacement would be worse.
         let outdated = pod.label(HASH_LABEL).is_some_and(|made_from| made_from != hash);
-        CandidatePod { pod, outdated, available }
+        CandidatePod { pod, outdated, current: false, available }
     });
     (members.collect(), strays)
 }
@@ -328,10 +391,13 @@ pub fn name_prefix(name: &str) -> String {
     format!("{}-pod-", digest::cut(name, NAME_LENGTH))
 }
 
-fn create(podset: &PodSet, hash: &str, pod_name: String, attempt: u32) -> Action<PodSetStatus> {
+fn create(
+    podset: &PodSet,
+    pod_name: String,
+    (hash, template, attempt): (&str, &RawTemplate, u32),
+) -> Action<PodSetStatus> {
     let meta = podset.meta();
     let namespace = meta.namespace.as_deref().unwrap_or_default();
-    let template = podset.spec.template.as_ref().unwrap_or(&DEFAULT_TEMPLATE);
     let mut labels = vec![
         (KIND_LABEL, "PodSet"),
         (NAME_LABEL, meta.name.as_deref().unwrap_or_default()),

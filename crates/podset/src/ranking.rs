@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn member(pod: &Arc<Pod>) -> CandidatePod<'_> {
-        CandidatePod { pod, outdated: false, available: pod.ready_since.is_some() }
+        CandidatePod { pod, outdated: false, current: false, available: pod.ready_since.is_some() }
     }
 
     fn ranked<'a>(pods: impl IntoIterator<Item = &'a Arc<Pod>>, now: Timestamp) -> Vec<&'a Arc<Pod>> {

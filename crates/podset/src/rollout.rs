@@ -27,8 +27,12 @@ pub struct Limits {
     pub unavailable: usize,
     /// How many pods may exist above the desired number during a rollout.
     pub surge: usize,
-    /// How many pods of older templates to keep.
+    /// How many pods of older templates the partition keeps.
     pub partition: usize,
+    /// Whether the spec sets a partition, even one that keeps none of the present replicas.
+    pub has_partition: bool,
+    /// Whether the rollout is paused.
+    pub paused: bool,
     /// Whether to replace pods of older templates.
     pub rolls: bool,
 }
@@ -41,6 +45,8 @@ impl Limits {
         let strategy = podset.spec.update_strategy.as_ref();
         let amount = |amount: Option<&IntOrString>, round| scaled_value(amount?, wanted, round);
         let surge = strategy.and_then(|strategy| amount(strategy.max_surge.as_ref(), Round::Up)).unwrap_or(0);
+        let partition = |of| scaled_value(strategy?.partition.as_ref()?, of, Round::Up);
+        let paused = strategy.is_some_and(|strategy| strategy.paused == Some(true));
         let unavailable = strategy
             .and_then(|strategy| amount(strategy.max_unavailable.as_ref(), Round::Down))
             .unwrap_or(wanted * MAX_UNAVAILABLE / 100);
@@ -50,12 +56,11 @@ impl Limits {
             // With both at 0, nothing could be replaced.
             unavailable: if surge == 0 { unavailable.max(1) } else { unavailable },
             surge,
-            partition: strategy
-                .and_then(|strategy| amount(strategy.partition.as_ref(), Round::Up))
-                .unwrap_or(0),
-            rolls: strategy.is_none_or(|strategy| {
-                strategy.type_ == UpdateStrategyType::RollingUpdate && strategy.paused != Some(true)
-            }),
+            partition: partition(wanted).unwrap_or(0),
+            has_partition: partition(MOST_REPLICAS).is_some_and(|partition| partition > 0),
+            paused,
+            rolls: !paused
+                && strategy.is_none_or(|strategy| strategy.type_ == UpdateStrategyType::RollingUpdate),
         }
     }
 }
@@ -67,6 +72,8 @@ pub struct CandidatePod<'a> {
     pub pod: &'a Arc<Pod>,
     /// Whether it has an older template.
     pub outdated: bool,
+    /// Whether it has the current template, which is an older one.
+    pub current: bool,
     /// Whether it is available.
     pub available: bool,
 }
@@ -78,18 +85,22 @@ pub struct Rollout<'a> {
     pub going: Vec<&'a Arc<Pod>>,
     /// How many counted pods may exist.
     pub allowed: usize,
-    /// How many pods of older templates are still to be replaced.
+    /// How many counted pods have older templates.
+    pub older: usize,
+    /// How many of them are still to be replaced.
     pub outdated: usize,
 }
 
-/// Selects the pods to delete. Both reasons use one order: named pods first, then outdated ones, then
-/// ReplicaSet's order.
+/// Selects the pods to delete, and keeps this number of outdated ones. Both reasons use one order: named pods first, then
+/// outdated ones, then ReplicaSet's order. Pods of the current template are kept longest, so that a scale-down does not
+/// leave more pods of the updated template than before.
 ///
 /// Surplus pods are always deleted, available ones only while enough others are available. An outdated pod is
 /// deleted only while unavailable new pods and missing pods stay within maxUnavailable, as for a Deployment.
 /// Otherwise a crashing template would cost an old pod whenever one of them is briefly unavailable.
 pub fn rollout<'a>(
     limits: Limits,
+    kept: usize,
     named: &[String],
     members: Vec<CandidatePod<'a>>,
     now: Timestamp,
@@ -97,10 +108,10 @@ pub fn rollout<'a>(
     let (counted, mut available) = (members.len(), members.iter().filter(|member| member.available).count());
     let unproven = members.iter().filter(|member| !member.outdated && !member.available).count();
     let outdated = members.iter().filter(|member| member.outdated).count();
-    let replaced = if limits.rolls { outdated.saturating_sub(limits.partition) } else { 0 };
+    let replaced = if limits.rolls { outdated.saturating_sub(kept) } else { 0 };
     let allowed = limits.wanted + limits.surge.min(replaced);
     let mut surplus = counted.saturating_sub(allowed);
-    let mut rollout = Rollout { going: Vec::new(), allowed, outdated: replaced };
+    let mut rollout = Rollout { going: Vec::new(), allowed, older: outdated, outdated: replaced };
     if surplus == 0 && replaced == 0 {
         return rollout;
     }
@@ -108,7 +119,7 @@ pub fn rollout<'a>(
     let is_named = |member: &CandidatePod<'_>| named.contains(&*member.pod.meta.name);
     let mut order = ranked(members, now);
     // The same order decides which outdated pods to keep.
-    order.sort_by_key(|member| !is_named(member));
+    order.sort_by_key(|member| (!is_named(member), member.current));
     let mut yet = replaced;
     let mut order: Vec<(CandidatePod<'_>, bool)> = order
         .into_iter()
@@ -118,7 +129,9 @@ pub fn rollout<'a>(
             (member, is_replaced)
         })
         .collect();
-    order.sort_by_key(|(member, is_replaced)| (!is_named(member), !is_replaced));
+    order.sort_by_key(|(member, is_replaced)| {
+        (!is_named(member), !is_replaced, member.available, member.current)
+    });
     let least = limits.wanted.saturating_sub(limits.unavailable);
     let mut replaceable = counted.saturating_sub(least + unproven);
     // A pod without a node may wait for the room of the named one.
@@ -182,7 +195,7 @@ mod tests {
         assert_eq!(limits(&json!({"replicas": 3, "updateStrategy": {"partition": "50%"}})).partition, 2);
     }
 
-    /// Pods from words: `o` has an older template, `n` the current one; `a` is available, `r` ready, `u`
+    /// Pods from words: `o` has an older template, `c` the current one, `n` the updated one; `a` is available, `r` ready, `u`
     /// neither.
     fn pods(words: &str) -> Vec<(String, Arc<Pod>)> {
         words
@@ -200,10 +213,16 @@ mod tests {
         pods.iter()
             .map(|(word, pod)| CandidatePod {
                 pod,
-                outdated: word.contains('o'),
+                outdated: word.contains(['o', 'c']),
+                current: word.contains('c'),
                 available: word.contains('a'),
             })
             .collect()
+    }
+
+    /// The decision if the updated template is not the current one.
+    fn decide<'a>(limits: &Limits, named: &[String], pods: &'a [(String, Arc<Pod>)]) -> Rollout<'a> {
+        rollout(*limits, limits.partition, named, members(pods), now())
     }
 
     #[rstest]
@@ -222,12 +241,14 @@ mod tests {
     #[case::surge_ready(json!({"replicas": 2, "updateStrategy": {"maxUnavailable": 0, "maxSurge": 1}}), "oa oa na", "oa0", 3)]
     #[case::partition(json!({"replicas": 3, "updateStrategy": {"partition": 2}}), "oa oa oa", "oa0", 3)]
     #[case::partition_reached(json!({"replicas": 3, "updateStrategy": {"partition": 2, "maxSurge": 5}}), "oa oa na", "", 3)]
+    #[case::current_pods_last(json!({"replicas": 3, "updateStrategy": {"partition": 1, "maxUnavailable": 2}}), "ca oa oa", "oa1 oa2", 3)]
+    #[case::surplus_of_a_canary(json!({"replicas": 3, "updateStrategy": {"partition": 3}}), "ca na ca ca", "na1", 3)]
     #[case::on_delete(json!({"replicas": 2, "updateStrategy": {"type": "OnDelete"}}), "oa ou", "", 2)]
     #[case::paused_with_a_surplus(json!({"replicas": 1, "updateStrategy": {"paused": true}}), "oa nu", "nu1", 1)]
     #[case::down_to_none(json!({"replicas": 0}), "na nu oa", "oa2 nu1 na0", 0)]
     fn deletes(#[case] spec: Value, #[case] words: &str, #[case] going: &str, #[case] allowed: usize) {
         let pods = pods(words);
-        let decided = rollout(limits(&spec), &[], members(&pods), now());
+        let decided = decide(&limits(&spec), &[], &pods);
         let names: Vec<&str> = decided.going.iter().map(|pod| &*pod.meta.name).collect();
         assert_eq!((names.join(" ").as_str(), decided.allowed), (going, allowed));
     }
@@ -246,7 +267,7 @@ mod tests {
          -> Vec<String> {
             let strategy = json!({"maxUnavailable": unavailable, "maxSurge": usize::from(unavailable == 0)});
             let spec = json!({"replicas": replicas, "updateStrategy": strategy});
-            let decided = rollout(limits(&spec), &named(names), members(pods), now());
+            let decided = decide(&limits(&spec), &named(names), pods);
             decided.going.iter().map(|pod| pod.meta.name.to_string()).collect()
         };
         assert_eq!(going_of(&pods, 3, 1, &["na3", "unknown"]), ["na3"]);
@@ -285,7 +306,7 @@ mod tests {
             let is_old = |word: &str| word.contains('o');
             for round in 0..60 {
                 let (before, counted) = (available(&pods), pods.len());
-                let decided = rollout(limits, &names, members(&pods), now());
+                let decided = decide(&limits, &names, &pods);
                 let going: Vec<_> = decided.going.iter().map(|pod| pod.meta.name.clone()).collect();
                 let allowed = decided.allowed;
                 prop_assert!(allowed <= limits.wanted + limits.surge);

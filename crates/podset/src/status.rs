@@ -10,7 +10,8 @@ use quintet_runtime::model::plan::{Event, EventType};
 use quintet_runtime::model::refusals::Refusal;
 
 use crate::api::{NotReady, PodSet, PodSetStatus, UpdateStrategyType};
-use crate::plan::UID_LABEL;
+use crate::labels::UID_LABEL;
+use crate::revision::{self, Templates};
 use crate::rollout::CandidatePod;
 
 /// The limit of pod names in the status.
@@ -22,8 +23,8 @@ const PROGRESS_DEADLINE: i32 = 600;
 
 /// The results of a plan that the status reports.
 pub struct StatusInput<'a> {
-    /// The hash of the current template.
-    pub hash: &'a str,
+    /// The templates.
+    pub templates: &'a Templates<'a>,
     /// The desired number of pods.
     pub wanted: usize,
     /// How many available pods the condition Available needs.
@@ -38,6 +39,8 @@ pub struct StatusInput<'a> {
     pub outdated: usize,
     /// Until when the replacement waits for pods that keep ending.
     pub held_until: Option<Timestamp>,
+    /// Whether pods of the current template were lost, and nothing has that template any more.
+    pub is_short: bool,
     /// The refusal to report, with the reason of the condition.
     pub failure: Option<(&'static str, &'a Refusal)>,
 }
@@ -70,7 +73,9 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
         pod_names,
         not_ready,
         more_not_ready,
-        template_hash: Some(found.hash.to_owned()),
+        update_revision: Some(revision::name(podset, found.templates.updated)),
+        current_revision: Some(revision::name(podset, &found.templates.current)),
+        template_hash: Some(found.templates.updated.to_owned()),
         last_progress_time: None,
         selector: Some(format!("{UID_LABEL}={}", meta.uid.as_deref().unwrap_or_default())),
         conditions: Vec::new(),
@@ -136,6 +141,13 @@ fn replica_failure(found: &StatusInput<'_>) -> Wanted {
             "the namespace is being deleted, so no pod can be created".to_owned(),
         ),
         Some((reason, refusal)) => (true, reason, refusal.message.clone()),
+        None if found.is_short => (
+            true,
+            "RevisionMissing",
+            "the ControllerRevision of status.currentRevision is missing, so pods that partition should keep were \
+             replaced by pods of the spec's template"
+                .to_owned(),
+        ),
         None => (false, "NoFailure", String::new()),
     };
     Wanted { type_: "ReplicaFailure", status: Some(status), reason, message }
@@ -196,7 +208,7 @@ fn progressing(
     let strategy = podset.spec.update_strategy.as_ref();
     let all = found.members.len();
     let older = found.members.iter().filter(|member| member.outdated).count();
-    let so_far = format!("{} of {} pods have the current template", all - older, found.wanted);
+    let so_far = format!("{} of {} pods have the spec's template", all - older, found.wanted);
     let say = |status, reason, message| Wanted { type_: "Progressing", status, reason, message };
     let is_complete = is_complete(podset, found, available);
     if is_paused(podset, &found.members) {
@@ -214,7 +226,7 @@ fn progressing(
     }
     let on_delete = strategy.is_some_and(|strategy| strategy.type_ == UpdateStrategyType::OnDelete);
     match older {
-        0 => say(Some(true), "PodsUpdated", format!("All {all} pods have the current template.")),
+        0 => say(Some(true), "PodsUpdated", format!("All {all} pods have the spec's template.")),
         _ if on_delete => {
             say(Some(true), "OnDelete", format!("{so_far}; the others are replaced after their deletion."))
         }

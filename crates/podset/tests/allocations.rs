@@ -39,7 +39,14 @@ fn a_plan_allocates_little_for_each_pod() {
     let (empty, mut world) = (podset(&json!({})), World::default());
     let (made, first) = allocations(|| plan(&empty, &world, now()));
     for (number, action) in first.steps.into_iter().flatten().enumerate() {
-        let Action::Create { body, .. } = action else { panic!("{action:?}") };
+        let body = match action {
+            Action::Create { body, .. } => body,
+            Action::Apply { body, .. } => {
+                world.revisions.push(Arc::new(serde_json::from_value(body).unwrap()));
+                continue;
+            }
+            other => panic!("{other:?}"),
+        };
         let mut pod = body.value();
         pod["metadata"]["uid"] = json!(format!("uid-{number}"));
         pod["metadata"]["resourceVersion"] = json!(number.to_string());

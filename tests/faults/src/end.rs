@@ -43,16 +43,24 @@ pub fn state(state: &State) -> Vec<String> {
 }
 
 /// Parts of a status that depend on earlier changes, by kind.
-const HISTORY: [(&str, &str); 2] = [("greetings", "updates"), ("daemonjobs", "rollout")];
+const HISTORY: [(&str, &str); 3] =
+    [("greetings", "updates"), ("daemonjobs", "rollout"), ("podsets", "currentRevision")];
 
-/// Like [`state`], without parts that depend on earlier changes: ledgers, and ended pods of DaemonJobs.
+/// Like [`state`], without parts that depend on earlier changes: ledgers, ended pods of DaemonJobs, and all revisions
+/// but the last of each PodSet.
 pub fn without_history(state: &State) -> Vec<String> {
+    let revision = |object: &Value| object["revision"].as_i64();
+    let is_last = |one: &Value| {
+        let mut others = state.objects("controllerrevisions.apps").filter(|other| owner(other) == owner(one));
+        others.all(|other| revision(other) <= revision(one))
+    };
     let mut lines: Vec<String> = state
         .all()
         .filter_map(|(plural, object)| {
             let kind = plural.split('.').next().unwrap_or_default();
             match kind {
                 "leases" | "events" | "namespaces" | "nodes" | "configmaps" => None,
+                "controllerrevisions" if !is_last(object) => None,
                 "pods" => {
                     let is_over = matches!(text(object, "/status/phase"), "Succeeded" | "Failed");
                     (!is_over || !owner(object).starts_with("DaemonJob/")).then(|| pod(object))

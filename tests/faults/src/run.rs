@@ -430,7 +430,9 @@ mod tests {
     fn new_objects_cost_only_these_requests() {
         let status = |of: &str| format!("apply-{of}-status");
         // The list is the search for pods without the label of the watch, once for each process.
-        let of_podset = ["list-pods", "create-pods", "create-pods", "create-pods"].map(str::to_owned);
+        let of_podset =
+            ["list-pods", "apply-controllerrevisions", "create-pods", "create-pods", "create-pods"]
+                .map(str::to_owned);
         let of_podset = [&of_podset[..], &[status("podsets"), status("podsets")]].concat();
         let of_greeting = vec!["patch-greetings".to_owned(), status("greetings"), status("greetings")];
         for (story, expected) in [

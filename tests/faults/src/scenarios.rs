@@ -141,6 +141,25 @@ const PODSET_SCENARIOS: &[Named] = &[
         ],
     ),
     (
+        "podset-canary",
+        &[
+            (at_once(), |server| {
+                begin_with_podset(
+                    server,
+                    &json!({ "replicas": 3, "template": template("one"), "updateStrategy": { "partition": 2 } }),
+                );
+            }),
+            (SETTLED, |server| {
+                change(server, PODSETS, "s", &json!({ "spec": { "template": template("two") } }));
+            }),
+            (SETTLED, remove_a_pod),
+            (SETTLED, remove_a_pod),
+            (SETTLED, |server| {
+                change(server, PODSETS, "s", &json!({ "spec": { "template": template("one") } }));
+            }),
+        ],
+    ),
+    (
         "podset-pod-lost",
         &[
             (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 2 }))),

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::ledger::Entry;
+use quintet_runtime::model::table::{aligned, one_line};
 use serde_json::{Value, json};
 
 use super::report::{Origin, Report, Row, Word};
@@ -74,37 +75,6 @@ fn as_table(report: &Report, is_wide: bool) -> String {
 
 fn last(last: &Entry) -> String {
     format!("{} {}", last.outcome.word(), last.ended)
-}
-
-/// Pads the columns, except the last. An empty cell is a dash, so that programs can count the columns.
-fn aligned(lines: &[Vec<String>]) -> String {
-    let mut widths: Vec<usize> = Vec::new();
-    let lines: Vec<Vec<String>> = lines
-        .iter()
-        .map(|cells| cells.iter().map(|cell| one_line(if cell.is_empty() { "-" } else { cell })).collect())
-        .collect();
-    for cells in &lines {
-        widths.resize(widths.len().max(cells.len()), 0);
-        for (width, cell) in widths.iter_mut().zip(cells) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    for cells in &lines {
-        let mut line = String::new();
-        for (width, cell) in widths.iter().zip(cells) {
-            let _ = write!(line, "{cell:<width$}   ");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// Puts a foreign message (of the scheduler or the API server) on one line, without control characters.
-fn one_line(text: &str) -> String {
-    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    plain.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn as_json(report: &Report) -> Value {

@@ -16,3 +16,4 @@ pub mod repeated;
 pub mod resource;
 pub mod rule;
 pub mod schema;
+pub mod table;

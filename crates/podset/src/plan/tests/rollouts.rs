@@ -37,19 +37,29 @@ fn a_rollout_keeps_its_limits_and_reports_progress() {
 }
 
 #[rstest]
-#[case(json!({"type": "OnDelete"}), "True", "OnDelete")]
-#[case(json!({"paused": true}), "Unknown", "Paused")]
-#[case(json!({"partition": "100%"}), "True", "PartitionReached")]
-fn reports_why_old_pods_stay(#[case] strategy: Value, #[case] status: &str, #[case] reason: &str) {
+#[case(json!({"type": "OnDelete"}), "True", "OnDelete", "new")]
+#[case(json!({"type": "OnDelete", "partition": 2}), "True", "OnDelete", "old")]
+#[case(json!({"paused": true}), "Unknown", "Paused", "old")]
+#[case(json!({"partition": "100%"}), "True", "PartitionReached", "old")]
+fn reports_why_old_pods_stay(
+    #[case] strategy: Value,
+    #[case] status: &str,
+    #[case] reason: &str,
+    #[case] replacement: &str,
+) {
     let mut scene = Scene::new(of_image("old"), "0-1 Running");
     scene.edit(updating("new", &strategy));
     let plan = scene.pass(0);
     let (is, why, _) = condition(&plan, "Progressing");
     assert_eq!((&*steps(&plan), is, why), ("", status, reason));
     assert_eq!(scene.plan(100_000).status, scene.podset.status, "no deadline");
-    // A pod that disappears is still replaced with the new template.
+    // A pod that disappears is still replaced.
     scene.world.pods.truncate(1);
-    assert_eq!(body(&scene.plan(0))["spec"]["containers"][0]["image"], "new");
+    if replacement == "old" {
+        assert_eq!(steps(&scene.plan(0)), "", "the template is not read yet");
+        scene.read_revision(&of_image("old"));
+    }
+    assert_eq!(body(&scene.plan(0))["spec"]["containers"][0]["image"], replacement);
 }
 
 /// A crashing rollout that is paused must not write its status repeatedly.

@@ -116,9 +116,21 @@ impl Scene {
         scene
     }
 
-    /// The caches have these pods of the current template.
+    /// The caches have these pods of the spec's template, and its revision.
     pub fn see(&mut self, pods: &str) {
-        self.world = world(self::pods(&self.podset, pods));
+        let revisions = std::mem::take(&mut self.world.revisions);
+        self.world = World { revisions, ..world(self::pods(&self.podset, pods)) };
+        self.add_revision();
+    }
+
+    /// The caches have the revision of the spec's template, which has the highest number.
+    fn add_revision(&mut self) {
+        let name = revision::name(&self.podset, &template_hash(&self.podset));
+        let revisions = &mut self.world.revisions;
+        revisions.retain(|one| *one.meta.name != *name);
+        let number = revisions.iter().map(|one| one.number).max().unwrap_or_default() + 1;
+        let meta = json!({"name": name, "namespace": "ns", "uid": format!("uid-{name}")});
+        revisions.push(serde_json::from_value(json!({"metadata": meta, "revision": number})).unwrap());
     }
 
     /// The API server has rejected a write of the pod with this number.
@@ -126,9 +138,18 @@ impl Scene {
         self.world.refusals.insert(&PODS, name(number), refusal_until(verb, reason, after(until)));
     }
 
-    /// The user changes the spec.
+    /// The user changes the spec, and the revision of the template is written.
     pub fn edit(&mut self, podset: PodSet) {
         self.podset = PodSet { status: self.podset.status.take(), ..podset };
+        self.add_revision();
+    }
+
+    /// The plan's template of the current revision is read from this PodSet.
+    pub fn read_revision(&mut self, of: &PodSet) {
+        let name = revision_to_read(&self.podset, &self.world).unwrap();
+        let stored =
+            serde_json::from_value(json!({"data": {"spec": {"template": of.spec.template}}})).unwrap();
+        self.world.current_template = CurrentTemplate::of(&self.podset, &name, &stored);
     }
 
     /// The plan in this second.
@@ -144,9 +165,9 @@ impl Scene {
     }
 }
 
-/// The steps of a plan in words: "create 2 (attempt 1); delete 0 1".
+/// The steps of a plan with pods, in words: "create 2 (attempt 1); delete 0 1".
 pub fn steps(plan: &Plan<PodSetStatus>) -> String {
-    let steps = plan.steps.iter().map(|step| {
+    let steps = plan.steps.iter().filter(|step| step[0].target().unwrap().1 == &PODS).map(|step| {
         let verb = step[0].target().unwrap().0;
         let pods = step.iter().map(|action| {
             let (also, _, name) = action.target().unwrap();
@@ -174,8 +195,11 @@ pub fn condition<'a>(plan: &'a Plan<PodSetStatus>, type_: &str) -> (&'a str, &'a
 
 /// The first created pod.
 pub fn body(plan: &Plan<PodSetStatus>) -> Value {
-    let Action::Create { body, .. } = &plan.steps[0][0] else { panic!("{:?}", plan.steps) };
-    body.value()
+    let mut bodies = plan.steps.iter().flatten().filter_map(|action| match action {
+        Action::Create { body, .. } => Some(body.value()),
+        _ => None,
+    });
+    bodies.next().unwrap()
 }
 
 /// The operations of patches, and the labels of merge patches.

@@ -4,6 +4,8 @@ use super::*;
 use proptest::prelude::*;
 use quintet_runtime::model::refusals::Refusals;
 
+use crate::revision::{CONTROLLER_REVISIONS, Revision, StoredRevision};
+
 /// The limits of a plan whose cache may be behind the manager's own writes.
 const NO_LIMITS: (usize, usize) = (usize::MAX, 0);
 
@@ -12,9 +14,12 @@ const NO_LIMITS: (usize, usize) = (usize::MAX, 0);
 struct Cluster {
     podset: PodSet,
     pods: Vec<Pod>,
+    revisions: Vec<Revision>,
+    /// The content of each revision.
+    stored: BTreeMap<String, StoredRevision>,
     now: Timestamp,
     /// The history of the watch, one entry for each change. A cache has a position in it.
-    views: Vec<Vec<Pod>>,
+    views: Vec<(Vec<Pod>, Vec<Revision>)>,
     /// The position of the manager's last write; its cache is never behind it.
     written: usize,
     /// Names of released pods.
@@ -37,15 +42,31 @@ enum Event {
     Deleted(usize),
     Gone(usize),
     Unlabelled(usize),
+    /// A user deletes a revision.
+    Forgotten(usize),
     Later(i64),
+}
+
+/// The number of pods of older templates that the spec demands, or None without a partition.
+fn partition(podset: &PodSet) -> Option<usize> {
+    match podset.spec.update_strategy.as_ref()?.partition.as_ref()? {
+        IntOrString::Int(partition) if *partition > 0 => usize::try_from(*partition).ok(),
+        _ => None,
+    }
+}
+
+fn is_paused(podset: &PodSet) -> bool {
+    podset.spec.update_strategy.as_ref().is_some_and(|strategy| strategy.paused == Some(true))
 }
 
 impl Cluster {
     fn new(podset: PodSet, pods: Vec<Pod>) -> Self {
         Self {
             podset,
-            views: vec![pods.clone()],
+            views: vec![(pods.clone(), Vec::new())],
             pods,
+            revisions: Vec::new(),
+            stored: BTreeMap::new(),
             now: after(0),
             written: 0,
             released: BTreeSet::new(),
@@ -55,9 +76,15 @@ impl Cluster {
 
     /// A plan from the cache at this position.
     fn plan_at(&self, position: usize, now: Timestamp) -> Plan<PodSetStatus> {
-        let mut pods = self.views[position].clone();
+        let (mut pods, revisions) = self.views[position].clone();
         pods.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
-        let world = World { refusals: self.refusals.clone(), ..world(pods) };
+        let revisions = revisions.into_iter().map(Arc::new).collect();
+        let mut world = World { refusals: self.refusals.clone(), revisions, ..world(pods) };
+        if let Some(name) = revision_to_read(&self.podset, &world) {
+            let found = self.stored.get(&name);
+            world.current_template = found
+                .map_or(CurrentTemplate::Missing, |stored| CurrentTemplate::of(&self.podset, &name, stored));
+        }
         plan(&self.podset, &world, now)
     }
 
@@ -111,8 +138,23 @@ impl Cluster {
                 self.refusals.insert(&PODS, name.clone(), refusal);
                 return false;
             }
+            Action::Apply { name, body, .. } => {
+                self.revisions.retain(|one| *one.meta.name != **name);
+                self.revisions.push(serde_json::from_value(body.clone()).unwrap());
+                self.stored.insert(name.clone(), serde_json::from_value(body.clone()).unwrap());
+            }
+            Action::MergePatch { resource: CONTROLLER_REVISIONS, name, body, .. } => {
+                for one in self.revisions.iter_mut().filter(|one| one.meta.name == *name) {
+                    one.number = body["revision"].as_i64().unwrap();
+                }
+            }
+            Action::Delete { resource: CONTROLLER_REVISIONS, name, .. } => self.forget(name),
             Action::Create { name, body, .. } if self.pods.iter().all(|pod| *pod.meta.name != **name) => {
                 let mut pod: Pod = serde_json::from_value(body.value()).unwrap();
+                let template = RawTemplate(json!({"spec": body.value()["spec"].clone()}));
+                let hash =
+                    if template == *DEFAULT_TEMPLATE { BUILT_IN_HASH.to_owned() } else { template.hash() };
+                assert_eq!(pod.label(HASH_LABEL), Some(&*hash), "a pod has the template of its label");
                 pod.meta.uid = self.views.len().to_string().into();
                 pod.meta.created = Some(self.now);
                 self.pods.push(pod);
@@ -129,9 +171,45 @@ impl Cluster {
             }
             _ => {}
         }
-        self.views.push(self.pods.clone());
+        self.views.push((self.pods.clone(), self.revisions.clone()));
         self.written = self.views.len() - 1;
         true
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.revisions.retain(|one| *one.meta.name != *name);
+        self.stored.remove(name);
+    }
+
+    /// The number of counted pods of the updated template.
+    fn updated(&self) -> usize {
+        let hash = template_hash(&self.podset);
+        let counted = self.pods.iter().filter(|pod| pod.is_counted() && has_label(&self.podset, pod));
+        counted.filter(|pod| pod.label(HASH_LABEL) == Some(&*hash)).count()
+    }
+
+    /// Whether this plan may lose or spread a template: the current one must stay, and the partition hold.
+    fn keeps_the_current_template(&self, plan: &Plan<PodSetStatus>) -> Result<(), TestCaseError> {
+        let revision = |status: &Option<PodSetStatus>| status.as_ref()?.current_revision.clone();
+        let (before, after) = (revision(&self.podset.status), revision(&plan.status));
+        let update = plan.status.as_ref().and_then(|status| status.update_revision.clone());
+        if partition(&self.podset).is_some() || is_paused(&self.podset) {
+            prop_assert!(
+                before.is_none() || before == after || after != update,
+                "the user accepts a template"
+            );
+        }
+        let forgotten = plan.steps.iter().flatten().filter_map(|action| match action {
+            Action::Delete { resource: CONTROLLER_REVISIONS, name, .. } => Some(name.to_string()),
+            _ => None,
+        });
+        for name in forgotten {
+            prop_assert!(Some(&name) != after.as_ref(), "the current template stays stored");
+            let hash = name.rsplit_once("-v1-").unwrap().1;
+            let has_it = |pod: &Pod| pod.label(HASH_LABEL).is_some_and(|of| of.ends_with(hash));
+            prop_assert!(!self.pods.iter().any(|pod| pod.is_counted() && has_it(pod)), "pods have {name}");
+        }
+        Ok(())
     }
 
     /// Reconciles. The caches lag that number of changes behind. Returns whether the plan writes no pod.
@@ -140,9 +218,20 @@ impl Cluster {
         let position = self.written.max(last.saturating_sub(lag));
         let plan = self.plan_at(position, self.now);
         let limits = Limits::of(&self.podset);
+        self.keeps_the_current_template(&plan)?;
+        let current = plan.status.as_ref().and_then(|status| status.current_revision.clone()).unwrap();
+        let is_kept = current != *plan.status.as_ref().unwrap().update_revision.as_ref().unwrap()
+            && self.stored.contains_key(&current);
+        let kept = if is_paused(&self.podset) { limits.wanted } else { limits.partition.min(limits.wanted) };
+        let before = self.updated();
         // Only a fresh cache shows which pods are available.
         let least = if position == last { limits.wanted.saturating_sub(limits.unavailable) } else { 0 };
-        if self.carry_out(&plan, writes, (limits.wanted + limits.surge, least))? {
+        let is_sent = self.carry_out(&plan, writes, (limits.wanted + limits.surge, least))?;
+        prop_assert!(
+            !is_kept || position < last || self.updated() <= before.max(limits.wanted - kept),
+            "the partition holds"
+        );
+        if is_sent {
             self.podset.status = plan.status;
         }
         Ok(plan.steps.is_empty())
@@ -202,9 +291,14 @@ impl Cluster {
                     pod.meta.labels = [(NAME_LABEL, "p")].into();
                 }
             }
+            Event::Forgotten(at) => {
+                if let Some(revision) = self.revisions.get(at) {
+                    self.forget(&revision.meta.name.clone());
+                }
+            }
             Event::Later(seconds) => self.now += SignedDuration::from_secs(seconds),
         }
-        self.views.push(self.pods.clone());
+        self.views.push((self.pods.clone(), self.revisions.clone()));
         Ok(())
     }
 }
@@ -271,6 +365,7 @@ fn rollout_event() -> impl Strategy<Value = Event> {
         1 => (0..12_usize).prop_map(Event::Deleted),
         2 => (0..12_usize).prop_map(Event::Gone),
         1 => (0..12_usize).prop_map(Event::Unlabelled),
+        1 => (0..4_usize).prop_map(Event::Forgotten),
         2 => (0..60_i64).prop_map(Event::Later),
     ]
 }

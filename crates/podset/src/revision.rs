@@ -1,0 +1,239 @@
+//! The templates of a PodSet as ControllerRevisions, as for a StatefulSet.
+//!
+//! The template of the last complete rollout is the current one, and that of the spec the updated one. While
+//! `partition` or a pause keeps pods of older templates, a lost pod is replaced from the current template, so that a
+//! drained node does not spread the updated one. The caches have only the metadata and the number of a revision; its
+//! template is read when a pod is created from it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use kube::Resource as _;
+use quintet_runtime::KIND_LABEL;
+use quintet_runtime::model::core_types::Pod;
+use quintet_runtime::model::digest;
+use quintet_runtime::model::object::{Meta, Object, Pairs, WireMeta, controller_reference};
+use quintet_runtime::model::plan::Action;
+use quintet_runtime::model::pod_template::RawTemplate;
+use quintet_runtime::model::resource::Resource;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::api::{PodSet, PodSetStatus};
+use crate::labels::{HASH_LABEL, NAME_LABEL, UID_LABEL};
+use crate::rollout::{CandidatePod, Limits};
+use crate::template::{DEFAULT_TEMPLATE, hash_of};
+
+/// The type of revisions.
+pub const CONTROLLER_REVISIONS: Resource = Resource {
+    group: "apps",
+    version: "v1",
+    kind: "ControllerRevision",
+    plural: "controllerrevisions",
+    namespaced: true,
+    custom: false,
+};
+
+/// The default of revisionHistoryLimit, as for a Deployment.
+const HISTORY_LIMIT: usize = 10;
+/// How many characters of the PodSet's name a revision's name has. With the rest it is a valid name.
+const NAME_LENGTH: usize = 200;
+
+/// A revision without its template.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(from = "WireRevision")]
+pub struct Revision {
+    /// Its metadata.
+    pub meta: Meta,
+    /// Its number. The updated template has the highest.
+    pub number: i64,
+}
+
+impl Object for Revision {
+    quintet_runtime::identified_by_meta!();
+}
+
+#[derive(Deserialize)]
+struct WireRevision {
+    #[serde(default)]
+    metadata: WireMeta,
+    #[serde(default)]
+    revision: i64,
+}
+
+impl From<WireRevision> for Revision {
+    fn from(wire: WireRevision) -> Self {
+        let mut meta = Meta::from(wire.metadata);
+        meta.annotations = Pairs::default();
+        Self { meta, number: wire.revision }
+    }
+}
+
+/// A revision with its template, as the API server stores it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct StoredRevision {
+    /// Its metadata and number.
+    #[serde(flatten)]
+    pub revision: Revision,
+    /// The fields of a PodSet that it stores.
+    #[serde(default)]
+    pub data: Value,
+}
+
+impl StoredRevision {
+    /// Its template; None is the built-in one.
+    pub fn template(&self) -> Option<RawTemplate> {
+        let template = &self.data["spec"]["template"];
+        (!template.is_null()).then(|| RawTemplate(template.clone()))
+    }
+}
+
+/// The current template, for pods that are created from it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum CurrentTemplate {
+    /// No pod of it is to be created.
+    #[default]
+    Unread,
+    /// There is no revision with it. New pods have the updated template.
+    Missing,
+    /// The template with this hash.
+    Found(String, RawTemplate),
+}
+
+impl CurrentTemplate {
+    /// Whether there is no revision with it.
+    pub fn is_missing(&self) -> bool {
+        *self == Self::Missing
+    }
+
+    /// The template of a revision with this name, if the name fits: a name contains the hash of the template.
+    pub fn of(podset: &PodSet, revision: &str, stored: &StoredRevision) -> Self {
+        let template = stored.template();
+        let hash = hash_of(template.as_ref()).into_owned();
+        if name(podset, &hash) == revision {
+            Self::Found(hash, template.unwrap_or_else(|| DEFAULT_TEMPLATE.clone()))
+        } else {
+            Self::Missing
+        }
+    }
+}
+
+/// The name of the revision of a template. It contains the PodSet's UID, because the revisions of a deleted PodSet with
+/// the same name may still exist.
+pub fn name(podset: &PodSet, hash: &str) -> String {
+    format!("{}{hash}", prefix(podset))
+}
+
+fn prefix(podset: &PodSet) -> String {
+    let meta = podset.meta();
+    let uid = meta.uid.as_deref().unwrap_or_default();
+    let prefix = digest::cut(meta.name.as_deref().unwrap_or_default(), NAME_LENGTH);
+    format!("{prefix}-{}-", digest::short(&[uid], 10))
+}
+
+/// The templates of a PodSet's pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Templates<'a> {
+    /// The hash of the spec's template.
+    pub updated: &'a str,
+    /// The hash of the template of the last complete rollout.
+    pub current: String,
+    /// How many pods of older templates to keep.
+    pub kept: usize,
+}
+
+impl<'a> Templates<'a> {
+    /// Elects the current template from the counted pods. `updated` is the hash of the spec's template.
+    ///
+    /// A template that all pods have, and that is not the updated one, is current, even if the manager did not see the
+    /// end of its rollout. Without a known one, that of most of the older pods is. A partition or a pause makes no
+    /// template current, because the user has not accepted the updated one yet.
+    pub fn elect(podset: &PodSet, limits: Limits, updated: &'a str, members: &[CandidatePod<'_>]) -> Self {
+        let mut older: BTreeMap<&str, usize> = BTreeMap::new();
+        for member in members.iter().filter(|member| member.outdated) {
+            *older.entry(member.pod.label(HASH_LABEL).unwrap_or_default()).or_default() += 1;
+        }
+        let stored = podset.status.as_ref().and_then(|status| status.current_revision.as_deref());
+        let prefix = prefix(podset);
+        let known = stored.and_then(|name| name.strip_prefix(&prefix));
+        let commonest = older.iter().max_by_key(|(_, count)| **count);
+        let is_enough = limits.wanted > 0 && members.len() >= limits.wanted;
+        let available = members.iter().filter(|member| member.available).count();
+        let current = match (known, commonest) {
+            (_, Some((hash, count))) if is_enough && *count == members.len() => hash,
+            (None, Some((hash, _))) => hash,
+            (None, None) => updated,
+            (Some(_), None)
+                if is_enough && available >= limits.wanted && !limits.has_partition && !limits.paused =>
+            {
+                updated
+            }
+            (Some(known), _) => known,
+        };
+        let kept = if current == updated {
+            0
+        } else if limits.paused {
+            limits.wanted
+        } else {
+            limits.partition.min(limits.wanted)
+        };
+        Self { updated, current: current.to_owned(), kept }
+    }
+}
+
+/// The writes that keep the history: the revision of the updated template, its number, and the end of old revisions.
+pub fn writes(
+    podset: &PodSet,
+    templates: &Templates<'_>,
+    revisions: &[Arc<Revision>],
+    pods: &[Arc<Pod>],
+) -> Vec<Action<PodSetStatus>> {
+    let updated = name(podset, templates.updated);
+    let (own, others): (Vec<_>, Vec<_>) = revisions.iter().partition(|one| *one.meta.name == *updated);
+    let last = others.iter().map(|one| one.number).max().unwrap_or_default();
+    let mut writes = Vec::new();
+    match own.first() {
+        None => writes.push(apply(podset, updated, templates.updated, last.saturating_add(1))),
+        // The user has restored an older template.
+        Some(found) if found.number <= last && last < i64::MAX => {
+            let body = json!({ "metadata": { "uid": &*found.meta.uid }, "revision": last + 1 });
+            writes.push(Action::merge_patch(CONTROLLER_REVISIONS, &found.meta, body));
+        }
+        Some(_) => {}
+    }
+    let in_use: HashSet<String> = pods
+        .iter()
+        .filter_map(|pod| pod.label(HASH_LABEL))
+        .chain([&*templates.current])
+        .collect::<HashSet<_>>()
+        .into_iter()
+        .map(|hash| name(podset, hash))
+        .collect();
+    let mut history: Vec<&Arc<Revision>> =
+        others.into_iter().filter(|one| !in_use.contains(&*one.meta.name)).collect();
+    history.sort_by_key(|one| one.number);
+    let limit = podset.spec.revision_history_limit.and_then(|limit| usize::try_from(limit).ok());
+    let surplus = history.len().saturating_sub(limit.unwrap_or(HISTORY_LIMIT));
+    let old = history.into_iter().take(surplus);
+    writes.extend(old.map(|one| Action::delete(CONTROLLER_REVISIONS, &one.meta, false)));
+    writes
+}
+
+/// Creates the revision of the spec's template, or restores its labels.
+fn apply(podset: &PodSet, name: String, hash: &str, number: i64) -> Action<PodSetStatus> {
+    let meta = podset.meta();
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    let body = json!({
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": { KIND_LABEL: "PodSet", NAME_LABEL: meta.name, UID_LABEL: meta.uid, HASH_LABEL: hash },
+            "ownerReferences": [controller_reference(&Resource::of::<PodSet>(), meta)],
+        },
+        "revision": number,
+        "data": { "spec": { "template": podset.spec.template } },
+    });
+    Action::Apply { resource: CONTROLLER_REVISIONS, namespace: namespace.into(), name, body, force: true }
+}
