@@ -170,19 +170,31 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a rollout up to its partition accepts the template",
         file: "crates/podset/src/revision.rs",
-        edits: &[(" && !limits.has_partition", "")],
-        catchers: &[Catcher::Tests("quintet-podset", "keeps_its_promises")],
+        edits: &[(
+            "(Some(_), None) if !keeps || is_enough && available >= limits.wanted => updated",
+            "(Some(_), None) => updated",
+        )],
+        catchers: &[
+            Catcher::Tests("quintet-podset", "a_partition_accepts_a_template"),
+            Catcher::Tests("quintet-podset", "keeps_its_promises"),
+        ],
     },
     Mutant {
         name: "deletes the current revision",
         file: "crates/podset/src/revision.rs",
-        edits: &[("        .chain([&*templates.current])\n", "")],
-        catchers: &[Catcher::Tests("quintet-podset", "keeps_the_revisions_of_pods")],
+        edits: &[(".chain([current]).chain(stored)", "")],
+        catchers: &[
+            Catcher::Tests("quintet-podset", "keeps_the_revisions_of_pods"),
+            Catcher::Tests("quintet-podset", "keeps_its_promises"),
+        ],
     },
     Mutant {
         name: "creates pods of a template that was not read",
         file: "crates/podset/src/plan.rs",
-        edits: &[("            (None, missing - lost)\n", "            (None, missing)\n")],
+        edits: &[(
+            "        CurrentTemplate::Missing | CurrentTemplate::Exchanged(_) => lost = 0,",
+            "        CurrentTemplate::Unread | CurrentTemplate::Missing | CurrentTemplate::Exchanged(_) => lost = 0,",
+        )],
         catchers: &[Catcher::Tests("quintet-podset", "reports_why_old_pods_stay")],
     },
     Mutant {

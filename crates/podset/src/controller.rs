@@ -14,6 +14,7 @@ use quintet_runtime::model::object::{Key, Object as _};
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::{PODS, Resource};
+use quintet_runtime::server::client::brief;
 use quintet_runtime::write::executor::{Error, Executor};
 use tokio::sync::OnceCell;
 
@@ -85,11 +86,13 @@ impl Reconciler for PodSets {
         }
         world.revisions = self.revisions.owned_by(&key);
         if let Some(name) = revision_to_read(object, &world) {
-            let found =
+            let read =
                 self.executor.reads.read::<StoredRevision>(&CONTROLLER_REVISIONS, &key.namespace, &name);
-            world.current_template = found
-                .await?
-                .map_or(CurrentTemplate::Missing, |stored| CurrentTemplate::of(object, &name, &stored));
+            world.current_template = match read.await {
+                Ok(Some(stored)) => CurrentTemplate::of(object, &name, stored),
+                Ok(None) => CurrentTemplate::Missing,
+                Err(error) => CurrentTemplate::Unreadable(brief(&error)),
+            };
         }
         Ok(world)
     }

@@ -41,7 +41,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     let limits = Limits::of(podset);
     let hash = template_hash(podset);
     let (mut members, strays) = members(podset, world, &hash, now, &mut plan);
-    let templates = Templates::elect(podset, limits, &hash, &members);
+    let templates = Templates::elect(podset, limits, &hash, &members, &world.revisions);
     for member in &mut members {
         member.current = member.outdated && member.pod.label(HASH_LABEL) == Some(&*templates.current);
     }
@@ -79,16 +79,26 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     let patches = released.into_iter().filter_map(|pod| release(pod));
     let patches: Vec<_> = patches.chain(unmarked.map(|pod| mark(pod))).chain(labels).collect();
     let failed_patch = first_refusal(world, &patches).map(|refusal| ("FailedPatch", refusal));
-    // Without its revision, the template of a pod would be lost with the next change of the spec.
-    let revisions = revision::writes(podset, &templates, &world.revisions, &world.pods);
-    let failed_revision = first_refusal(world, &revisions).map(|refusal| ("FailedRevision", refusal));
+    let (first, last) = if world.refusals.namespace_terminating {
+        (Vec::new(), Vec::new())
+    } else {
+        revision::writes(podset, &templates, world)
+    };
+    let kept = first.iter().chain(&last).filter(|action| !matches!(action, Action::Delete { .. }));
+    let failed_revision = match &world.current_template {
+        CurrentTemplate::Unreadable(why) => Some(&**why),
+        _ => first_refusal(world, kept).map(|refusal| &*refusal.message),
+    };
+    if matches!(world.current_template, CurrentTemplate::Unreadable(_)) {
+        plan.requeue_at(now + FIRST_BACKOFF);
+    }
     // An ended pod is deleted after its replacement was created. Until then it keeps its name, so that a
     // repeated plan uses the same names. After a rejected creation it is deleted first, because of quotas on
     // objects.
     let steps = if failed_create.is_none() {
-        [revisions, patches, creates, more, deletes]
+        [first, patches, creates, more, deletes, last]
     } else {
-        [revisions, patches, deletes, creates, more]
+        [first, patches, deletes, creates, more, last]
     };
     plan.steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
     let found = StatusInput {
@@ -100,10 +110,14 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         terminating,
         outdated: rollout.outdated,
         held_until,
-        is_short: !limits.paused
-            && rollout.older < templates.kept
-            && !world.has_revision(&revision::name(podset, &templates.current)),
-        failure: failed_create.or(failed_delete).or(failed_patch).or(failed_revision),
+        lacks_revision: templates.kept > 0
+            && !world.has_revision(&revision::name(podset, &templates.current))
+            && !matches!(world.current_template, CurrentTemplate::Found { .. }),
+        failure: failed_create
+            .or(failed_delete)
+            .or(failed_patch)
+            .map(|(reason, refusal)| (reason, &*refusal.message))
+            .or(failed_revision.map(|message| ("FailedRevision", message))),
     };
     let (status, again) = status(podset, &found, now);
     if let Some(again) = again {
@@ -148,9 +162,11 @@ fn ended<'a>(
     let ended = world.pods.iter().filter(|pod| !pod.is_running() && pod.meta.deleted.is_none());
     let ended = ended.map(|pod| (pod, false));
     for (pod, is_stray) in ended.chain(strays.iter().map(|pod| (*pod, true))) {
-        // Failures of one template do not count for another one. A pod without the label counts for the last, the spec's.
-        let is_of = |source: &&mut Source<'_>| pod.label(HASH_LABEL).is_none_or(|of| of == source.hash);
-        if let Some(source) = sources.iter_mut().rev().find(is_of) {
+        // Failures of one template do not count for another one. A pod without the label counts for one that can wait.
+        let hash = pod.label(HASH_LABEL);
+        let is_of =
+            |source: &Source<'_>| hash.map_or(source.held < source.missing, |hash| hash == source.hash);
+        if let Some(source) = sources.iter_mut().rev().find(|source| is_of(source)) {
             if let Some(at) = replaced_at(pod).filter(|at| *at > now && source.held < source.missing) {
                 source.held += 1;
                 found.held_until = found.held_until.into_iter().chain([at]).min();
@@ -173,11 +189,14 @@ struct Source<'a> {
     held: usize,
     /// The attempts of pods that replace ended ones.
     attempts: Vec<u32>,
+    /// The part of the pods' names that distinguishes them from those of the spec's template, so that the API server's
+    /// rejection of one template does not stop the other.
+    name_part: Option<&'a str>,
 }
 
 impl<'a> Source<'a> {
     fn new(hash: &'a str, template: &'a RawTemplate, missing: usize) -> Self {
-        Self { hash, template, missing, held: 0, attempts: Vec::new() }
+        Self { hash, template, missing, held: 0, attempts: Vec::new(), name_part: None }
     }
 
     /// The template and the attempt of each pod to create.
@@ -188,19 +207,22 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The revision whose template the plan of this world creates pods from, if there is one.
+/// The name of the current revision, if the plan of this world needs its content.
 pub fn revision_to_read(podset: &PodSet, world: &World) -> Option<String> {
     let limits = Limits::of(podset);
     let hash = template_hash(podset);
     // Only a rollout without a partition ends when pods become available, and that keeps no pods.
     let (members, _) = members(podset, world, &hash, Timestamp::MIN, &mut Plan::default());
-    let templates = Templates::elect(podset, limits, &hash, &members);
+    let templates = Templates::elect(podset, limits, &hash, &members, &world.revisions);
     let name = revision::name(podset, &templates.current);
     let older = members.iter().filter(|member| member.outdated).count();
-    (older < templates.kept && members.len() < limits.wanted && world.has_revision(&name)).then_some(name)
+    let is_lost = older < templates.kept && members.len() < limits.wanted;
+    // A revision that lost the label of the watch is still stored.
+    (is_lost || templates.kept > 0 && !world.has_revision(&name)).then_some(name)
 }
 
-/// The templates of missing pods. Those of the current template come first.
+/// The templates of missing pods. Those of the current template come first. Until it is read, its pods wait: another
+/// template in its place would break the partition.
 fn sources<'a>(
     podset: &'a PodSet,
     world: &'a World,
@@ -210,20 +232,18 @@ fn sources<'a>(
 ) -> Vec<Source<'a>> {
     let updated = podset.spec.template.as_ref().unwrap_or(&DEFAULT_TEMPLATE);
     let older = members.iter().filter(|member| member.outdated).count();
-    let lost = templates.kept.saturating_sub(older).min(missing);
-    let (current, others) = match &world.current_template {
-        CurrentTemplate::Found(hash, template) if *hash == templates.current => {
-            (Some(Source::new(hash, template, lost)), missing - lost)
+    let mut lost = templates.kept.saturating_sub(older).min(missing);
+    let mut sources = Vec::with_capacity(2);
+    match &world.current_template {
+        CurrentTemplate::Found { hash, template, .. } if *hash == templates.current => {
+            let template = template.as_ref().unwrap_or(&DEFAULT_TEMPLATE);
+            sources.push(Source { name_part: Some(hash), ..Source::new(hash, template, lost) });
         }
-        // Its template must be read first. Another one in its place would break the partition.
-        _ if world.has_revision(&revision::name(podset, &templates.current))
-            && !world.current_template.is_missing() =>
-        {
-            (None, missing - lost)
-        }
-        _ => (None, missing),
-    };
-    current.into_iter().chain([Source::new(templates.updated, updated, others)]).collect()
+        CurrentTemplate::Missing | CurrentTemplate::Exchanged(_) => lost = 0,
+        _ => {}
+    }
+    sources.push(Source::new(templates.updated, updated, missing - lost));
+    sources
 }
 
 /// Creates the missing pods with the first free names. A rejected name is retried, not skipped, because a
@@ -235,34 +255,48 @@ fn creations<'a>(
     now: Timestamp,
 ) -> Creations<'a> {
     let mut made = Creations { creates: Vec::new(), more: Vec::new(), labels: Vec::new(), refused: None };
-    let mut pods = sources.into_iter().flat_map(Source::pods).take(MOST_CREATIONS).peekable();
-    if pods.peek().is_none() {
+    if sources.iter().all(|source| source.held == source.missing) {
         return made;
     }
     // All creations wait, or one is attempted and the others follow if it succeeds.
-    made.refused = world.refusals.creations.as_ref();
-    if made.refused.is_some_and(|refusal| refusal.until > now) {
+    let stop = world.refusals.creations.as_ref();
+    made.refused = stop;
+    if stop.is_some_and(|refusal| refusal.until > now) {
         return made;
     }
-    for (name, pod) in free_names(podset, world, now).zip(pods) {
-        let refusal = refusal(world, &name).filter(|refusal| refusal.reason != RefusalReason::NameTaken);
-        if refusal
-            .is_some_and(|refusal| refusal.reason == RefusalReason::LabelsMissing && refusal.until > now)
-        {
-            // It is our own pod, which has the name of the missing one.
-            made.labels.push(merge(podset, &name, &json!({ KIND_LABEL: "PodSet" })));
-            continue;
+    for source in sources {
+        let mut retried: Option<&Refusal> = None;
+        let mut is_first = true;
+        let names = free_names(podset, world, source.name_part, now);
+        for (name, pod) in names.zip(source.pods()) {
+            if made.creates.len() + made.more.len() == MOST_CREATIONS {
+                break;
+            }
+            let refusal = refusal(world, &name).filter(|refusal| refusal.reason != RefusalReason::NameTaken);
+            let waits = refusal.filter(|refusal| refusal.until > now);
+            if waits.is_some_and(|refusal| refusal.reason == RefusalReason::LabelsMissing) {
+                // It is our own pod, which has the name of the missing one.
+                made.labels.push(merge(podset, &name, &json!({ KIND_LABEL: "PodSet" })));
+                continue;
+            }
+            if let Some(refusal) = waits {
+                // The plan waits for this refusal now, even if all creations were stopped before.
+                let earlier = made.refused.filter(|one| one.until > now && one.until < refusal.until);
+                made.refused = earlier.or(waits);
+                break;
+            }
+            // A rejected creation is retried alone; the others follow if it succeeds.
+            let is_alone = if stop.is_some() { made.creates.is_empty() } else { is_first };
+            let step = if retried.is_none() && stop.is_none() || is_alone {
+                &mut made.creates
+            } else {
+                &mut made.more
+            };
+            step.push(create(podset, name, pod));
+            is_first = false;
+            retried = retried.or(refusal);
         }
-        if let Some(refusal) = refusal.filter(|refusal| refusal.until > now) {
-            // The plan waits for this refusal now, even if all creations were stopped before.
-            made.refused = Some(refusal);
-            break;
-        }
-        // A rejected creation is retried alone; the others follow if it succeeds.
-        let is_first = made.refused.is_none() || made.creates.is_empty();
-        let step = if is_first { &mut made.creates } else { &mut made.more };
-        step.push(create(podset, name, pod));
-        made.refused = made.refused.or(refusal);
+        made.refused = made.refused.or(retried);
     }
     made
 }
@@ -357,8 +391,11 @@ fn attempt(pod: &Pod) -> u32 {
 }
 
 /// The first refusal of these actions, even if its backoff is over.
-fn first_refusal<'a>(world: &'a World, actions: &[Action<PodSetStatus>]) -> Option<&'a Refusal> {
-    let mut targets = actions.iter().filter_map(Action::target);
+fn first_refusal<'a, 'b>(
+    world: &'a World,
+    actions: impl IntoIterator<Item = &'b Action<PodSetStatus>>,
+) -> Option<&'a Refusal> {
+    let mut targets = actions.into_iter().filter_map(Action::target);
     targets.find_map(|(verb, resource, name)| world.refusals.of(verb, resource, name))
 }
 
@@ -369,10 +406,15 @@ fn refusal<'a>(world: &'a World, name: &str) -> Option<&'a Refusal> {
 
 /// The free names in order. A pod's name is not free, even if the pod ended or is terminating. Nor is a name for which
 /// a recent creation found a foreign or released pod.
-fn free_names<'a>(podset: &'a PodSet, world: &'a World, now: Timestamp) -> impl Iterator<Item = String> + 'a {
+fn free_names<'a>(
+    podset: &'a PodSet,
+    world: &'a World,
+    part: Option<&'a str>,
+    now: Timestamp,
+) -> impl Iterator<Item = String> + 'a {
     let taken: BTreeSet<&str> =
         world.pods.iter().map(|pod| &*pod.meta.name).chain(world.taken.iter().map(|name| &**name)).collect();
-    (0..).map(|number| pod_name(podset, number)).filter(move |name| {
+    (0..).map(move |number| pod_name(podset, part, number)).filter(move |name| {
         !taken.contains(name.as_str())
             && refusal(world, name)
                 .is_none_or(|refusal| refusal.reason != RefusalReason::NameTaken || refusal.until <= now)
@@ -380,10 +422,12 @@ fn free_names<'a>(podset: &'a PodSet, world: &'a World, now: Timestamp) -> impl 
 }
 
 /// The name of a pod. Two processes use the same name, so the API server creates only one pod.
-fn pod_name(podset: &PodSet, number: u64) -> String {
+fn pod_name(podset: &PodSet, part: Option<&str>, number: u64) -> String {
     let uid = podset.meta().uid.as_deref().unwrap_or_default();
     let name = podset.meta().name.as_deref().unwrap_or_default();
-    format!("{}{}", name_prefix(name), digest::short(&[uid, &number.to_string()], 10))
+    let number = number.to_string();
+    let parts: Vec<&str> = [uid].into_iter().chain(part).chain([&*number]).collect();
+    format!("{}{}", name_prefix(name), digest::short(&parts, 10))
 }
 
 /// The prefix of the names of a PodSet's pods.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use kube::Resource as _;
 use quintet_runtime::KIND_LABEL;
-use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::digest;
 use quintet_runtime::model::object::{Meta, Object, Pairs, WireMeta, controller_reference};
 use quintet_runtime::model::plan::Action;
@@ -21,8 +20,9 @@ use serde_json::{Value, json};
 
 use crate::api::{PodSet, PodSetStatus};
 use crate::labels::{HASH_LABEL, NAME_LABEL, UID_LABEL};
+use crate::observe::World;
 use crate::rollout::{CandidatePod, Limits};
-use crate::template::{DEFAULT_TEMPLATE, hash_of};
+use crate::template::hash_of;
 
 /// The type of revisions.
 pub const CONTROLLER_REVISIONS: Resource = Resource {
@@ -38,6 +38,9 @@ pub const CONTROLLER_REVISIONS: Resource = Resource {
 const HISTORY_LIMIT: usize = 10;
 /// How many characters of the PodSet's name a revision's name has. With the rest it is a valid name.
 const NAME_LENGTH: usize = 200;
+
+/// Some writes.
+type Steps = Vec<Action<PodSetStatus>>;
 
 /// A revision without its template.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -91,29 +94,35 @@ impl StoredRevision {
 /// The current template, for pods that are created from it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum CurrentTemplate {
-    /// No pod of it is to be created.
+    /// The plan does not need it.
     #[default]
     Unread,
+    /// The API server has not answered the read, for this reason.
+    Unreadable(String),
     /// There is no revision with it. New pods have the updated template.
     Missing,
-    /// The template with this hash.
-    Found(String, RawTemplate),
+    /// In place of its revision is another one, with this metadata. New pods have the updated template.
+    Exchanged(Box<Meta>),
+    /// The template.
+    Found {
+        /// Its hash.
+        hash: String,
+        /// None is the built-in template.
+        template: Option<RawTemplate>,
+        /// The number of its revision.
+        number: i64,
+    },
 }
 
 impl CurrentTemplate {
-    /// Whether there is no revision with it.
-    pub fn is_missing(&self) -> bool {
-        *self == Self::Missing
-    }
-
     /// The template of a revision with this name, if the name fits: a name contains the hash of the template.
-    pub fn of(podset: &PodSet, revision: &str, stored: &StoredRevision) -> Self {
+    pub fn of(podset: &PodSet, name: &str, stored: StoredRevision) -> Self {
         let template = stored.template();
         let hash = hash_of(template.as_ref()).into_owned();
-        if name(podset, &hash) == revision {
-            Self::Found(hash, template.unwrap_or_else(|| DEFAULT_TEMPLATE.clone()))
+        if self::name(podset, &hash) == name {
+            Self::Found { hash, template, number: stored.revision.number }
         } else {
-            Self::Missing
+            Self::Exchanged(Box::new(stored.revision.meta))
         }
     }
 }
@@ -145,29 +154,38 @@ pub struct Templates<'a> {
 impl<'a> Templates<'a> {
     /// Elects the current template from the counted pods. `updated` is the hash of the spec's template.
     ///
-    /// A template that all pods have, and that is not the updated one, is current, even if the manager did not see the
-    /// end of its rollout. Without a known one, that of most of the older pods is. A partition or a pause makes no
-    /// template current, because the user has not accepted the updated one yet.
-    pub fn elect(podset: &PodSet, limits: Limits, updated: &'a str, members: &[CandidatePod<'_>]) -> Self {
+    /// If all pods have one template, it is current, even if the manager did not see the end of its rollout. Without a
+    /// known one, that of most of the older pods is. While a partition or a pause keeps pods, the updated template is
+    /// accepted only when all desired pods are available with it.
+    pub fn elect(
+        podset: &PodSet,
+        limits: Limits,
+        updated: &'a str,
+        members: &[CandidatePod<'_>],
+        revisions: &[Arc<Revision>],
+    ) -> Self {
         let mut older: BTreeMap<&str, usize> = BTreeMap::new();
         for member in members.iter().filter(|member| member.outdated) {
             *older.entry(member.pod.label(HASH_LABEL).unwrap_or_default()).or_default() += 1;
         }
         let stored = podset.status.as_ref().and_then(|status| status.current_revision.as_deref());
         let prefix = prefix(podset);
-        let known = stored.and_then(|name| name.strip_prefix(&prefix));
+        let known = stored.and_then(|name| name.strip_prefix(&prefix)).filter(|hash| {
+            // A template that neither a pod nor a revision has is lost.
+            older.is_empty()
+                || *hash == updated
+                || older.contains_key(hash)
+                || revisions.iter().any(|one| stored == Some(&*one.meta.name))
+        });
         let commonest = older.iter().max_by_key(|(_, count)| **count);
         let is_enough = limits.wanted > 0 && members.len() >= limits.wanted;
         let available = members.iter().filter(|member| member.available).count();
+        let keeps = limits.has_partition || limits.paused;
         let current = match (known, commonest) {
             (_, Some((hash, count))) if is_enough && *count == members.len() => hash,
             (None, Some((hash, _))) => hash,
             (None, None) => updated,
-            (Some(_), None)
-                if is_enough && available >= limits.wanted && !limits.has_partition && !limits.paused =>
-            {
-                updated
-            }
+            (Some(_), None) if !keeps || is_enough && available >= limits.wanted => updated,
             (Some(known), _) => known,
         };
         let kept = if current == updated {
@@ -181,48 +199,55 @@ impl<'a> Templates<'a> {
     }
 }
 
-/// The writes that keep the history: the revision of the updated template, its number, and the end of old revisions.
-pub fn writes(
-    podset: &PodSet,
-    templates: &Templates<'_>,
-    revisions: &[Arc<Revision>],
-    pods: &[Arc<Pod>],
-) -> Vec<Action<PodSetStatus>> {
+/// The writes that keep the history: those before the plan's pods, and those after them.
+///
+/// The revision of the updated template is written before the first pod of it. Otherwise the template would be lost with
+/// the next change of the spec. Everything else must not delay pods.
+pub fn writes(podset: &PodSet, templates: &Templates<'_>, world: &World) -> (Steps, Steps) {
     let updated = name(podset, templates.updated);
-    let (own, others): (Vec<_>, Vec<_>) = revisions.iter().partition(|one| *one.meta.name == *updated);
+    let (own, others): (Vec<_>, Vec<_>) = world.revisions.iter().partition(|one| *one.meta.name == *updated);
     let last = others.iter().map(|one| one.number).max().unwrap_or_default();
-    let mut writes = Vec::new();
+    let (mut before, mut after) = (Vec::new(), Vec::new());
     match own.first() {
-        None => writes.push(apply(podset, updated, templates.updated, last.saturating_add(1))),
+        None => {
+            let template = podset.spec.template.as_ref();
+            let apply = apply(podset, templates.updated, template, last.saturating_add(1));
+            let has_pods = world.pods.iter().any(|pod| pod.label(HASH_LABEL) == Some(templates.updated));
+            if has_pods { &mut after } else { &mut before }.push(apply);
+        }
         // The user has restored an older template.
         Some(found) if found.number <= last && last < i64::MAX => {
             let body = json!({ "metadata": { "uid": &*found.meta.uid }, "revision": last + 1 });
-            writes.push(Action::merge_patch(CONTROLLER_REVISIONS, &found.meta, body));
+            after.push(Action::merge_patch(CONTROLLER_REVISIONS, &found.meta, body));
         }
         Some(_) => {}
     }
-    let in_use: HashSet<String> = pods
-        .iter()
-        .filter_map(|pod| pod.label(HASH_LABEL))
-        .chain([&*templates.current])
-        .collect::<HashSet<_>>()
-        .into_iter()
-        .map(|hash| name(podset, hash))
-        .collect();
+    let current = name(podset, &templates.current);
+    match &world.current_template {
+        CurrentTemplate::Found { hash, template, number } if !world.has_revision(&current) => {
+            after.push(apply(podset, hash, template.as_ref(), *number));
+        }
+        CurrentTemplate::Exchanged(meta) => after.push(Action::delete(CONTROLLER_REVISIONS, meta, false)),
+        _ => {}
+    }
+    let stored = podset.status.as_ref().and_then(|status| status.current_revision.clone());
+    let hashes: HashSet<&str> = world.pods.iter().filter_map(|pod| pod.label(HASH_LABEL)).collect();
+    let in_use: HashSet<String> =
+        hashes.into_iter().map(|hash| name(podset, hash)).chain([current]).chain(stored).collect();
     let mut history: Vec<&Arc<Revision>> =
         others.into_iter().filter(|one| !in_use.contains(&*one.meta.name)).collect();
     history.sort_by_key(|one| one.number);
     let limit = podset.spec.revision_history_limit.and_then(|limit| usize::try_from(limit).ok());
     let surplus = history.len().saturating_sub(limit.unwrap_or(HISTORY_LIMIT));
     let old = history.into_iter().take(surplus);
-    writes.extend(old.map(|one| Action::delete(CONTROLLER_REVISIONS, &one.meta, false)));
-    writes
+    after.extend(old.map(|one| Action::delete(CONTROLLER_REVISIONS, &one.meta, false)));
+    (before, after)
 }
 
-/// Creates the revision of the spec's template, or restores its labels.
-fn apply(podset: &PodSet, name: String, hash: &str, number: i64) -> Action<PodSetStatus> {
+/// Creates the revision of a template, or restores its labels.
+fn apply(podset: &PodSet, hash: &str, template: Option<&RawTemplate>, number: i64) -> Action<PodSetStatus> {
     let meta = podset.meta();
-    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    let (namespace, name) = (meta.namespace.as_deref().unwrap_or_default(), name(podset, hash));
     let body = json!({
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
@@ -233,7 +258,7 @@ fn apply(podset: &PodSet, name: String, hash: &str, number: i64) -> Action<PodSe
             "ownerReferences": [controller_reference(&Resource::of::<PodSet>(), meta)],
         },
         "revision": number,
-        "data": { "spec": { "template": podset.spec.template } },
+        "data": { "spec": { "template": template } },
     });
     Action::Apply { resource: CONTROLLER_REVISIONS, namespace: namespace.into(), name, body, force: true }
 }

@@ -85,8 +85,6 @@ pub struct Rollout<'a> {
     pub going: Vec<&'a Arc<Pod>>,
     /// How many counted pods may exist.
     pub allowed: usize,
-    /// How many counted pods have older templates.
-    pub older: usize,
     /// How many of them are still to be replaced.
     pub outdated: usize,
 }
@@ -111,7 +109,7 @@ pub fn rollout<'a>(
     let replaced = if limits.rolls { outdated.saturating_sub(kept) } else { 0 };
     let allowed = limits.wanted + limits.surge.min(replaced);
     let mut surplus = counted.saturating_sub(allowed);
-    let mut rollout = Rollout { going: Vec::new(), allowed, older: outdated, outdated: replaced };
+    let mut rollout = Rollout { going: Vec::new(), allowed, outdated: replaced };
     if surplus == 0 && replaced == 0 {
         return rollout;
     }

@@ -7,13 +7,14 @@ use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::conditions::{self, Wanted, number};
 use quintet_runtime::model::core_types::{Phase, Pod};
 use quintet_runtime::model::plan::{Event, EventType};
-use quintet_runtime::model::refusals::Refusal;
 
 use crate::api::{NotReady, PodSet, PodSetStatus, UpdateStrategyType};
 use crate::labels::UID_LABEL;
 use crate::revision::{self, Templates};
 use crate::rollout::CandidatePod;
 
+/// The reason of ReplicaFailure for a current template that is not stored.
+const REVISION_MISSING: &str = "RevisionMissing";
 /// The limit of pod names in the status.
 const MOST_NAMES: usize = 100;
 /// The limit of pods that are not ready in the status.
@@ -39,10 +40,10 @@ pub struct StatusInput<'a> {
     pub outdated: usize,
     /// Until when the replacement waits for pods that keep ending.
     pub held_until: Option<Timestamp>,
-    /// Whether pods of the current template were lost, and nothing has that template any more.
-    pub is_short: bool,
-    /// The refusal to report, with the reason of the condition.
-    pub failure: Option<(&'static str, &'a Refusal)>,
+    /// Whether pods of the current template are to be kept, and no revision has that template.
+    pub lacks_revision: bool,
+    /// The refusal to report: the reason of the condition, and the API server's message.
+    pub failure: Option<(&'static str, &'a str)>,
 }
 
 /// Returns the status, and when it changes by time alone.
@@ -125,7 +126,8 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
 fn ready(failure: &Wanted, progressing: &Wanted, available: &Wanted, is_done: bool) -> Wanted {
     let is_complete = COMPLETE.contains(&progressing.reason);
     let (is_ready, reason, message) = match failure.status {
-        Some(true) => (false, failure.reason, &failure.message),
+        // A lost template is no failure until a pod needs it.
+        Some(true) if failure.reason != REVISION_MISSING => (false, failure.reason, &failure.message),
         // A pod failed after the rollout. Enough others may be available.
         _ if is_complete && !is_done => (false, "PodsUnavailable", &available.message),
         _ => (is_complete, progressing.reason, &progressing.message),
@@ -140,12 +142,12 @@ fn replica_failure(found: &StatusInput<'_>) -> Wanted {
             "NamespaceTerminating",
             "the namespace is being deleted, so no pod can be created".to_owned(),
         ),
-        Some((reason, refusal)) => (true, reason, refusal.message.clone()),
-        None if found.is_short => (
+        Some((reason, message)) => (true, reason, message.to_owned()),
+        None if found.lacks_revision => (
             true,
-            "RevisionMissing",
-            "the ControllerRevision of status.currentRevision is missing, so pods that partition should keep were \
-             replaced by pods of the spec's template"
+            REVISION_MISSING,
+            "the ControllerRevision of status.currentRevision is missing, so a lost pod of this template is \
+             replaced by one of the spec's template"
                 .to_owned(),
         ),
         None => (false, "NoFailure", String::new()),

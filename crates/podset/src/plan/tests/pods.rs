@@ -39,16 +39,16 @@ fn keeps_template_labels_except_its_own() {
 #[test]
 fn names_are_deterministic_and_fit_a_host_name() {
     let mut podset = of(1);
-    assert_eq!(pod_name(&podset, 0), pod_name(&podset.clone(), 0));
-    assert_ne!(pod_name(&podset, 0), pod_name(&podset, 1));
+    assert_eq!(pod_name(&podset, None, 0), pod_name(&podset.clone(), None, 0));
+    assert_ne!(pod_name(&podset, None, 0), pod_name(&podset, None, 1));
     podset.metadata.name = Some("x".repeat(63));
-    assert_eq!(pod_name(&podset, u64::MAX).len(), 63);
+    assert_eq!(pod_name(&podset, None, u64::MAX).len(), 63);
 }
 
 /// Frozen: with other names, an old and a new version would create a pod each.
 #[test]
 fn golden_names() {
-    assert_eq!([0, 1].map(|number| pod_name(&of(2), number)), ["p-pod-vcvfslhegy", "p-pod-eahiwkmi4r"]);
+    assert_eq!([0, 1].map(|number| pod_name(&of(2), None, number)), ["p-pod-vcvfslhegy", "p-pod-eahiwkmi4r"]);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn writes(scene: &Scene) -> Vec<String> {
 
 /// Three of four pods are to stay.
 fn canary(image: &str) -> PodSet {
-    let mut podset = updating(image, &json!({"partition": "75%"}));
+    let mut podset = updating(image, &json!({"partition": "75%", "maxUnavailable": 2}));
     podset.spec.replicas = 4;
     podset
 }
@@ -200,38 +200,135 @@ fn the_template_of_most_pods_is_current_if_none_is_known() {
     assert_eq!(current(&scene.plan(0)), revision_of("old"));
 }
 
+/// A partition accepts no template while pods of the updated one are missing or unavailable.
 #[test]
-fn a_partition_is_the_end_of_no_rollout() {
+fn a_partition_accepts_a_template_that_all_pods_have() {
     let mut scene = Scene::new(canary("old"), "0-3 Running");
     scene.pass(0);
     scene.edit(canary("new"));
-    scene.see("0-3 Running");
-    assert_eq!(current(&scene.pass(0)), revision_of("old"));
-    scene.podset.spec.update_strategy = None;
     scene.see("0-2 Running, 3 Pending");
+    assert_eq!(current(&scene.pass(0)), revision_of("old"));
+    scene.see("0-2 Running");
     assert_eq!(current(&scene.pass(0)), revision_of("old"));
     scene.see("0-3 Running");
     assert_eq!(current(&scene.pass(0)), revision_of("new"));
 }
 
-/// A revision that a user deleted, or another one in its place with another template, must not create pods of a wrong one.
+/// Without a partition, no pod is kept: the last pod of the old template is gone, and a freeze of the rollout must not
+/// bring it back.
 #[test]
-fn reports_that_the_current_template_is_gone() {
+fn a_freeze_after_the_last_old_pod_keeps_the_new_ones() {
+    let mut scene = Scene::new(of_image("old"), "0-1 Running");
+    scene.pass(0);
+    scene.edit(of_image("new"));
+    scene.see("0 Running, 1 Pending");
+    assert_eq!(current(&scene.pass(0)), revision_of("new"));
+    scene.edit(updating("new", &json!({"paused": true})));
+    scene.see("0 Running");
+    assert_eq!(images(&scene.pass(0)), ["new"]);
+}
+
+/// The revision of the current template that a user deleted, exchanged, or took the label from.
+#[test]
+fn repairs_or_reports_the_current_revision() {
+    let lose = |scene: &mut Scene| scene.world.revisions.retain(|one| *one.meta.name != *revision_of("old"));
+    let missing = |plan: &Plan<PodSetStatus>| condition(plan, "ReplicaFailure").1 == "RevisionMissing";
+    let mut scene = with_canary();
+    assert!(revision_to_read(&scene.podset, &scene.world).is_none());
+    // Without the label, the cache does not show it.
+    lose(&mut scene);
+    scene.read_revision(&of_image("old"));
+    let plan = scene.plan(0);
+    assert!(!missing(&plan));
+    assert_eq!(writes(&scene), ["apply 1"]);
+    scene.world.current_template = CurrentTemplate::Missing;
+    let plan = scene.plan(0);
+    assert!(missing(&plan));
+    assert_eq!(condition(&plan, "Ready").1, "PartitionReached");
+    scene.world.pods.remove(0);
+    assert_eq!(images(&scene.plan(0)), ["new"]);
+
     let mut scene = with_canary();
     scene.world.pods.remove(0);
-    let mut exchanged = Scene { podset: scene.podset.clone(), world: world([]) };
-    exchanged.world.pods.clone_from(&scene.world.pods);
-    exchanged.world.revisions.clone_from(&scene.world.revisions);
-    exchanged.read_revision(&of_image("exchanged"));
-    assert_eq!(exchanged.world.current_template, CurrentTemplate::Missing);
-    scene.world.revisions.retain(|one| *one.meta.name != *revision_of("old"));
-    for mut scene in [scene, exchanged] {
-        let plan = scene.pass(0);
-        assert_eq!(images(&plan), ["new"]);
-        scene.world.revisions.retain(|one| *one.meta.name != *revision_of("old"));
-        scene.world.pods.push(Arc::new(pod(&scene.podset, 0, "Running")));
-        assert_eq!(condition(&scene.plan(0), "ReplicaFailure").1, "RevisionMissing");
+    scene.read_revision(&of_image("exchanged"));
+    assert_eq!(images(&scene.plan(0)), ["new"]);
+    assert_eq!(writes(&scene), ["delete 1"]);
+}
+
+#[test]
+fn waits_for_a_template_that_cannot_be_read() {
+    let mut scene = with_canary();
+    scene.world.pods.remove(0);
+    scene.world.pods.pop();
+    scene.world.current_template = CurrentTemplate::Unreadable("busy".to_owned());
+    let plan = scene.plan(0);
+    assert_eq!(images(&plan), ["new"], "the canary is not concerned");
+    let (_, reason, message) = condition(&plan, "ReplicaFailure");
+    assert_eq!((reason, message, plan.again), ("FailedRevision", "busy", Some(after(10))));
+}
+
+/// A template without pods and without a revision is lost: of the others, that of most pods is current.
+#[test]
+fn a_lost_template_is_not_current() {
+    let mut scene = with_canary();
+    scene.edit(canary("newer"));
+    let old = revision_of("old");
+    scene.world.revisions.retain(|one| *one.meta.name != *old);
+    assert_eq!(current(&scene.plan(0)), old, "pods have it");
+    scene.world.pods.drain(..3);
+    assert_eq!(current(&scene.plan(0)), revision_of("new"));
+}
+
+/// Only the revision of a template without pods is written before them.
+#[test]
+fn the_history_delays_no_pods() {
+    let mut scene = with_canary();
+    let updated = revision_of("new");
+    scene.world.revisions.retain(|one| *one.meta.name != *updated);
+    scene.world.pods.remove(0);
+    scene.read_revision(&of_image("old"));
+    assert_eq!(scene.plan(0).steps[0][0].target().unwrap().0, Verb::Create);
+    scene.world.refusals.namespace_terminating = true;
+    assert_eq!(writes(&scene), [""; 0]);
+}
+
+/// The rejection of one template must not stop the other.
+#[rstest]
+#[case::the_current_one(None, &["new"])]
+#[case::the_updated_one(Some("old"), &["old"])]
+fn each_template_has_its_own_refusals(#[case] refused: Option<&str>, #[case] created: &[&str]) {
+    let mut scene = with_canary();
+    scene.world.pods.remove(0);
+    scene.world.pods.pop();
+    scene.read_revision(&of_image("old"));
+    let hash = template_hash(&of_image("old"));
+    let name = pod_name(&of(0), refused.is_none().then_some(&*hash), 0);
+    for until in [60, 0] {
+        let refusal = refusal_until(Verb::Create, RefusalReason::Other, after(until));
+        scene.world.refusals.insert(&PODS, name.clone(), refusal);
+        let plan = scene.plan(0);
+        let first: Vec<String> = images(&plan).into_iter().take(created.len()).collect();
+        if until > 0 {
+            assert_eq!(images(&plan), created);
+        } else {
+            assert_eq!((first.len(), plan.steps[0].len()), (1, 2), "both are attempted: {:?}", plan.steps);
+        }
+        assert_eq!(condition(&plan, "ReplicaFailure").1, "FailedCreate");
     }
+}
+
+/// Pods that lost the labels of the selector and the template wait like those of the template that is created.
+#[test]
+fn pods_without_labels_wait_in_a_pause() {
+    let mut scene = with_canary();
+    scene.podset.spec.update_strategy.as_mut().unwrap().paused = Some(true);
+    let mut stray = pod(&scene.podset, 0, "Running");
+    stray.meta.labels = [(NAME_LABEL, "p")].into();
+    stray.meta.annotations = [(ATTEMPT_ANNOTATION, "3")].into();
+    scene.world.pods[0] = Arc::new(stray);
+    scene.read_revision(&of_image("old"));
+    assert_eq!(images(&scene.plan(1)), [""; 0]);
+    assert_eq!(images(&scene.plan(700)), ["old"]);
 }
 
 /// Failures of the canary delay no pod of the current template.
@@ -244,7 +341,7 @@ fn each_template_has_its_own_backoff() {
     scene.world.pods.remove(0);
     scene.read_revision(&of_image("old"));
     let plan = scene.plan(0);
-    assert_eq!((images(&plan), &*steps(&plan)), (vec!["old".to_owned()], "create 0"));
+    assert_eq!((images(&plan), &*steps(&plan)), (vec!["old".to_owned()], "create older"));
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub fn updating(image: &str, strategy: &Value) -> PodSet {
 
 /// The name of the pod with this number.
 pub fn name(number: u64) -> String {
-    pod_name(&of(0), number)
+    pod_name(&of(0), None, number)
 }
 
 /// The pod with this number. A running or terminating pod is ready.
@@ -147,9 +147,12 @@ impl Scene {
     /// The plan's template of the current revision is read from this PodSet.
     pub fn read_revision(&mut self, of: &PodSet) {
         let name = revision_to_read(&self.podset, &self.world).unwrap();
-        let stored =
-            serde_json::from_value(json!({"data": {"spec": {"template": of.spec.template}}})).unwrap();
-        self.world.current_template = CurrentTemplate::of(&self.podset, &name, &stored);
+        let stored = json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}")}, "revision": 1,
+            "data": {"spec": {"template": of.spec.template}},
+        });
+        let stored = serde_json::from_value(stored).unwrap();
+        self.world.current_template = CurrentTemplate::of(&self.podset, &name, stored);
     }
 
     /// The plan in this second.
@@ -172,7 +175,12 @@ pub fn steps(plan: &Plan<PodSetStatus>) -> String {
         let pods = step.iter().map(|action| {
             let (also, _, name) = action.target().unwrap();
             assert_eq!(also, verb, "one step has one verb");
-            let number = (0..300).find(|number| self::name(*number) == name).unwrap();
+            let has_name = |number: &u64| self::name(*number) == name;
+            // Pods of the current template, which is an older one, have names of their own.
+            let Some(number) = (0..300).find(has_name) else {
+                assert_eq!(verb, Verb::Create, "{name}");
+                return " older".to_owned();
+            };
             let annotations = match action {
                 Action::Create { body, .. } => body.value()["metadata"]["annotations"].clone(),
                 _ => Value::Null,

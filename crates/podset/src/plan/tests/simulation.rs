@@ -44,15 +44,15 @@ enum Event {
     Unlabelled(usize),
     /// A user deletes a revision.
     Forgotten(usize),
+    /// The status is lost, e.g. because the PodSet was restored without it.
+    NoStatus,
     Later(i64),
 }
 
-/// The number of pods of older templates that the spec demands, or None without a partition.
-fn partition(podset: &PodSet) -> Option<usize> {
-    match podset.spec.update_strategy.as_ref()?.partition.as_ref()? {
-        IntOrString::Int(partition) if *partition > 0 => usize::try_from(*partition).ok(),
-        _ => None,
-    }
+/// Whether the spec demands to keep pods of older templates.
+fn keeps_pods(podset: &PodSet) -> bool {
+    let partition = podset.spec.update_strategy.as_ref().and_then(|strategy| strategy.partition.clone());
+    is_paused(podset) || partition.is_some_and(|partition| partition != IntOrString::Int(0))
 }
 
 fn is_paused(podset: &PodSet) -> bool {
@@ -81,7 +81,7 @@ impl Cluster {
         let revisions = revisions.into_iter().map(Arc::new).collect();
         let mut world = World { refusals: self.refusals.clone(), revisions, ..world(pods) };
         if let Some(name) = revision_to_read(&self.podset, &world) {
-            let found = self.stored.get(&name);
+            let found = self.stored.get(&name).cloned();
             world.current_template = found
                 .map_or(CurrentTemplate::Missing, |stored| CurrentTemplate::of(&self.podset, &name, stored));
         }
@@ -188,15 +188,27 @@ impl Cluster {
         counted.filter(|pod| pod.label(HASH_LABEL) == Some(&*hash)).count()
     }
 
+    /// How many counted pods of older templates a plan deletes.
+    fn older_deletes(&self, plan: &Plan<PodSetStatus>) -> usize {
+        let hash = template_hash(&self.podset);
+        let deleted = plan.steps.iter().flatten().filter_map(|action| match action {
+            Action::Delete { resource: PODS, uid, .. } => self.pods.iter().find(|pod| pod.meta.uid == *uid),
+            _ => None,
+        });
+        deleted.filter(|pod| pod.is_counted() && pod.label(HASH_LABEL).is_some_and(|of| *of != *hash)).count()
+    }
+
     /// Whether this plan may lose or spread a template: the current one must stay, and the partition hold.
     fn keeps_the_current_template(&self, plan: &Plan<PodSetStatus>) -> Result<(), TestCaseError> {
         let revision = |status: &Option<PodSetStatus>| status.as_ref()?.current_revision.clone();
         let (before, after) = (revision(&self.podset.status), revision(&plan.status));
         let update = plan.status.as_ref().and_then(|status| status.update_revision.clone());
-        if partition(&self.podset).is_some() || is_paused(&self.podset) {
+        let are_done =
+            self.updated() == self.figures().0 && self.figures().1 >= Limits::of(&self.podset).wanted;
+        if keeps_pods(&self.podset) && !are_done {
             prop_assert!(
                 before.is_none() || before == after || after != update,
-                "the user accepts a template"
+                "a partition or a pause accepts a template only if all pods have it"
             );
         }
         let forgotten = plan.steps.iter().flatten().filter_map(|action| match action {
@@ -218,12 +230,24 @@ impl Cluster {
         let position = self.written.max(last.saturating_sub(lag));
         let plan = self.plan_at(position, self.now);
         let limits = Limits::of(&self.podset);
-        self.keeps_the_current_template(&plan)?;
+        if position == last {
+            self.keeps_the_current_template(&plan)?;
+        }
         let current = plan.status.as_ref().and_then(|status| status.current_revision.clone()).unwrap();
         let is_kept = current != *plan.status.as_ref().unwrap().update_revision.as_ref().unwrap()
             && self.stored.contains_key(&current);
         let kept = if is_paused(&self.podset) { limits.wanted } else { limits.partition.min(limits.wanted) };
         let before = self.updated();
+        if position == last {
+            let older = self.figures().0 - before;
+            let kept = if is_kept { kept } else { 0 };
+            let replaced = if limits.rolls { older.saturating_sub(kept) } else { 0 };
+            let surplus = self.figures().0.saturating_sub(limits.wanted);
+            prop_assert!(
+                self.older_deletes(&plan) <= replaced + surplus,
+                "deletes pods that the partition keeps"
+            );
+        }
         // Only a fresh cache shows which pods are available.
         let least = if position == last { limits.wanted.saturating_sub(limits.unavailable) } else { 0 };
         let is_sent = self.carry_out(&plan, writes, (limits.wanted + limits.surge, least))?;
@@ -296,6 +320,7 @@ impl Cluster {
                     self.forget(&revision.meta.name.clone());
                 }
             }
+            Event::NoStatus => self.podset.status = None,
             Event::Later(seconds) => self.now += SignedDuration::from_secs(seconds),
         }
         self.views.push((self.pods.clone(), self.revisions.clone()));
@@ -351,9 +376,9 @@ fn rollout_event() -> impl Strategy<Value = Event> {
             json!({"maxUnavailable": unavailable, "maxSurge": surge, "partition": partition})
         }),
     ];
-    let spec = (0..7_i32, 0..3_u8, strategy).prop_map(|(replicas, image, strategy)| {
+    let spec = (0..7_i32, 0..4_u8, strategy, 0..2).prop_map(|(replicas, image, strategy, limit)| {
         let template = json!({"spec": {"containers": [{"name": "c", "image": image.to_string()}]}});
-        json!({"replicas": replicas, "template": template, "updateStrategy": strategy})
+        json!({"replicas": replicas, "template": template, "updateStrategy": strategy, "revisionHistoryLimit": limit})
     });
     // All writes succeed, or only the first few.
     let writes = prop_oneof![2 => Just(u32::MAX), 1 => (0..4_u32).prop_map(|first| !(u32::MAX >> first))];
@@ -366,6 +391,7 @@ fn rollout_event() -> impl Strategy<Value = Event> {
         2 => (0..12_usize).prop_map(Event::Gone),
         1 => (0..12_usize).prop_map(Event::Unlabelled),
         1 => (0..4_usize).prop_map(Event::Forgotten),
+        1 => Just(Event::NoStatus),
         2 => (0..60_i64).prop_map(Event::Later),
     ]
 }
