@@ -170,10 +170,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a rollout up to its partition accepts the template",
         file: "crates/podset/src/revision.rs",
-        edits: &[(
-            "(Some(_), None) if !keeps || is_enough && available >= limits.wanted => updated",
-            "(Some(_), None) => updated",
-        )],
+        edits: &[("let keeps = limits.has_partition || limits.paused;", "let keeps = false;")],
         catchers: &[
             Catcher::Tests("quintet-podset", "a_partition_accepts_a_template"),
             Catcher::Tests("quintet-podset", "keeps_its_promises"),
