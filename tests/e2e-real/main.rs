@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
 mod broken_nodes;
+mod canary;
 mod consumers;
 mod drain;
 mod managers;

@@ -39,8 +39,8 @@ const MUTANTS: &[Mutant] = &[
         name: "random pod names",
         file: "crates/podset/src/plan.rs",
         edits: &[(
-            "digest::short(&[uid, &number.to_string()], 10)",
-            "digest::short(&[uid, &number.to_string(), &format!(\"{:?}\", std::time::Instant::now())], 10)",
+            "digest::short(&parts, 10)",
+            "digest::short(&[&parts[..], &[&*format!(\"{:?}\", std::time::Instant::now())]].concat(), 10)",
         )],
         catchers: &[Catcher::Plans("podset-create", "/late")],
     },

@@ -126,7 +126,7 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
 fn ready(failure: &Wanted, progressing: &Wanted, available: &Wanted, is_done: bool) -> Wanted {
     let is_complete = COMPLETE.contains(&progressing.reason);
     let (is_ready, reason, message) = match failure.status {
-        // A lost template is no failure until a pod needs it.
+        // Until a pod needs the missing template, nothing fails.
         Some(true) if failure.reason != REVISION_MISSING => (false, failure.reason, &failure.message),
         // A pod failed after the rollout. Enough others may be available.
         _ if is_complete && !is_done => (false, "PodsUnavailable", &available.message),
