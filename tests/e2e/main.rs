@@ -27,6 +27,7 @@ mod manager_election;
 mod manager_faults;
 mod manager_metrics;
 mod podset;
+mod podset_adoption;
 mod podset_faults;
 mod podset_revisions;
 mod podset_rollout;

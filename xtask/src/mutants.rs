@@ -207,6 +207,24 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-podset", "a_paused_canary")],
     },
     Mutant {
+        name: "adopts more pods than are missing",
+        file: "crates/podset/src/adoption.rs",
+        edits: &[("    found.truncate(missing);\n", "")],
+        catchers: &[Catcher::Tests("quintet-podset", "adopts_pods_in_place_of_missing_ones")],
+    },
+    Mutant {
+        name: "adopts pods that a user took out",
+        file: "crates/podset/src/adoption.rs",
+        edits: &[("            && pod.label(ADOPTED_LABEL) != meta.uid.as_deref()\n", "")],
+        catchers: &[Catcher::Tests("quintet-podset", "leaves_other_pods")],
+    },
+    Mutant {
+        name: "adopts its own pods again",
+        file: "crates/podset/src/adoption.rs",
+        edits: &[("            && pod.meta.created < began\n", "            && began.is_some()\n")],
+        catchers: &[Catcher::Tests("quintet-podset", "leaves_other_pods")],
+    },
+    Mutant {
         name: "pods wake no PodSet",
         file: "crates/podset/src/controller.rs",
         edits: &[("controller.owns(&pods);", "")],

@@ -1,6 +1,6 @@
 //! The PodSet custom resource: the tutorial's fields, a template, and the status.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
 use quintet_runtime::model::conditions::of_types;
@@ -75,6 +75,9 @@ pub struct PodSetSpec {
     /// gone, for pods that must not run twice. Default TerminatingOrFailed.
     pub pod_replacement_policy: Option<PodReplacementPolicy>,
 
+    /// Adopts running pods without an owner instead of creating pods. Without this field, the manager adopts no pod.
+    pub adopt: Option<Adoption>,
+
     /// How many older templates the manager keeps for an undo, besides those of existing pods. Default 10.
     #[schemars(range(min = 0, max = 1_000))]
     pub revision_history_limit: Option<i32>,
@@ -136,6 +139,18 @@ pub enum PodReplacementPolicy {
     Failed,
 }
 
+/// Which pods without an owner to adopt.
+#[skip_serializing_none]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Adoption {
+    /// The labels of the pods, in the PodSet's namespace. While fewer than the desired number of pods exist, the manager
+    /// adopts pods that were created before the PodSet.
+    #[x_kube(validation = Rule::new("has(self.matchLabels) && self.matchLabels.size() > 0 || has(self.matchExpressions) && self.matchExpressions.size() > 0")
+        .message("adopt.selector must not be empty, because it would select every pod of the namespace"))]
+    pub selector: LabelSelector,
+}
+
 /// The default number of pods, as for every workload.
 const fn replicas() -> i32 {
     1
@@ -150,6 +165,7 @@ impl Default for PodSetSpec {
             update_strategy: None,
             progress_deadline_seconds: None,
             pod_replacement_policy: None,
+            adopt: None,
             revision_history_limit: None,
             pods_to_delete: Vec::new(),
         }

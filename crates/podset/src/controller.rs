@@ -19,6 +19,7 @@ use quintet_runtime::write::executor::{Error, Executor};
 use tokio::sync::OnceCell;
 
 use crate::CONTROLLER;
+use crate::adoption;
 use crate::api::{PodSet, PodSetStatus};
 use crate::labels::UID_LABEL;
 use crate::metrics;
@@ -83,6 +84,11 @@ impl Reconciler for PodSets {
                 }
                 None => self.deselected.settle(&pod),
             }
+        }
+        let counted = world.pods.iter().filter(|pod| pod.is_counted()).count();
+        if let Some(selector) = adoption::selector(object, counted) {
+            let orphans = self.executor.reads.list::<Pod>(&PODS, &key.namespace, &selector).await?;
+            world.orphans = orphans.into_iter().map(Arc::new).collect();
         }
         world.revisions = self.revisions.owned_by(&key);
         if let Some(name) = revision_to_read(object, &world) {

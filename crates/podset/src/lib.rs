@@ -5,6 +5,7 @@
 //! reference and UID; foreign pods with the same labels are neither counted nor deleted. [`ranking`] has
 //! ReplicaSet's order of deletion, [`rollout`] the replacement of pods of an older template.
 
+pub mod adoption;
 pub mod api;
 pub mod controller;
 pub mod history;

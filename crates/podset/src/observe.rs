@@ -16,6 +16,8 @@ pub struct World {
     pub unlabelled: Vec<Arc<Pod>>,
     /// Names in the PodSet's form that other pods have, mostly released ones.
     pub taken: Vec<Arc<str>>,
+    /// Pods that the selector of `adopt` selects, if pods are missing.
+    pub orphans: Vec<Arc<Pod>>,
     /// Its ControllerRevisions.
     pub revisions: Vec<Arc<Revision>>,
     /// The current template, if the plan creates pods from it.

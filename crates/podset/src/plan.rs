@@ -17,6 +17,7 @@ use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use quintet_runtime::model::resource::{PODS, Resource};
 use serde_json::json;
 
+use crate::adoption::{adopt, adoptable};
 use crate::api::{PodReplacementPolicy, PodSet, PodSetStatus};
 use crate::labels::{ATTEMPT_ANNOTATION, HASH_LABEL, NAME_LABEL, UID_LABEL, VERSION_LABEL};
 use crate::observe::World;
@@ -47,6 +48,8 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     }
     let rollout = rollout(limits, templates.kept, &podset.spec.pods_to_delete, members.clone(), now);
     let mut missing = rollout.allowed.saturating_sub(members.len());
+    let adopted = adoptable(podset, &world.orphans, limits.wanted.saturating_sub(members.len()));
+    missing -= adopted.len();
     let terminating = world.pods.iter().filter(|pod| pod.is_running() && pod.meta.deleted.is_some()).count();
     if podset.spec.pod_replacement_policy == Some(PodReplacementPolicy::Failed) {
         missing = missing.saturating_sub(terminating);
@@ -77,21 +80,19 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     released.retain(|pod| missing == 0 || newest >= pod.meta.created);
     let unmarked = world.unlabelled.iter().filter(|pod| has_label(podset, pod));
     let patches = released.into_iter().filter_map(|pod| release(pod));
-    let patches: Vec<_> = patches.chain(unmarked.map(|pod| mark(pod))).chain(labels).collect();
+    let adoptions = adopted.iter().map(|pod| adopt(podset, pod));
+    let patches: Vec<_> =
+        patches.chain(unmarked.map(|pod| mark(pod))).chain(labels).chain(adoptions).collect();
     let failed_patch = first_refusal(world, &patches).map(|refusal| ("FailedPatch", refusal));
-    let (first, last) = if world.refusals.namespace_terminating {
-        (Vec::new(), Vec::new())
-    } else {
-        revision::writes(podset, &templates, world)
-    };
+    let (first, last) = revision::writes(podset, &templates, world);
     let kept = first.iter().chain(&last).filter(|action| !matches!(action, Action::Delete { .. }));
     let failed_revision = match &world.current_template {
-        CurrentTemplate::Unreadable(why) => Some(&**why),
+        CurrentTemplate::Unreadable(why) => {
+            plan.requeue_at(now + FIRST_BACKOFF);
+            Some(&**why)
+        }
         _ => first_refusal(world, kept).map(|refusal| &*refusal.message),
     };
-    if matches!(world.current_template, CurrentTemplate::Unreadable(_)) {
-        plan.requeue_at(now + FIRST_BACKOFF);
-    }
     // An ended pod is deleted after its replacement was created. Until then it keeps its name, so that a
     // repeated plan uses the same names. After a rejected creation it is deleted first, because of quotas on
     // objects.
@@ -103,6 +104,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     plan.steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
     let found = StatusInput {
         templates: &templates,
+        is_adopting: !adopted.is_empty(),
         wanted: limits.wanted,
         needed: limits.needed,
         namespace_terminating: world.refusals.namespace_terminating,

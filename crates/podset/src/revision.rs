@@ -204,6 +204,9 @@ impl<'a> Templates<'a> {
 /// The revision of the updated template is written before the first pod of it. Otherwise the template would be lost with
 /// the next change of the spec. Everything else must not delay pods.
 pub fn writes(podset: &PodSet, templates: &Templates<'_>, world: &World) -> (Steps, Steps) {
+    if world.refusals.namespace_terminating {
+        return (Vec::new(), Vec::new());
+    }
     let updated = name(podset, templates.updated);
     let (own, others): (Vec<_>, Vec<_>) = world.revisions.iter().partition(|one| *one.meta.name == *updated);
     let last = others.iter().map(|one| one.number).max().unwrap_or_default();

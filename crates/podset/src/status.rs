@@ -26,6 +26,8 @@ const PROGRESS_DEADLINE: i32 = 600;
 pub struct StatusInput<'a> {
     /// The templates.
     pub templates: &'a Templates<'a>,
+    /// Whether the plan adopts pods. The next plan knows their templates.
+    pub is_adopting: bool,
     /// The desired number of pods.
     pub wanted: usize,
     /// How many available pods the condition Available needs.
@@ -75,7 +77,11 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
         not_ready,
         more_not_ready,
         update_revision: Some(revision::name(podset, found.templates.updated)),
-        current_revision: Some(revision::name(podset, &found.templates.current)),
+        current_revision: if found.is_adopting {
+            before.current_revision.clone()
+        } else {
+            Some(revision::name(podset, &found.templates.current))
+        },
         template_hash: Some(found.templates.updated.to_owned()),
         last_progress_time: None,
         selector: Some(format!("{UID_LABEL}={}", meta.uid.as_deref().unwrap_or_default())),

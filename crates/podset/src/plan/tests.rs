@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::labels::ADOPTED_LABEL;
 use crate::template::BUILT_IN_HASH;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -12,6 +13,7 @@ use scene::{
 };
 use serde_json::Value;
 
+mod adoption;
 mod labels;
 mod pods;
 mod refusals;

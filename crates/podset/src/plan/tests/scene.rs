@@ -12,7 +12,7 @@ pub fn after(seconds: i64) -> Timestamp {
 pub fn podset(spec: &Value) -> PodSet {
     serde_json::from_value(json!({
         "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
-        "metadata": {"name": "p", "namespace": "ns", "uid": "set", "generation": 1},
+        "metadata": {"name": "p", "namespace": "ns", "uid": "set", "generation": 1, "creationTimestamp": START},
         "spec": spec,
     }))
     .unwrap()

@@ -4,6 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use quintet_runtime::model::refusals::Refusals;
 
+use crate::adoption;
 use crate::revision::{CONTROLLER_REVISIONS, Revision, StoredRevision};
 
 /// The limits of a plan whose cache may be behind the manager's own writes.
@@ -14,6 +15,8 @@ const NO_LIMITS: (usize, usize) = (usize::MAX, 0);
 struct Cluster {
     podset: PodSet,
     pods: Vec<Pod>,
+    /// Pods without an owner.
+    orphans: Vec<Pod>,
     revisions: Vec<Revision>,
     /// The content of each revision.
     stored: BTreeMap<String, StoredRevision>,
@@ -44,6 +47,8 @@ enum Event {
     Unlabelled(usize),
     /// A user deletes a revision.
     Forgotten(usize),
+    /// A pod without an owner, which may have the labels of a deleted PodSet.
+    Orphan(u8),
     /// The status is lost, e.g. because the PodSet was restored without it.
     NoStatus,
     Later(i64),
@@ -65,6 +70,7 @@ impl Cluster {
             podset,
             views: vec![(pods.clone(), Vec::new())],
             pods,
+            orphans: Vec::new(),
             revisions: Vec::new(),
             stored: BTreeMap::new(),
             now: after(0),
@@ -80,6 +86,11 @@ impl Cluster {
         pods.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
         let revisions = revisions.into_iter().map(Arc::new).collect();
         let mut world = World { refusals: self.refusals.clone(), revisions, ..world(pods) };
+        // The manager reads orphans from the API server.
+        let counted = world.pods.iter().filter(|pod| pod.is_counted()).count();
+        if adoption::selector(&self.podset, counted).is_some() {
+            world.orphans = self.orphans.iter().cloned().map(Arc::new).collect();
+        }
         if let Some(name) = revision_to_read(&self.podset, &world) {
             let found = self.stored.get(&name).cloned();
             world.current_template = found
@@ -138,6 +149,21 @@ impl Cluster {
                 self.refusals.insert(&PODS, name.clone(), refusal);
                 return false;
             }
+            Action::Apply { resource: PODS, body, .. } => {
+                let at =
+                    self.orphans.iter().position(|pod| body["metadata"]["uid"] == *pod.meta.uid).unwrap();
+                let mut pod = self.orphans.remove(at);
+                let applied: Pod = serde_json::from_value(body.clone()).unwrap();
+                let hash = pod.label(HASH_LABEL).map(|hash| (HASH_LABEL, hash.to_owned()));
+                let labels: Vec<_> = [UID_LABEL, ADOPTED_LABEL]
+                    .map(|label| (label, applied.label(label).unwrap().to_owned()))
+                    .into_iter()
+                    .chain(hash)
+                    .collect();
+                pod.meta.labels = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+                pod.meta.owner = applied.meta.owner;
+                self.pods.push(pod);
+            }
             Action::Apply { name, body, .. } => {
                 self.revisions.retain(|one| *one.meta.name != **name);
                 self.revisions.push(serde_json::from_value(body.clone()).unwrap());
@@ -167,7 +193,11 @@ impl Cluster {
             }
             Action::JsonPatch { name, .. } => {
                 self.released.insert(name.to_string());
-                self.pods.retain(|pod| pod.meta.name != *name);
+                let at = self.pods.iter().position(|pod| pod.meta.name == *name);
+                if let Some(mut pod) = at.map(|at| self.pods.remove(at)) {
+                    pod.meta.owner = None;
+                    self.orphans.push(pod);
+                }
             }
             _ => {}
         }
@@ -233,7 +263,8 @@ impl Cluster {
         if position == last {
             self.keeps_the_current_template(&plan)?;
         }
-        let current = plan.status.as_ref().and_then(|status| status.current_revision.clone()).unwrap();
+        let current =
+            plan.status.as_ref().and_then(|status| status.current_revision.clone()).unwrap_or_default();
         let is_kept = current != *plan.status.as_ref().unwrap().update_revision.as_ref().unwrap()
             && self.stored.contains_key(&current);
         let kept = if is_paused(&self.podset) { limits.wanted } else { limits.partition.min(limits.wanted) };
@@ -250,9 +281,15 @@ impl Cluster {
         }
         // Only a fresh cache shows which pods are available.
         let least = if position == last { limits.wanted.saturating_sub(limits.unavailable) } else { 0 };
+        let adopts = |action: &&Action<PodSetStatus>| matches!(action, Action::Apply { resource: PODS, .. });
+        let adopted = plan.steps.iter().flatten().filter(adopts).count();
+        prop_assert!(
+            adopted == 0 || position < last || self.figures().0 + adopted <= limits.wanted,
+            "an adopted pod replaces a missing one"
+        );
         let is_sent = self.carry_out(&plan, writes, (limits.wanted + limits.surge, least))?;
         prop_assert!(
-            !is_kept || position < last || self.updated() <= before.max(limits.wanted - kept),
+            !is_kept || position < last || self.updated() <= (before + adopted).max(limits.wanted - kept),
             "the partition holds"
         );
         if is_sent {
@@ -312,13 +349,24 @@ impl Cluster {
             }
             Event::Unlabelled(at) => {
                 if let Some(pod) = self.pods.get_mut(at) {
-                    pod.meta.labels = [(NAME_LABEL, "p")].into();
+                    let adopted = pod.label(ADOPTED_LABEL).map(str::to_owned);
+                    let labels = [(NAME_LABEL, "p")].into_iter();
+                    pod.meta.labels =
+                        labels.chain(adopted.iter().map(|by| (ADOPTED_LABEL, by.as_str()))).collect();
                 }
             }
             Event::Forgotten(at) => {
                 if let Some(revision) = self.revisions.get(at) {
                     self.forget(&revision.meta.name.clone());
                 }
+            }
+            Event::Orphan(image) => {
+                let mut orphan = pod(&of_image(&image.to_string()), 0, "Running");
+                orphan.meta.uid = format!("orphan-{}", self.views.len()).into();
+                orphan.meta.name = format!("orphan-{}", self.views.len()).into();
+                orphan.meta.owner = None;
+                orphan.meta.created = Some(after(-60));
+                self.orphans.push(orphan);
             }
             Event::NoStatus => self.podset.status = None,
             Event::Later(seconds) => self.now += SignedDuration::from_secs(seconds),
@@ -376,9 +424,11 @@ fn rollout_event() -> impl Strategy<Value = Event> {
             json!({"maxUnavailable": unavailable, "maxSurge": surge, "partition": partition})
         }),
     ];
-    let spec = (0..7_i32, 0..4_u8, strategy, 0..2).prop_map(|(replicas, image, strategy, limit)| {
+    let adopts = prop::sample::select(vec![json!({"selector": {"matchLabels": {"app": "p"}}}), Value::Null]);
+    let spec = (0..7_i32, 0..4_u8, strategy, 0..2, adopts);
+    let spec = spec.prop_map(|(replicas, image, strategy, limit, adopt)| {
         let template = json!({"spec": {"containers": [{"name": "c", "image": image.to_string()}]}});
-        json!({"replicas": replicas, "template": template, "updateStrategy": strategy, "revisionHistoryLimit": limit})
+        json!({"replicas": replicas, "template": template, "updateStrategy": strategy, "revisionHistoryLimit": limit, "adopt": adopt})
     });
     // All writes succeed, or only the first few.
     let writes = prop_oneof![2 => Just(u32::MAX), 1 => (0..4_u32).prop_map(|first| !(u32::MAX >> first))];
@@ -392,6 +442,7 @@ fn rollout_event() -> impl Strategy<Value = Event> {
         1 => (0..12_usize).prop_map(Event::Unlabelled),
         1 => (0..4_usize).prop_map(Event::Forgotten),
         1 => Just(Event::NoStatus),
+        1 => (0..4_u8).prop_map(Event::Orphan),
         2 => (0..60_i64).prop_map(Event::Later),
     ]
 }
