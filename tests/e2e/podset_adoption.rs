@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 use crate::podset::{UID_LABEL, podset};
 use crate::podset_rollout::{rolled_out, template};
 
+/// The label of a pod's template.
+const HASH_LABEL: &str = "batch.tutorial.kubebuilder.io/template-hash";
+
 fn web() -> Value {
     let mut template = template("busybox", &json!({}));
     template["metadata"]["labels"] = json!({ "run": "web" });
@@ -51,6 +54,7 @@ fn takes_over_from_a_replicaset() {
     let adopted = env.list("pods", UID_LABEL);
     assert_eq!(adopted.len(), 3, "the fourth stays without an owner");
     assert!(adopted.iter().all(|pod| pod["metadata"]["labels"]["run"] == "web"));
+    assert!(adopted.iter().all(|pod| pod["metadata"]["labels"][HASH_LABEL].is_string()));
     env.kubectl(&["scale", "podset", "set", "--replicas=4"]).unwrap();
     env.wait_for("podset", "set", "four pods are ready", rolled_out(4));
     assert_eq!(uids(&env), before);
@@ -74,6 +78,15 @@ fn takes_over_from_a_deleted_podset() {
     env.apply(&adopting(3)).unwrap();
     env.wait_for("podset", "set", "three pods are ready", rolled_out(3));
     assert_eq!(uids(&env), before, "no pod was created or deleted");
+    // A new template reaches adopted pods too.
+    env.patch(
+        "podset",
+        "set",
+        &json!({ "spec": { "adopt": null, "minReadySeconds": 1,
+        "template": { "spec": { "terminationGracePeriodSeconds": 1 } } } }),
+    );
+    env.wait_for("podset", "set", "three new pods are ready", rolled_out(3));
+    env.wait("the adopted pods are gone", || uids(&env).is_disjoint(&before));
     let bad = podset("bad", &json!({ "adopt": { "selector": {} } }));
     let refusal = env.apply(&bad).unwrap_err();
     assert!(refusal.contains("adopt.selector must not be empty"), "{refusal}");

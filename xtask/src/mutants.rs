@@ -215,14 +215,14 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "adopts pods that a user took out",
         file: "crates/podset/src/adoption.rs",
-        edits: &[("            && pod.label(ADOPTED_LABEL) != meta.uid.as_deref()\n", "")],
+        edits: &[("pod.label(RELEASED_LABEL).is_none()", "true")],
         catchers: &[Catcher::Tests("quintet-podset", "leaves_other_pods")],
     },
     Mutant {
-        name: "adopts its own pods again",
+        name: "a rejected adoption keeps its place",
         file: "crates/podset/src/adoption.rs",
-        edits: &[("            && pod.meta.created < began\n", "            && began.is_some()\n")],
-        catchers: &[Catcher::Tests("quintet-podset", "leaves_other_pods")],
+        edits: &[(" && !waits(pod)", "")],
+        catchers: &[Catcher::Tests("quintet-podset", "a_rejected_adoption_leaves_its_place")],
     },
     Mutant {
         name: "pods wake no PodSet",

@@ -12,7 +12,7 @@ use quintet_runtime::model::clock::Clock;
 use quintet_runtime::model::object::{Key, Meta, Object as _};
 use quintet_runtime::model::resource::Resource;
 use serde_json::Value;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::api_client::{Cluster, ClusterArgs, answered, named, parse_name};
 use crate::parse::parse_duration;
@@ -125,27 +125,26 @@ async fn status(args: &StatusArgs) -> Result<()> {
     let mut said = String::new();
     loop {
         let now = Instant::now();
-        let text = match rollout.poll().await?.map(|podset| progress(&podset)) {
+        let late = || anyhow!("the rollout of podset/{} was not complete in time: {said}", rollout.name);
+        let found = match deadline {
+            Some(deadline) => timeout_at(deadline, rollout.poll()).await.map_err(|_elapsed| late())??,
+            None => rollout.poll().await?,
+        };
+        let text = match found.map(|podset| progress(&podset)) {
             Ok(Progress::Complete(text)) => {
                 tell(&text);
                 return Ok(());
             }
             Ok(Progress::Failed(text)) => bail!(text),
+            Err(text) if !args.watch => bail!(text),
             Ok(Progress::Continues(text)) | Err(text) => text,
         };
-        if text != said {
-            tell(&text);
-            said = text;
-        }
-        if !args.watch {
+        // A closed output (`head`) ends the command.
+        if text != said && !tell(&text) || !args.watch {
             return Ok(());
         }
-        let next = now + POLL;
-        if let Some(deadline) = deadline.filter(|deadline| *deadline < next) {
-            sleep_until(deadline).await;
-            bail!("the rollout of podset/{} was not complete in time: {said}", rollout.name);
-        }
-        sleep_until(next).await;
+        said = text;
+        sleep_until(now + POLL).await;
     }
 }
 
@@ -167,7 +166,9 @@ async fn undo(args: &UndoArgs) -> Result<()> {
     let history = rollout.history(&podset).await?;
     let name = &rollout.name;
     match history.undo(args.to_revision).map_err(|why| anyhow!(why))? {
-        None => tell(&format!("podset/{name} has the template of this revision already")),
+        None => {
+            tell(&format!("podset/{name} has the template of this revision already"));
+        }
         Some(undo) => {
             rollout.patch(&podset, &undo.operations).await?;
             tell(&format!("podset/{name} returns to revision {} ({})", undo.number, undo.images));
@@ -196,6 +197,7 @@ impl Rollout {
         let found = self.cluster.get::<PodSet>(&Resource::of::<PodSet>(), &self.namespace, &self.name).await;
         let found = answered(&self.cluster, &format!("cannot read podset/{}", self.name), found)?;
         match found {
+            Ok(Some(podset)) if podset.terminating() => bail!("podset/{} is being deleted", self.name),
             Ok(Some(podset)) => Ok(Ok(podset)),
             Ok(None) => Err(self.absent()),
             Err(why) => Ok(Err(why)),
@@ -241,7 +243,7 @@ fn is_failed_test(status: &kube::core::Status) -> bool {
     status.code == 422 && status.details.as_ref().is_none_or(|details| details.causes.is_empty())
 }
 
-/// Prints a line on standard output, which may be closed.
-fn tell(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+/// Prints a line on standard output. Returns whether it is open.
+fn tell(text: &str) -> bool {
+    writeln!(std::io::stdout(), "{text}").is_ok()
 }

@@ -75,7 +75,7 @@ pub struct PodSetSpec {
     /// gone, for pods that must not run twice. Default TerminatingOrFailed.
     pub pod_replacement_policy: Option<PodReplacementPolicy>,
 
-    /// Adopts running pods without an owner instead of creating pods. Without this field, the manager adopts no pod.
+    /// Adopts pods without an owner instead of creating pods. Without this field, the manager adopts no pod.
     pub adopt: Option<Adoption>,
 
     /// How many older templates the manager keeps for an undo, besides those of existing pods. Default 10.
@@ -145,7 +145,7 @@ pub enum PodReplacementPolicy {
 #[serde(rename_all = "camelCase")]
 pub struct Adoption {
     /// The labels of the pods, in the PodSet's namespace. While fewer than the desired number of pods exist, the manager
-    /// adopts pods that were created before the PodSet.
+    /// adopts pods that have not ended, also those that are not ready.
     #[x_kube(validation = Rule::new("has(self.matchLabels) && self.matchLabels.size() > 0 || has(self.matchExpressions) && self.matchExpressions.size() > 0")
         .message("adopt.selector must not be empty, because it would select every pod of the namespace"))]
     pub selector: LabelSelector,

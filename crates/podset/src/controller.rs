@@ -19,7 +19,7 @@ use quintet_runtime::write::executor::{Error, Executor};
 use tokio::sync::OnceCell;
 
 use crate::CONTROLLER;
-use crate::adoption;
+use crate::adoption::{self, Orphans};
 use crate::api::{PodSet, PodSetStatus};
 use crate::labels::UID_LABEL;
 use crate::metrics;
@@ -85,11 +85,20 @@ impl Reconciler for PodSets {
                 None => self.deselected.settle(&pod),
             }
         }
-        let counted = world.pods.iter().filter(|pod| pod.is_counted()).count();
-        if let Some(selector) = adoption::selector(object, counted) {
-            let orphans = self.executor.reads.list::<Pod>(&PODS, &key.namespace, &selector).await?;
-            world.orphans = orphans.into_iter().map(Arc::new).collect();
-        }
+        let has_label = |pod: &&Arc<Pod>| pod.is_counted() && pod.label(UID_LABEL) == Some(&*key.uid);
+        world.orphans = match adoption::selector(object, world.pods.iter().filter(has_label).count()) {
+            None => Orphans::Unread,
+            Some(Err(why)) => Orphans::Rejected(why),
+            Some(Ok(selector)) => {
+                match self.executor.reads.list::<Pod>(&PODS, &key.namespace, &selector).await {
+                    Ok(pods) => Orphans::Found(pods.into_iter().map(Arc::new).collect()),
+                    Err(kube::Error::Api(status)) if status.code == 400 => {
+                        Orphans::Rejected(status.message.clone())
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
         world.revisions = self.revisions.owned_by(&key);
         if let Some(name) = revision_to_read(object, &world) {
             let read =

@@ -91,7 +91,8 @@ impl<'a> History<'a> {
     fn entry(&self, number: i64) -> Result<&Entry, String> {
         self.entries.iter().find(|entry| entry.number == number).ok_or_else(|| {
             let numbers: Vec<String> = self.entries.iter().map(|entry| entry.number.to_string()).collect();
-            format!("{} has no revision {number}; it has {}", name(self.podset), numbers.join(", "))
+            let others = if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") };
+            format!("{} has no revision {number}; it has {others}", name(self.podset))
         })
     }
 
@@ -142,7 +143,11 @@ pub fn restart(podset: &PodSet, now: Timestamp) -> Result<Value, String> {
     if !metadata["annotations"].is_object() {
         metadata["annotations"] = json!({});
     }
-    metadata["annotations"][RESTARTED_AT] = json!(whole_seconds(now).to_string());
+    let now = json!(whole_seconds(now).to_string());
+    if metadata["annotations"][RESTARTED_AT] == now {
+        return Err(format!("{} was restarted within the last second: run the command again", name(podset)));
+    }
+    metadata["annotations"][RESTARTED_AT] = now;
     Ok(unchanged(podset, &json!({ "op": "add", "path": "/spec/template", "value": template })))
 }
 
@@ -175,7 +180,7 @@ pub enum Progress {
     Complete(String),
     /// The rollout continues, or is paused.
     Continues(String),
-    /// The rollout made no progress for progressDeadlineSeconds, or the API server rejects a write.
+    /// The rollout made no progress for progressDeadlineSeconds.
     Failed(String),
 }
 

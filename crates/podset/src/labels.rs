@@ -10,5 +10,5 @@ pub const UID_LABEL: &str = "batch.tutorial.kubebuilder.io/podset-uid";
 pub const HASH_LABEL: &str = "batch.tutorial.kubebuilder.io/template-hash";
 /// Annotation: how many pods in a row ended early before this replacement.
 pub const ATTEMPT_ANNOTATION: &str = "batch.tutorial.kubebuilder.io/attempt";
-/// Label of an adopted pod: the UID of the PodSet that adopted it. The PodSet adopts it only once: a user may take it out.
-pub const ADOPTED_LABEL: &str = "batch.tutorial.kubebuilder.io/adopted-by";
+/// Label of a released pod. The manager does not adopt it.
+pub const RELEASED_LABEL: &str = "batch.tutorial.kubebuilder.io/released";

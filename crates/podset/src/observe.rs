@@ -5,6 +5,7 @@ use std::sync::Arc;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::refusals::Refusals;
 
+use crate::adoption::Orphans;
 use crate::revision::{CurrentTemplate, Revision};
 
 /// The input of a plan besides the PodSet.
@@ -16,8 +17,8 @@ pub struct World {
     pub unlabelled: Vec<Arc<Pod>>,
     /// Names in the PodSet's form that other pods have, mostly released ones.
     pub taken: Vec<Arc<str>>,
-    /// Pods that the selector of `adopt` selects, if pods are missing.
-    pub orphans: Vec<Arc<Pod>>,
+    /// Pods to adopt.
+    pub orphans: Orphans,
     /// Its ControllerRevisions.
     pub revisions: Vec<Arc<Revision>>,
     /// The current template, if the plan creates pods from it.

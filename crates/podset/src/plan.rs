@@ -17,9 +17,9 @@ use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use quintet_runtime::model::resource::{PODS, Resource};
 use serde_json::json;
 
-use crate::adoption::{adopt, adoptable};
+use crate::adoption::{self, adopt, adoptable};
 use crate::api::{PodReplacementPolicy, PodSet, PodSetStatus};
-use crate::labels::{ATTEMPT_ANNOTATION, HASH_LABEL, NAME_LABEL, UID_LABEL, VERSION_LABEL};
+use crate::labels::{ATTEMPT_ANNOTATION, HASH_LABEL, NAME_LABEL, RELEASED_LABEL, UID_LABEL, VERSION_LABEL};
 use crate::observe::World;
 use crate::revision::{self, CurrentTemplate, Templates};
 use crate::rollout::{CandidatePod, Limits, rollout};
@@ -48,7 +48,8 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     }
     let rollout = rollout(limits, templates.kept, &podset.spec.pods_to_delete, members.clone(), now);
     let mut missing = rollout.allowed.saturating_sub(members.len());
-    let adopted = adoptable(podset, &world.orphans, limits.wanted.saturating_sub(members.len()));
+    let adopted =
+        adoptable(&world.orphans, limits.wanted.saturating_sub(members.len()), &world.refusals, now);
     missing -= adopted.len();
     let terminating = world.pods.iter().filter(|pod| pod.is_running() && pod.meta.deleted.is_some()).count();
     if podset.spec.pod_replacement_policy == Some(PodReplacementPolicy::Failed) {
@@ -58,7 +59,13 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         missing = 0;
     }
 
-    let mut sources = sources(podset, world, &templates, missing, &members);
+    let mut sources = sources(
+        podset,
+        world,
+        &templates,
+        missing,
+        members.iter().map(|member| member.pod).chain(adopted.iter().copied()),
+    );
     let Ended { mut going, mut released, held_until } = ended(world, &strays, &mut sources, now);
     going.extend(&rollout.going);
     if let Some(at) = held_until {
@@ -66,37 +73,27 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     }
 
     let deletes: Vec<_> = going.into_iter().map(|pod| Action::delete(PODS, &pod.meta, false)).collect();
-    let failed_delete = first_refusal(world, &deletes).map(|refusal| ("FailedDelete", refusal));
     let Creations { creates, more, labels, refused } = creations(podset, world, sources, now);
     if let Some(at) = refused.map(|refusal| refusal.until).filter(|until| *until > now) {
         plan.requeue_at(at);
     }
-    let failed_create = refused.map(|refusal| match refusal.reason {
-        RefusalReason::LabelsOverwritten => ("LabelsOverwritten", refusal),
-        _ => ("FailedCreate", refusal),
-    });
     // Without a labelled pod that is at least as new, each new pod may lack the label: an admission policy may remove it.
     let newest = members.iter().filter_map(|member| member.pod.meta.created).max();
     released.retain(|pod| missing == 0 || newest >= pod.meta.created);
     let unmarked = world.unlabelled.iter().filter(|pod| has_label(podset, pod));
     let patches = released.into_iter().filter_map(|pod| release(pod));
-    let adoptions = adopted.iter().map(|pod| adopt(podset, pod));
+    let adoptions = adopted.iter().map(|pod| adopt(podset, pod, &hash));
     let patches: Vec<_> =
         patches.chain(unmarked.map(|pod| mark(pod))).chain(labels).chain(adoptions).collect();
-    let failed_patch = first_refusal(world, &patches).map(|refusal| ("FailedPatch", refusal));
     let (first, last) = revision::writes(podset, &templates, world);
-    let kept = first.iter().chain(&last).filter(|action| !matches!(action, Action::Delete { .. }));
-    let failed_revision = match &world.current_template {
-        CurrentTemplate::Unreadable(why) => {
-            plan.requeue_at(now + FIRST_BACKOFF);
-            Some(&**why)
-        }
-        _ => first_refusal(world, kept).map(|refusal| &*refusal.message),
-    };
+    if matches!(world.current_template, CurrentTemplate::Unreadable(_)) {
+        plan.requeue_at(now + FIRST_BACKOFF);
+    }
+    let failure = failure(world, refused, [&deletes, &patches], first.iter().chain(&last));
     // An ended pod is deleted after its replacement was created. Until then it keeps its name, so that a
     // repeated plan uses the same names. After a rejected creation it is deleted first, because of quotas on
     // objects.
-    let steps = if failed_create.is_none() {
+    let steps = if refused.is_none() {
         [first, patches, creates, more, deletes, last]
     } else {
         [first, patches, deletes, creates, more, last]
@@ -115,11 +112,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         lacks_revision: templates.kept > 0
             && !world.has_revision(&revision::name(podset, &templates.current))
             && !matches!(world.current_template, CurrentTemplate::Found { .. }),
-        failure: failed_create
-            .or(failed_delete)
-            .or(failed_patch)
-            .map(|(reason, refusal)| (reason, &*refusal.message))
-            .or(failed_revision.map(|message| ("FailedRevision", message))),
+        failure,
     };
     let (status, again) = status(podset, &found, now);
     if let Some(again) = again {
@@ -128,6 +121,30 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     plan.events = events(podset.status.as_ref(), &status);
     plan.status = Some(status);
     plan
+}
+
+/// The failure to report: the reason of the condition, and the API server's message.
+fn failure<'a, 'b>(
+    world: &'a World,
+    refused: Option<&'a Refusal>,
+    [deletes, patches]: [&'b [Action<PodSetStatus>]; 2],
+    history: impl Iterator<Item = &'b Action<PodSetStatus>>,
+) -> Option<(&'static str, &'a str)> {
+    let create = refused.map(|refusal| match refusal.reason {
+        RefusalReason::LabelsOverwritten => ("LabelsOverwritten", refusal),
+        _ => ("FailedCreate", refusal),
+    });
+    let delete = || Some(("FailedDelete", first_refusal(world, deletes)?));
+    let patch = || Some(("FailedPatch", first_refusal(world, patches)?));
+    let adoption = || Some(("FailedAdoption", adoption::problem(&world.orphans, &world.refusals)?));
+    // An old revision that stays does no harm.
+    let written = history.filter(|action| !matches!(action, Action::Delete { .. }));
+    let revision = || match &world.current_template {
+        CurrentTemplate::Unreadable(why) => Some(("FailedRevision", &**why)),
+        _ => Some(("FailedRevision", &*first_refusal(world, written)?.message)),
+    };
+    let of_pods = create.or_else(delete).or_else(patch);
+    of_pods.map(|(reason, refusal)| (reason, &*refusal.message)).or_else(adoption).or_else(revision)
 }
 
 /// The creations of a plan.
@@ -230,10 +247,10 @@ fn sources<'a>(
     world: &'a World,
     templates: &'a Templates<'a>,
     missing: usize,
-    members: &[CandidatePod<'_>],
+    pods: impl Iterator<Item = &'a Arc<Pod>>,
 ) -> Vec<Source<'a>> {
     let updated = podset.spec.template.as_ref().unwrap_or(&DEFAULT_TEMPLATE);
-    let older = members.iter().filter(|member| member.outdated).count();
+    let older = pods.filter(|pod| is_older(pod, templates.updated)).count();
     let mut lost = templates.kept.saturating_sub(older).min(missing);
     let mut sources = Vec::with_capacity(2);
     match &world.current_template {
@@ -337,11 +354,16 @@ fn members<'a>(
                 at => at.is_some(),
             },
         };
-        // A pod without the hash label counts as current, because a needless replacement would be worse.
-        let outdated = pod.label(HASH_LABEL).is_some_and(|made_from| made_from != hash);
+        let outdated = is_older(pod, hash);
         CandidatePod { pod, outdated, current: false, available }
     });
     (members.collect(), strays)
+}
+
+/// Whether a pod has another template than the one with this hash. A pod without the hash label counts as one of it,
+/// because a needless replacement would be worse.
+fn is_older(pod: &Pod, hash: &str) -> bool {
+    pod.label(HASH_LABEL).is_some_and(|of| of != hash)
 }
 
 /// Whether a pod has the label of its PodSet's selector.
@@ -362,6 +384,10 @@ fn release(pod: &Pod) -> Option<Action<PodSetStatus>> {
         // Without this label no selector matches the pod, even if other labels return.
         let path = format!("/metadata/labels/{}", UID_LABEL.replace('/', "~1"));
         tests.push(json!({ "op": "remove", "path": path }));
+    }
+    if pod.meta.labels.iter().next().is_some() {
+        let path = format!("/metadata/labels/{}", RELEASED_LABEL.replace('/', "~1"));
+        tests.push(json!({ "op": "add", "path": path, "value": "true" }));
     }
     Some(Action::json_patch(PODS, &pod.meta, operations))
 }

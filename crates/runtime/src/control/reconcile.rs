@@ -1,5 +1,6 @@
 //! One reconcile of one object.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -210,19 +211,24 @@ impl<R: Reconciler> Pass<'_, R> {
         }
     }
 
-    /// Records one Event per verb, not one per pod.
+    /// Records one Event per verb and kind, not one per pod.
     fn report(&self, execution: &Execution) {
         for (verb, reason, action, past) in [
             (Verb::Create, "SuccessfulCreate", "Create", "Created"),
             (Verb::Delete, "SuccessfulDelete", "Delete", "Deleted"),
             (Verb::Apply, "SuccessfulApply", "Apply", "Applied"),
         ] {
-            let names: Vec<&(Verb, &str, String)> =
-                execution.done.iter().filter(|(done, ..)| *done == verb).collect();
-            if let Some((_, kind, first)) = names.first() {
-                let note = match names.len() {
-                    1 => format!("{past} {kind} {first}"),
-                    many => format!("{past} {many} {}s: {first} and {} more", kind, many - 1),
+            let mut by_kind: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+            for (_, kind, name) in execution.done.iter().filter(|(done, ..)| *done == verb) {
+                by_kind.entry(kind).or_default().push(name);
+            }
+            for (kind, names) in by_kind {
+                let note = match &*names {
+                    [name] => format!("{past} {kind} {name}"),
+                    names => {
+                        let (first, more) = (names[0], names.len() - 1);
+                        format!("{past} {} {kind}s: {first} and {more} more", names.len())
+                    }
                 };
                 self.record([Event { type_: EventType::Normal, reason, action, note }]);
             }

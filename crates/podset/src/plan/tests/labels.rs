@@ -19,7 +19,8 @@ fn releases_and_replaces_a_pod_without_its_label() {
         {"op": "test", "path": "/metadata/resourceVersion", "value": "1"},
         {"op": "test", "path": "/metadata/uid", "value": format!("uid-{}", name(0))},
         {"op": "test", "path": format!("{path}/uid"), "value": "set"},
-        {"op": "remove", "path": path}]);
+        {"op": "remove", "path": path},
+        {"op": "add", "path": "/metadata/labels/batch.tutorial.kubebuilder.io~1released", "value": "true"}]);
     assert_eq!(patches(&plan), [&operations]);
     assert_eq!(plan.status.unwrap().replicas, Some(1));
 }

@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use quintet_runtime::model::refusals::Refusals;
 
-use crate::adoption;
+use crate::adoption::{self, Orphans};
 use crate::revision::{CONTROLLER_REVISIONS, Revision, StoredRevision};
 
 /// The limits of a plan whose cache may be behind the manager's own writes.
@@ -87,9 +87,10 @@ impl Cluster {
         let revisions = revisions.into_iter().map(Arc::new).collect();
         let mut world = World { refusals: self.refusals.clone(), revisions, ..world(pods) };
         // The manager reads orphans from the API server.
-        let counted = world.pods.iter().filter(|pod| pod.is_counted()).count();
+        let counted =
+            world.pods.iter().filter(|pod| pod.is_counted() && has_label(&self.podset, pod)).count();
         if adoption::selector(&self.podset, counted).is_some() {
-            world.orphans = self.orphans.iter().cloned().map(Arc::new).collect();
+            world.orphans = Orphans::Found(self.orphans.iter().cloned().map(Arc::new).collect());
         }
         if let Some(name) = revision_to_read(&self.podset, &world) {
             let found = self.stored.get(&name).cloned();
@@ -154,13 +155,7 @@ impl Cluster {
                     self.orphans.iter().position(|pod| body["metadata"]["uid"] == *pod.meta.uid).unwrap();
                 let mut pod = self.orphans.remove(at);
                 let applied: Pod = serde_json::from_value(body.clone()).unwrap();
-                let hash = pod.label(HASH_LABEL).map(|hash| (HASH_LABEL, hash.to_owned()));
-                let labels: Vec<_> = [UID_LABEL, ADOPTED_LABEL]
-                    .map(|label| (label, applied.label(label).unwrap().to_owned()))
-                    .into_iter()
-                    .chain(hash)
-                    .collect();
-                pod.meta.labels = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+                pod.meta.labels = applied.meta.labels;
                 pod.meta.owner = applied.meta.owner;
                 self.pods.push(pod);
             }
@@ -196,6 +191,7 @@ impl Cluster {
                 let at = self.pods.iter().position(|pod| pod.meta.name == *name);
                 if let Some(mut pod) = at.map(|at| self.pods.remove(at)) {
                     pod.meta.owner = None;
+                    pod.meta.labels = [(RELEASED_LABEL, "true")].into();
                     self.orphans.push(pod);
                 }
             }
@@ -349,10 +345,7 @@ impl Cluster {
             }
             Event::Unlabelled(at) => {
                 if let Some(pod) = self.pods.get_mut(at) {
-                    let adopted = pod.label(ADOPTED_LABEL).map(str::to_owned);
-                    let labels = [(NAME_LABEL, "p")].into_iter();
-                    pod.meta.labels =
-                        labels.chain(adopted.iter().map(|by| (ADOPTED_LABEL, by.as_str()))).collect();
+                    pod.meta.labels = [(NAME_LABEL, "p")].into();
                 }
             }
             Event::Forgotten(at) => {
