@@ -254,7 +254,7 @@ const RELEASE: (&str, Duration) = ("release files", Duration::from_mins(1));
 const DEMO: (&str, Duration) = ("demo", Duration::from_mins(4));
 const BENCHES: (&str, Duration) = ("short benches", Duration::from_mins(8));
 const CLUSTER: (&str, Duration) = ("cluster with Quintet", Duration::from_mins(2));
-const END_TO_END: (&str, Duration) = ("end-to-end tests", Duration::from_mins(22));
+const END_TO_END: (&str, Duration) = ("end-to-end tests", Duration::from_mins(25));
 
 fn everything(report: &mut Report, fast: bool) -> Result<()> {
     let minutes = Duration::from_mins;
