@@ -156,7 +156,7 @@ fn apply_policy(env: &TestEnv, expression: &str) {
     let binding = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
         "metadata": { "name": name }, "spec": { "policyName": name } });
     env.apply(&binding).unwrap();
-    let labels = json!({ "app": "probe", UID_LABEL: "probe" });
+    let labels = json!({ "app": "probe", UID_LABEL: "probe", "quintet.dev/kind": "probe" });
     let probe = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "probe", "labels": labels },
         "spec": { "containers": [{ "name": "c", "image": "busybox" }] } });
     env.wait("the policy takes effect", || {
@@ -193,15 +193,20 @@ fn a_policy_that_removes_our_labels_stops_creations() {
     let remove = |label: &str| {
         format!("JSONPatch{{op: 'remove', path: '/metadata/labels/' + jsonpatch.escapeKey('{label}')}}")
     };
-    apply_policy(&env, &format!("[{}]", remove(UID_LABEL)));
-    env.apply(&podset("set", &json!({ "replicas": 3 }))).unwrap();
-    let set = env.wait_for("podset", "set", "the condition names the label", |set| {
-        condition(set, "ReplicaFailure").1 == "LabelsOverwritten"
-    });
-    assert!(set["status"]["conditions"].to_string().contains(UID_LABEL), "{set:#}");
-    std::thread::sleep(std::time::Duration::from_secs(5));
-    assert!(env.created_pods().len() <= 3, "one step of creations: {:?}", env.writes());
-    env.wait("no pod is left", || env.list("pods", "").is_empty());
-    delete_policy(&env);
-    env.wait_for("podset", "set", "three pods are ready", ready(3));
+    for (name, label) in [("set", UID_LABEL), ("other", "quintet.dev/kind")] {
+        apply_policy(&env, &format!("[{}]", remove(label)));
+        let before = env.created_pods().len();
+        env.apply(&podset(name, &json!({ "replicas": 3 }))).unwrap();
+        let set = env.wait_for("podset", name, "the condition names the label", |set| {
+            condition(set, "ReplicaFailure").1 == "LabelsOverwritten"
+        });
+        assert!(set["status"]["conditions"].to_string().contains(label), "{set:#}");
+        std::thread::sleep(std::time::Duration::from_secs(5));
+        assert!(env.created_pods().len() <= before + 3, "one step of creations: {:?}", env.writes());
+        env.wait("no pod is left", || env.list("pods", "").is_empty());
+        delete_policy(&env);
+        env.wait_for("podset", name, "three pods are ready", ready(3));
+        env.kubectl(&["delete", "podset", name, "--timeout=60s"]).unwrap();
+        env.wait("the pods are gone", || env.list("pods", "").is_empty());
+    }
 }

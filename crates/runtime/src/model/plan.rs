@@ -81,8 +81,8 @@ pub enum Action<S, E = Infallible> {
         namespace: Arc<str>,
         /// The name, equal to the one in the body.
         name: String,
-        /// A label that the object must have, with the owner's UID. If the API server creates the object without it,
-        /// the executor deletes the object, and the creation counts as rejected.
+        /// A label that the object must have, with the owner's UID, besides that of the watch. If the API server creates
+        /// the object without one of them, the executor deletes the object, and the creation counts as rejected.
         owner_label: Option<&'static str>,
         /// The object.
         body: Body,

@@ -283,12 +283,12 @@ impl Executor {
             Answer::Refused { reason: RefusalReason::AlreadyExists, .. } if verb == Verb::Create => {
                 self.met(owner, resource, &namespace, &name).await
             }
-            Answer::Done(Some(meta)) => match owner_label {
-                Some(label) if meta.labels.get(label) != Some(&*owner.uid) => {
-                    self.undo(owner, resource, namespace, &meta, label).await
+            Answer::Done(Some(meta)) => {
+                match owner_label.and_then(|label| missing_label(owner, &meta, label)) {
+                    Some(label) => self.undo(owner, resource, namespace, &meta, label).await,
+                    None => Ok(Answer::Done(Some(meta))),
                 }
-                _ => Ok(Answer::Done(Some(meta))),
-            },
+            }
             answer => Ok(answer),
         }
     }
@@ -406,6 +406,13 @@ impl Executor {
             }
         }
     }
+}
+
+/// The label that a created object lacks: the one with the owner's UID, or that of the watch.
+fn missing_label(owner: &Key, meta: &Meta, label: &'static str) -> Option<&'static str> {
+    let has_owner = meta.labels.get(label) == Some(&*owner.uid);
+    let has_kind = meta.labels.get(KIND_LABEL).is_some();
+    (!has_owner).then_some(label).or_else(|| (!has_kind).then_some(KIND_LABEL))
 }
 
 fn describe<S, E>(action: &Action<S, E>, owner: &Key, own: &Resource) -> (Verb, Resource, String) {

@@ -103,8 +103,21 @@ async fn waits_for_the_cache_after_a_stale_status_write() {
 async fn deletes_a_pod_that_was_created_without_its_label() {
     let stripped = || (201, pod("a", 5).to_string());
     let denied = failure(403, "Forbidden", "denied by a policy");
-    let (executor, asked) = executor(&[stripped(), (200, pod("a", 5).to_string()), stripped(), denied]);
-    for (name, outcome, pause) in [("a", "which was deleted", 10), ("b", "denied by a policy", 20)] {
+    let mut invisible = pod("c", 5);
+    invisible["metadata"]["labels"] = json!({ "uid": &*owner().uid });
+    let (executor, asked) = executor(&[
+        stripped(),
+        (200, pod("a", 5).to_string()),
+        stripped(),
+        denied,
+        (201, invisible.to_string()),
+        (200, pod("c", 5).to_string()),
+    ]);
+    for (times, name, outcome, pause) in [
+        (1, "a", "the label uid of Pod a, which was deleted", 10),
+        (2, "b", "denied by a policy", 20),
+        (3, "c", "the label quintet.dev/kind of Pod c, which was deleted", 40),
+    ] {
         let mut creation = create(name);
         if let Action::Create { owner_label, .. } = &mut creation {
             *owner_label = Some("uid");
@@ -112,12 +125,12 @@ async fn deletes_a_pod_that_was_created_without_its_label() {
         let execution = carry(&executor, vec![creation]).await.unwrap();
         assert!(execution.refusals[0].2.contains(outcome), "{:?}", execution.refusals);
         let stop = executor.memory.refusals(&owner()).creations.unwrap();
-        assert_eq!((stop.reason, stop.times), (RefusalReason::LabelsOverwritten, pause / 10));
-        sleep(Duration::from_secs(pause.into())).await;
+        assert_eq!((stop.reason, stop.times), (RefusalReason::LabelsOverwritten, times));
+        sleep(Duration::from_secs(pause)).await;
     }
     let verbs: Vec<String> =
         asked.lock().unwrap().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
-    assert_eq!(verbs, ["POST", "DELETE", "POST", "DELETE"]);
+    assert_eq!(verbs, ["POST", "DELETE", "POST", "DELETE", "POST", "DELETE"]);
 }
 
 #[tokio::test(start_paused = true)]
