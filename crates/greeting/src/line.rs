@@ -3,10 +3,8 @@
 
 use std::fmt::Write as _;
 
-/// `Greeting: ` and the end of the line, in bytes.
-const LONGEST_PREFIX: usize = 11;
-/// `\u{2028}`, in bytes.
-const LONGEST_ESCAPE: usize = 8;
+/// The longest prefix of a line.
+const LONGEST_PREFIX: &str = "Greeting";
 
 /// Returns `prefix: message`. Control characters, Unicode line ends and direction overrides are escaped as in
 /// Rust source. Marks, joiners and variants, which right-to-left text and emoji need, stay.
@@ -35,10 +33,9 @@ fn is_escaped(character: char) -> bool {
         || matches!(character, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The upper limit of bytes for all lines of a message that are printed together: three lines at creation.
+/// The bytes of all lines of a message that are printed together: at most three, at creation.
 pub fn most_bytes(message: &str) -> usize {
-    let escaped = message.chars().filter(|&character| is_escaped(character)).count();
-    3 * (message.len() + LONGEST_ESCAPE * escaped + LONGEST_PREFIX)
+    3 * (line(LONGEST_PREFIX, message).len() + 1)
 }
 
 #[cfg(test)]
