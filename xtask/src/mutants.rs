@@ -189,8 +189,8 @@ const MUTANTS: &[Mutant] = &[
         name: "creates pods of a template that was not read",
         file: "crates/podset/src/plan.rs",
         edits: &[(
-            "        CurrentTemplate::Missing | CurrentTemplate::Exchanged(_) => lost = 0,",
-            "        CurrentTemplate::Unread | CurrentTemplate::Missing | CurrentTemplate::Exchanged(_) => lost = 0,",
+            "        CurrentTemplate::Missing => lost = 0,",
+            "        CurrentTemplate::Unread | CurrentTemplate::Missing => lost = 0,",
         )],
         catchers: &[Catcher::Tests("quintet-podset", "reports_why_old_pods_stay")],
     },

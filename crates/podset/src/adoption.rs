@@ -41,27 +41,28 @@ pub fn selector(podset: &PodSet, counted: usize) -> Option<Result<String, String
 }
 
 /// A selector as in a URL. The conversion of the crate neither escapes nor checks values.
-fn text(selector: &LabelSelector) -> Result<String, String> {
-    let wrong =
-        |what: &str| format!("adopt.selector is not valid: {what:?} is neither a key nor a value of a label");
+fn text<'a>(selector: &'a LabelSelector) -> Result<String, String> {
+    let name = |key: &'a str| key.rsplit('/').next().unwrap_or(key);
     let labels = selector.match_labels.iter().flatten();
-    for part in labels.flat_map(|(key, value)| [key.rsplit('/').next().unwrap_or(key), value]) {
-        if !is_label(part) {
-            return Err(wrong(part));
-        }
+    let expressions = || selector.match_expressions.iter().flatten();
+    let values = |one: &'a LabelSelectorRequirement| one.values.as_deref().unwrap_or_default();
+    let parts = labels.flat_map(|(key, value)| [name(key), value]);
+    let mut parts = parts.chain(
+        expressions().flat_map(|one| values(one).iter().map(|value| &**value).chain([name(&one.key)])),
+    );
+    if let Some(bad) = parts.find(|part| !is_label(part)) {
+        return Err(format!(
+            "adopt.selector is not valid: {bad:?} is neither a key nor a value of a label; use letters, digits, '-', \
+             '_' and '.'"
+        ));
     }
-    for LabelSelectorRequirement { key, operator, values } in selector.match_expressions.iter().flatten() {
-        let values = values.as_deref().unwrap_or_default();
-        if let Some(bad) =
-            values.iter().chain([key]).find(|part| !is_label(part.rsplit('/').next().unwrap_or(part)))
-        {
-            return Err(wrong(bad));
-        }
-        if matches!(&**operator, "In" | "NotIn") == values.is_empty() {
-            return Err(format!(
-                "adopt.selector is not valid: In and NotIn need values, {operator} has {values:?}"
-            ));
-        }
+    let is_wrong = |one: &&'a LabelSelectorRequirement| {
+        matches!(&*one.operator, "In" | "NotIn") == values(one).is_empty()
+    };
+    if let Some(LabelSelectorRequirement { key, operator, .. }) = expressions().find(is_wrong) {
+        return Err(format!(
+            "adopt.selector is not valid: {operator} of {key}; In and NotIn need values, Exists and DoesNotExist have none"
+        ));
     }
     let selector = Selector::try_from(selector.clone())
         .map_err(|error| format!("adopt.selector is not valid: {error}"))?;

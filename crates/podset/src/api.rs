@@ -145,7 +145,7 @@ pub enum PodReplacementPolicy {
 #[serde(rename_all = "camelCase")]
 pub struct Adoption {
     /// The labels of the pods, in the PodSet's namespace. While fewer than the desired number of pods exist, the manager
-    /// adopts pods that have not ended, also those that are not ready.
+    /// adopts pods that have not ended, even if a pod is not ready.
     #[x_kube(validation = Rule::new("has(self.matchLabels) && self.matchLabels.size() > 0 || has(self.matchExpressions) && self.matchExpressions.size() > 0")
         .message("adopt.selector must not be empty, because it would select every pod of the namespace"))]
     pub selector: LabelSelector,
@@ -190,8 +190,8 @@ pub struct PodSetStatus {
     pub available_replicas: Option<i32>,
     /// The number of pods among the replicas that have the spec's template.
     pub updated_replicas: Option<i32>,
-    /// The number of pods that are being deleted and have not ended. The manager creates replacements without
-    /// waiting for the end of these pods.
+    /// The number of pods that are being deleted and have not ended. With podReplacementPolicy TerminatingOrFailed, the
+    /// manager creates replacements without waiting for the end of these pods.
     pub terminating_replicas: Option<i32>,
     /// The first 100 names of ready pods, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -104,7 +104,7 @@ impl Reconciler for PodSets {
             let read =
                 self.executor.reads.read::<StoredRevision>(&CONTROLLER_REVISIONS, &key.namespace, &name);
             world.current_template = match read.await {
-                Ok(Some(stored)) => CurrentTemplate::of(object, &name, stored),
+                Ok(Some(stored)) => CurrentTemplate::of(object, &name, &stored),
                 Ok(None) => CurrentTemplate::Missing,
                 Err(error) => CurrentTemplate::Unreadable(brief(&error)),
             };

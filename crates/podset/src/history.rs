@@ -1,9 +1,9 @@
 //! `quintet rollout`: the history of a PodSet's templates, the way back to one of them, and the progress of a rollout.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource as _;
 use quintet_runtime::model::clock::whole_seconds;
+use quintet_runtime::model::conditions::find_true;
 use quintet_runtime::model::object::Key;
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::table::aligned;
@@ -65,13 +65,11 @@ impl<'a> History<'a> {
     /// A table, with the use of each template.
     pub fn table(&self) -> String {
         let updated = template_hash(self.podset);
-        let current = self.podset.status.as_ref().and_then(|status| status.current_revision.as_deref());
         let headings = ["REVISION", "TEMPLATE", "USED AS", "IMAGES", "CREATED"];
         let mut lines = vec![headings.map(str::to_owned).to_vec()];
         lines.extend(self.entries.iter().map(|entry| {
             let is_updated = entry.hash == updated;
-            let is_current = current == Some(&revision::name(self.podset, &entry.hash));
-            let used_as = match (is_updated, is_current) {
+            let used_as = match (is_updated, self.is_current(entry)) {
                 (true, true) => "updated,current",
                 (true, false) => "updated",
                 (false, true) => "current",
@@ -81,6 +79,12 @@ impl<'a> History<'a> {
             vec![entry.number.to_string(), entry.hash.clone(), used_as.to_owned(), entry.images(), created]
         }));
         aligned(&lines)
+    }
+
+    /// Whether an entry has the template of the last complete rollout.
+    fn is_current(&self, entry: &Entry) -> bool {
+        let current = self.podset.status.as_ref().and_then(|status| status.current_revision.as_deref());
+        current == Some(&revision::name(self.podset, &entry.hash))
     }
 
     /// The template with this number. An error is one sentence.
@@ -96,18 +100,21 @@ impl<'a> History<'a> {
         })
     }
 
-    /// The return to the template with this number, or else to the last one before that of the spec. None means that
+    /// The return to the template with this number, or else to the current one, or else to the last one before that of the
+    /// spec. None means that
     /// the spec has this template. An error is one sentence.
     pub fn undo(&self, number: Option<i64>) -> Result<Option<Undo>, String> {
         refuse_while_paused(self.podset, "undo")?;
         let updated = template_hash(self.podset);
-        let entry = match number {
-            Some(number) => self.entry(number)?,
-            None => self
-                .entries
-                .iter()
-                .rfind(|entry| entry.hash != updated)
-                .ok_or_else(|| format!("{} has no older template to return to", name(self.podset)))?,
+        let entry = if let Some(number) = number {
+            self.entry(number)?
+        } else {
+            let mut older = self.entries.iter().filter(|entry| entry.hash != updated);
+            // A canary that replaced another one returns to the template of the other pods.
+            let current = older.clone().find(|entry| self.is_current(entry));
+            current
+                .or_else(|| older.next_back())
+                .ok_or_else(|| format!("{} has no older template to return to", name(self.podset)))?
         };
         if entry.hash == updated {
             return Ok(None);
@@ -191,20 +198,15 @@ pub fn progress(podset: &PodSet) -> Progress {
     if status.and_then(|status| status.observed_generation) != meta.generation {
         return Progress::Continues("The manager has not observed the change of the spec yet.".to_owned());
     }
-    let condition = |type_: &str| -> Option<&Condition> {
-        status?.conditions.iter().find(|condition| condition.type_ == type_)
-    };
-    let text = |condition: Option<&Condition>| condition.map(|one| one.message.clone()).unwrap_or_default();
-    let is_true = |condition: Option<&Condition>| condition.is_some_and(|one| one.status == "True");
-    let (ready, stalled, failure) = (condition("Ready"), condition("Stalled"), condition("ReplicaFailure"));
-    if is_true(ready) {
-        Progress::Complete(text(ready))
-    } else if is_true(stalled) {
-        Progress::Failed(text(stalled))
-    } else if is_true(failure) {
-        Progress::Continues(text(failure))
-    } else {
-        Progress::Continues(text(ready))
+    let conditions = status.map_or(&[][..], |status| &status.conditions);
+    match (find_true(conditions, "Ready"), find_true(conditions, "Stalled")) {
+        (Some(ready), _) => Progress::Complete(ready.message.clone()),
+        (None, Some(stalled)) => Progress::Failed(stalled.message.clone()),
+        (None, None) => {
+            // It contains what the API server rejects, if it rejects something.
+            let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+            Progress::Continues(ready.map(|ready| ready.message.clone()).unwrap_or_default())
+        }
     }
 }
 
@@ -271,6 +273,15 @@ mod tests {
     }
 
     #[test]
+    fn a_second_canary_returns_to_the_current_template() {
+        let mut podset = podset("three", false);
+        let current = revision::name(&podset, &template_hash(&self::podset("one", false)));
+        podset.status = serde_json::from_value(json!({"currentRevision": current})).unwrap();
+        let undo = undone(&podset, &["one", "two", "three"], None).unwrap().unwrap();
+        assert_eq!(undo.0, 1);
+    }
+
+    #[test]
     fn the_patch_fits_one_generation() {
         let podset = podset("two", false);
         let undo =
@@ -328,7 +339,6 @@ mod tests {
     #[case::complete(3, &[("Ready", "True", "done")], Progress::Complete("done".into()))]
     #[case::continues(3, &[("Ready", "False", "two of three")], Progress::Continues("two of three".into()))]
     #[case::stalled(3, &[("Ready", "False", "late"), ("Stalled", "True", "stuck")], Progress::Failed("stuck".into()))]
-    #[case::rejected(3, &[("Ready", "False", "late"), ("ReplicaFailure", "True", "quota")], Progress::Continues("quota".into()))]
     fn reads_the_progress(
         #[case] observed: i64,
         #[case] conditions: &[(&str, &str, &str)],

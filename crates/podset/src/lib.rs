@@ -50,7 +50,7 @@ pub const RULES: &[Rule] = &[
         group: "",
         resources: &["pods"],
         verbs: &["get", "list", "watch", "create", "delete", "patch"],
-        why: "The controller creates and deletes pods, and releases those that lost a label.",
+        why: "The controller creates and deletes pods, releases those that lost a label, and adopts others.",
     },
     Rule {
         group: "apps",

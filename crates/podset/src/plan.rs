@@ -82,7 +82,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     released.retain(|pod| missing == 0 || newest >= pod.meta.created);
     let unmarked = world.unlabelled.iter().filter(|pod| has_label(podset, pod));
     let patches = released.into_iter().filter_map(|pod| release(pod));
-    let adoptions = adopted.iter().map(|pod| adopt(podset, pod, &hash));
+    let adoptions = adopted.iter().map(|pod| adopt(podset, pod, &templates.current));
     let patches: Vec<_> =
         patches.chain(unmarked.map(|pod| mark(pod))).chain(labels).chain(adoptions).collect();
     let (first, last) = revision::writes(podset, &templates, world);
@@ -109,9 +109,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         terminating,
         outdated: rollout.outdated,
         held_until,
-        lacks_revision: templates.kept > 0
-            && !world.has_revision(&revision::name(podset, &templates.current))
-            && !matches!(world.current_template, CurrentTemplate::Found { .. }),
+        lacks_revision: templates.kept > 0 && world.current_template == CurrentTemplate::Missing,
         failure,
     };
     let (status, again) = status(podset, &found, now);
@@ -235,7 +233,7 @@ pub fn revision_to_read(podset: &PodSet, world: &World) -> Option<String> {
     let templates = Templates::elect(podset, limits, &hash, &members, &world.revisions);
     let name = revision::name(podset, &templates.current);
     let older = members.iter().filter(|member| member.outdated).count();
-    let is_lost = older < templates.kept && members.len() < limits.wanted;
+    let is_lost = older < templates.kept && (members.len() < limits.wanted || !limits.paused);
     // A revision that lost the label of the watch is still stored.
     (is_lost || templates.kept > 0 && !world.has_revision(&name)).then_some(name)
 }
@@ -258,7 +256,7 @@ fn sources<'a>(
             let template = template.as_ref().unwrap_or(&DEFAULT_TEMPLATE);
             sources.push(Source { name_part: Some(hash), ..Source::new(hash, template, lost) });
         }
-        CurrentTemplate::Missing | CurrentTemplate::Exchanged(_) => lost = 0,
+        CurrentTemplate::Missing => lost = 0,
         _ => {}
     }
     sources.push(Source::new(templates.updated, updated, missing - lost));

@@ -15,7 +15,7 @@ use quintet_runtime::model::object::{Meta, Object, Pairs, WireMeta, controller_r
 use quintet_runtime::model::plan::Action;
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::resource::Resource;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use crate::api::{PodSet, PodSetStatus};
@@ -44,32 +44,22 @@ type Steps = Vec<Action<PodSetStatus>>;
 
 /// A revision without its template.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(from = "WireRevision")]
 pub struct Revision {
-    /// Its metadata.
+    /// Its metadata, without annotations.
+    #[serde(rename = "metadata", default, deserialize_with = "meta")]
     pub meta: Meta,
     /// Its number. The updated template has the highest.
+    #[serde(rename = "revision", default)]
     pub number: i64,
+}
+
+fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Meta, D::Error> {
+    let meta = Meta::from(WireMeta::deserialize(deserializer)?);
+    Ok(Meta { annotations: Pairs::default(), ..meta })
 }
 
 impl Object for Revision {
     quintet_runtime::identified_by_meta!();
-}
-
-#[derive(Deserialize)]
-struct WireRevision {
-    #[serde(default)]
-    metadata: WireMeta,
-    #[serde(default)]
-    revision: i64,
-}
-
-impl From<WireRevision> for Revision {
-    fn from(wire: WireRevision) -> Self {
-        let mut meta = Meta::from(wire.metadata);
-        meta.annotations = Pairs::default();
-        Self { meta, number: wire.revision }
-    }
 }
 
 /// A revision with its template, as the API server stores it.
@@ -99,10 +89,8 @@ pub enum CurrentTemplate {
     Unread,
     /// The API server has not answered the read, for this reason.
     Unreadable(String),
-    /// There is no revision with it. New pods have the updated template.
+    /// No revision of this name has it. New pods have the updated template.
     Missing,
-    /// In place of its revision is another one, with this metadata. New pods have the updated template.
-    Exchanged(Box<Meta>),
     /// The template.
     Found {
         /// Its hash.
@@ -116,13 +104,13 @@ pub enum CurrentTemplate {
 
 impl CurrentTemplate {
     /// The template of a revision with this name, if the name fits: a name contains the hash of the template.
-    pub fn of(podset: &PodSet, name: &str, stored: StoredRevision) -> Self {
+    pub fn of(podset: &PodSet, name: &str, stored: &StoredRevision) -> Self {
         let template = stored.template();
         let hash = hash_of(template.as_ref()).into_owned();
         if self::name(podset, &hash) == name {
             Self::Found { hash, template, number: stored.revision.number }
         } else {
-            Self::Exchanged(Box::new(stored.revision.meta))
+            Self::Missing
         }
     }
 }
@@ -226,12 +214,10 @@ pub fn writes(podset: &PodSet, templates: &Templates<'_>, world: &World) -> (Ste
         Some(_) => {}
     }
     let current = name(podset, &templates.current);
-    match &world.current_template {
-        CurrentTemplate::Found { hash, template, number } if !world.has_revision(&current) => {
-            after.push(apply(podset, hash, template.as_ref(), *number));
-        }
-        CurrentTemplate::Exchanged(meta) => after.push(Action::delete(CONTROLLER_REVISIONS, meta, false)),
-        _ => {}
+    if let CurrentTemplate::Found { hash, template, number } = &world.current_template
+        && !world.has_revision(&current)
+    {
+        after.push(apply(podset, hash, template.as_ref(), *number));
     }
     let stored = podset.status.as_ref().and_then(|status| status.current_revision.clone());
     let hashes: HashSet<&str> = world.pods.iter().filter_map(|pod| pod.label(HASH_LABEL)).collect();

@@ -50,11 +50,12 @@ impl Limits {
         let unavailable = strategy
             .and_then(|strategy| amount(strategy.max_unavailable.as_ref(), Round::Down))
             .unwrap_or(wanted * MAX_UNAVAILABLE / 100);
+        // With both at 0, nothing could be replaced.
+        let unavailable = if surge == 0 { unavailable.max(1) } else { unavailable };
         Self {
             wanted,
             needed: wanted.saturating_sub(unavailable).max(wanted.min(1)),
-            // With both at 0, nothing could be replaced.
-            unavailable: if surge == 0 { unavailable.max(1) } else { unavailable },
+            unavailable,
             surge,
             partition: partition(wanted).unwrap_or(0),
             has_partition: partition(MOST_REPLICAS).is_some_and(|partition| partition > 0),

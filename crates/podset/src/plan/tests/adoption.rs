@@ -92,6 +92,22 @@ fn elects_the_current_template_after_the_adoption() {
     assert_eq!(current, Some(revision::name(&of(0), &template_hash(&of_image("one")))));
 }
 
+/// In the gap of a rollout, an orphan without a hash has the image of before.
+#[test]
+fn an_orphan_in_a_rollout_gets_the_current_hash() {
+    let mut scene = Scene::new(adopting("one", 3), "0-2 Running");
+    scene.pass(0);
+    scene.edit(adopting("two", 3));
+    scene.world.pods.pop();
+    scene.world.orphans = Orphans::Found(vec![orphan("a", None)]);
+    let plan = scene.plan(0);
+    let adoption = plan.steps.iter().flatten().find_map(|action| match action {
+        Action::Apply { resource: PODS, body, .. } => Some(&body["metadata"]["labels"][HASH_LABEL]),
+        _ => None,
+    });
+    assert_eq!(adoption.unwrap(), &*template_hash(&of_image("one")));
+}
+
 /// A policy rejects the adoption of one pod.
 #[test]
 fn a_rejected_adoption_leaves_its_place() {
@@ -130,8 +146,8 @@ fn reads_pods_only_while_some_are_missing() {
 #[case(json!({"matchLabels": {"a": "my web"}}), Err("\"my web\" is neither"))]
 #[case(json!({"matchLabels": {"a": "b,c=d"}}), Err("\"b,c=d\" is neither"))]
 #[case(json!({"matchLabels": {"a,b": "c"}}), Err("\"a,b\" is neither"))]
-#[case(json!({"matchExpressions": [{"key": "d", "operator": "NotIn"}]}), Err("NotIn has []"))]
-#[case(json!({"matchExpressions": [{"key": "d", "operator": "Exists", "values": ["e"]}]}), Err("Exists has"))]
+#[case(json!({"matchExpressions": [{"key": "d", "operator": "NotIn"}]}), Err("NotIn of d;"))]
+#[case(json!({"matchExpressions": [{"key": "d", "operator": "Exists", "values": ["e"]}]}), Err("Exists of d;"))]
 #[case(json!({"matchExpressions": [{"key": "d", "operator": "Like"}]}), Err("adopt.selector is not valid"))]
 fn reads_the_selector(#[case] selector: Value, #[case] expected: Result<&str, &str>) {
     let mut podset = adopting("one", 1);

@@ -99,7 +99,8 @@ fn the_deadline_counts_from_the_start_of_work() {
 /// Available, and not Progressing, reports a pod that fails after a complete rollout.
 #[test]
 fn a_complete_rollout_stays_complete() {
-    let mut scene = Scene::new(updating("new", &json!({"maxUnavailable": 0})), "0-1 Running");
+    let strategy = json!({"maxUnavailable": 0, "maxSurge": 1});
+    let mut scene = Scene::new(updating("new", &strategy), "0-1 Running");
     scene.pass(0);
     scene.see("0 Running, 1 Pending");
     for second in [10, 1_000, 100_000] {
@@ -108,7 +109,7 @@ fn a_complete_rollout_stays_complete() {
         assert_eq!(condition(&plan, "Available").1, "PodsUnavailable");
     }
     // Another template is a new rollout.
-    scene.edit(updating("newer", &json!({"maxUnavailable": 0})));
+    scene.edit(updating("newer", &strategy));
     assert_eq!(condition(&scene.pass(100_001), "Progressing").1, "Updating");
 }
 
@@ -156,6 +157,7 @@ fn a_pod_that_fails_later_makes_it_unready() {
 #[case(0, "", "PodsAvailable")]
 #[case(1, "", "PodsUnavailable")]
 #[case::at_least_one(1, "0 Pending", "PodsUnavailable")]
+#[case::one_of_two_is_replaced_at_a_time(2, "0 Running, 1 Pending", "PodsAvailable")]
 #[case::a_quarter_may_be_unavailable(4, "0-2 Running, 3 Pending", "PodsAvailable")]
 #[case(4, "0-1 Running, 2-3 Pending", "PodsUnavailable")]
 fn available_as_for_a_deployment(#[case] replicas: i32, #[case] pods: &str, #[case] expected: &str) {

@@ -1,6 +1,7 @@
 //! A PodSet and its pods in a test, and the steps of plans in words.
 
 use super::*;
+use crate::revision::StoredRevision;
 
 const START: &str = "2026-01-01T00:00:00Z";
 
@@ -151,8 +152,8 @@ impl Scene {
             "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}")}, "revision": 1,
             "data": {"spec": {"template": of.spec.template}},
         });
-        let stored = serde_json::from_value(stored).unwrap();
-        self.world.current_template = CurrentTemplate::of(&self.podset, &name, stored);
+        let stored: StoredRevision = serde_json::from_value(stored).unwrap();
+        self.world.current_template = CurrentTemplate::of(&self.podset, &name, &stored);
     }
 
     /// The plan in this second.

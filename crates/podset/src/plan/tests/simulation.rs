@@ -93,7 +93,7 @@ impl Cluster {
             world.orphans = Orphans::Found(self.orphans.iter().cloned().map(Arc::new).collect());
         }
         if let Some(name) = revision_to_read(&self.podset, &world) {
-            let found = self.stored.get(&name).cloned();
+            let found = self.stored.get(&name);
             world.current_template = found
                 .map_or(CurrentTemplate::Missing, |stored| CurrentTemplate::of(&self.podset, &name, stored));
         }
