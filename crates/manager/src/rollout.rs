@@ -71,7 +71,8 @@ struct UndoArgs {
     #[command(flatten)]
     target: Target,
 
-    /// The revision to return to (default: the last one before the template of the spec).
+    /// The revision to return to (default: status.currentRevision, or else the last one before the template of
+    /// the spec).
     #[arg(long, value_name = "NUMBER")]
     to_revision: Option<i64>,
 }

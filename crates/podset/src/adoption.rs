@@ -112,7 +112,7 @@ pub fn problem<'a>(orphans: &'a Orphans, refusals: &'a Refusals) -> Option<&'a s
     }
 }
 
-/// Adopts a pod, if it is unchanged. A pod without a hash gets that of the spec's template, so that a later rollout
+/// Adopts a pod, if it is unchanged. A pod without a hash gets `hash`, that of the current template, so that a rollout
 /// replaces it.
 pub fn adopt(podset: &PodSet, pod: &Pod, hash: &str) -> Action<PodSetStatus> {
     let meta = podset.meta();

@@ -100,9 +100,8 @@ impl<'a> History<'a> {
         })
     }
 
-    /// The return to the template with this number, or else to the current one, or else to the last one before that of the
-    /// spec. None means that
-    /// the spec has this template. An error is one sentence.
+    /// The return to the template with this number, or else to the current one, or else to the last one before that of
+    /// the spec. None means that the spec has this template. An error is one sentence.
     pub fn undo(&self, number: Option<i64>) -> Result<Option<Undo>, String> {
         refuse_while_paused(self.podset, "undo")?;
         let updated = template_hash(self.podset);

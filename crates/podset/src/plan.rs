@@ -227,8 +227,12 @@ impl<'a> Source<'a> {
 /// The name of the current revision, if the plan of this world needs its content.
 pub fn revision_to_read(podset: &PodSet, world: &World) -> Option<String> {
     let limits = Limits::of(podset);
+    if !limits.has_partition && !limits.paused {
+        // No pod of an older template is kept.
+        return None;
+    }
     let hash = template_hash(podset);
-    // Only a rollout without a partition ends when pods become available, and that keeps no pods.
+    // The plan may accept the updated template when pods become available. Then it keeps no pods, and needs no revision.
     let (members, _) = members(podset, world, &hash, Timestamp::MIN, &mut Plan::default());
     let templates = Templates::elect(podset, limits, &hash, &members, &world.revisions);
     let name = revision::name(podset, &templates.current);
