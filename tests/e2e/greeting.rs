@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::daemonjob_samples::{promise, samples};
 
-fn greeting(name: &str, message: &str) -> Value {
+pub(crate) fn greeting(name: &str, message: &str) -> Value {
     json!({ "apiVersion": "example.com/v1", "kind": "Greeting", "metadata": { "name": name },
         "spec": { "message": message } })
 }
@@ -343,7 +343,7 @@ fn every_sample_ends_as_its_comment_states() {
 }
 
 /// Stops a bare manager with SIGTERM.
-fn stop(manager: &mut Child) {
+pub(crate) fn stop(manager: &mut Child) {
     let pid = manager.id().to_string();
     assert!(Command::new("kill").arg(&pid).status().unwrap().success());
     assert_eq!(manager.wait().unwrap().code(), Some(0));

@@ -6,6 +6,7 @@
 #![allow(clippy::too_many_lines, reason = "a test plays a whole scenario")]
 
 mod book;
+mod book_health;
 mod chart;
 mod chart_by_hand;
 mod chart_rights;
@@ -22,6 +23,7 @@ mod daemonjob_samples;
 mod docs;
 mod explain;
 mod greeting;
+mod greeting_health;
 mod manager;
 mod manager_election;
 mod manager_faults;
@@ -29,6 +31,7 @@ mod manager_metrics;
 mod podset;
 mod podset_adoption;
 mod podset_faults;
+mod podset_health;
 mod podset_revisions;
 mod podset_rollout;
 mod protobuf;

@@ -1,4 +1,5 @@
-//! Compares objects with the table of states on the page of their kind, and with the health check on that page.
+//! Compares objects with the table of states on the page of their kind, and with the health check in
+//! docs/operations.md.
 //!
 //! kstatus (Helm, Flux) and Argo CD's Lua interpreter are real: see `quintet_localcluster::health`.
 
@@ -14,8 +15,10 @@ use serde_json::{Value, json};
 
 use crate::{TestEnv, condition, workspace};
 
-/// The section of the page with the health check and the table.
+/// The section of the page with the table.
 const SECTION: &str = "### Health in Argo CD, Flux and Helm";
+/// The file in `docs` with the ConfigMap of the health checks.
+const CHECKS: &str = "operations.md";
 /// The last columns of each table. The columns between the first one and them are conditions.
 const TOOLS: [&str; 2] = ["kstatus", "Argo CD"];
 
@@ -42,19 +45,16 @@ pub struct Row {
 }
 
 impl Page {
-    fn path(&self) -> PathBuf {
-        workspace().join("docs").join(self.file)
-    }
-
     fn columns(&self) -> impl Iterator<Item = &'static str> {
         self.conditions.iter().copied().chain(TOOLS)
     }
 
     /// The rows of the table by state.
     pub fn rows(&self) -> BTreeMap<String, Row> {
-        let text = fs::read_to_string(self.path()).expect("the page can be read");
+        let text =
+            fs::read_to_string(workspace().join("docs").join(self.file)).expect("the page can be read");
         let (_, section) = text.split_once(SECTION).expect("the page has the section");
-        let section = section.split("\n### ").next().unwrap_or_default();
+        let section = section.split("\n#").next().unwrap_or_default();
         let mut lines = section.lines().filter(|line| line.starts_with('|'));
         let cells = |line: &str| -> Vec<String> {
             line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
@@ -97,10 +97,10 @@ pub struct Judge<'a> {
 impl<'a> Judge<'a> {
     /// Reads the page.
     pub fn new(env: &'a TestEnv, page: Page) -> Self {
-        let manifests = blocks(&page.path(), "yaml").into_iter().map(|lines| lines.join("\n"));
-        let [manifest] =
-            <[String; 1]>::try_from(manifests.filter(|one| one.contains(page.key)).collect::<Vec<_>>())
-                .expect("exactly one block has the health check");
+        let manifests = blocks(&workspace().join("docs").join(CHECKS), "yaml").into_iter();
+        let manifests = manifests.map(|lines| lines.join("\n")).filter(|one| one.contains(page.key));
+        let [manifest] = <[String; 1]>::try_from(manifests.collect::<Vec<_>>())
+            .expect("exactly one block has the health check");
         // kubectl parses the YAML, as it does for Argo CD.
         let mut kubectl = env.kube().kubectl();
         kubectl.args(["create", "--dry-run=client", "-o", "json", "-f", "-"]);

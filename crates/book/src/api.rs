@@ -86,7 +86,8 @@ fn text(_: &mut SchemaGenerator) -> Schema {
 pub struct BookStatus {
     /// The generation that this status describes. The value is -1 until a manager writes the status.
     pub observed_generation: Option<i64>,
-    /// The condition Ready is True if the Book has a valid author and a valid title.
+    /// The condition Ready is True if the Book has a valid author and a valid title. Otherwise Ready is False, and
+    /// Stalled is True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -96,11 +97,10 @@ impl<'de> Deserialize<'de> for BookStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // Under the tutorial's definition, the status may be invalid. The controller then overwrites it.
         let mut stored = Value::deserialize(deserializer)?;
-        let conditions =
-            stored.get_mut("conditions").map(Value::take).map(|all| conditions::of_types(&["Ready"], all));
+        let all = stored.get_mut("conditions").map(Value::take).unwrap_or_default();
         Ok(Self {
             observed_generation: stored.get("observedGeneration").and_then(Value::as_i64),
-            conditions: conditions.and_then(Result::ok).unwrap_or_default(),
+            conditions: conditions::of_types(&["Ready", "Stalled"], all).unwrap_or_default(),
         })
     }
 }

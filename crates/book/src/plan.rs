@@ -23,12 +23,13 @@ pub fn plan(book: &Book, now: Timestamp) -> Plan<BookStatus> {
         (false, "Invalid", format!("Set spec.{} to {rule}.", lacks.join(" and spec.")))
     };
     let message = message + &ignored(&book.spec.unknown);
-    let wanted = Wanted { type_: "Ready", status: Some(status), reason, message };
+    let ready = Wanted { type_: "Ready", status: Some(status), reason, message };
+    let stalled = (!status).then(|| ready.stalled());
     let before = book.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let generation = book.meta().generation;
     let status = BookStatus {
         observed_generation: generation,
-        conditions: conditions::next(before, [wanted], generation, now),
+        conditions: conditions::next(before, [ready].into_iter().chain(stalled), generation, now),
     };
     Plan { status: Some(status), ..Plan::default() }
 }

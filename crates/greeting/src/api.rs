@@ -95,7 +95,8 @@ pub struct GreetingStatus {
     pub claim: Option<StoredClaim>,
     /// Ready is True if the manager has printed the message. Ready is False with the reason NoMessage if
     /// there is no valid message. The reason is OutputBlocked if standard output has had no room for a minute, and
-    /// ClaimedByOtherVersion if another version of the manager has claimed the line.
+    /// ClaimedByOtherVersion if another version of the manager has claimed the line. Stalled is True if only a user can
+    /// change that, for NoMessage and ClaimedByOtherVersion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -115,8 +116,8 @@ impl<'de> Deserialize<'de> for GreetingStatus {
         }
         let mut stored = Value::deserialize(deserializer)?;
         let claim = taken(&mut stored, "claim").map(StoredClaim::of);
-        let conditions =
-            taken(&mut stored, "conditions").and_then(|all| conditions::of_types(&["Ready"], all).ok());
+        let conditions = taken(&mut stored, "conditions")
+            .and_then(|all| conditions::of_types(&["Ready", "Stalled"], all).ok());
         let conditions = conditions.unwrap_or_default();
         if let (Some(StoredClaim::Other(_)), Value::Object(other)) = (&claim, &mut stored) {
             // A write must keep what another version has stored.

@@ -26,6 +26,9 @@ const INTERVAL: i64 = 60;
 const CREATE: &str = "Create";
 const UPDATE: &str = "Update";
 const DELETE: &str = "Delete";
+/// The reasons of Ready that only a user can change.
+const NO_MESSAGE: &str = "NoMessage";
+const OTHER_VERSION: &str = "ClaimedByOtherVersion";
 /// How long a removed finalizer may still be in the cache. The answer to the removal of the last finalizer
 /// has no new resourceVersion to wait for.
 const SEEN_WITHIN: SignedDuration = SignedDuration::from_secs(10);
@@ -121,11 +124,11 @@ impl Pass<'_> {
             // It is unknown whether this message was printed.
             let message = "Another version of the manager has claimed the line. Update the manager, or remove \
                 status.claim to have the message printed again.";
-            return self.report(plan, "ClaimedByOtherVersion", message);
+            return self.report(plan, OTHER_VERSION, message);
         }
         let Some(message) = self.message() else {
             let message = "spec.message is missing, empty or not a string. Set it to have it printed.";
-            return self.report(plan, "NoMessage", message);
+            return self.report(plan, NO_MESSAGE, message);
         };
         let cause = match claim {
             Some(claim) if claim.message_hash == hash(message) => Cause::Resume,
@@ -258,9 +261,11 @@ impl Pass<'_> {
         (said, reason, message): (bool, &'static str, &str),
     ) -> GreetingStatus {
         let generation = self.greeting.meta().generation;
-        let wanted = Wanted { type_: "Ready", status: Some(said), reason, message: message.to_owned() };
+        let ready = Wanted { type_: "Ready", status: Some(said), reason, message: message.to_owned() };
+        let stalled = [NO_MESSAGE, OTHER_VERSION].contains(&reason).then(|| ready.stalled());
+        let wanted = [ready].into_iter().chain(stalled);
         status.observed_generation = generation;
-        status.conditions = conditions::next(&status.conditions, [wanted], generation, self.now);
+        status.conditions = conditions::next(&status.conditions, wanted, generation, self.now);
         status
     }
 }

@@ -110,11 +110,7 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
     let progressing = progressing(podset, found, available, (deadline, now));
     let waits_for_deadline = progressing.reason == "Updating";
     let failure = replica_failure(found);
-    let stalled = (progressing.status == Some(false)).then(|| Wanted {
-        type_: "Stalled",
-        status: Some(true),
-        ..progressing.clone()
-    });
+    let stalled = (progressing.status == Some(false)).then(|| progressing.stalled());
     let available = Wanted {
         type_: "Available",
         status: Some(is_enough),

@@ -23,6 +23,15 @@ pub struct Wanted {
     pub message: String,
 }
 
+impl Wanted {
+    /// The condition Stalled for the same reason: the object stays as it is until a user acts. kstatus then reports it
+    /// as failed.
+    #[must_use]
+    pub fn stalled(&self) -> Self {
+        Self { type_: "Stalled", status: Some(true), ..self.clone() }
+    }
+}
+
 /// The conditions of the next status. A condition keeps its transition time while its status is unchanged. Conditions
 /// that are not in `wanted` are removed.
 pub fn next(
