@@ -24,6 +24,7 @@ use tokio_util::codec::{Encoder as _, Framed};
 use crate::address::Host;
 use crate::exit::Exit;
 use crate::frame::{self, Codec, Entry, Frame};
+use crate::notes::note;
 use crate::problem::{Code, Problem};
 use crate::security::Files;
 
@@ -41,6 +42,12 @@ const LOST: Duration = Duration::from_secs(45);
 
 /// The interval in which a broker hears from the client, even if the client does not read the broker's pings.
 const SIGN: Duration = Duration::from_secs(10);
+
+/// The pause between two attempts to get the token that a connected broker waits for.
+const TOKEN_PAUSE: Duration = Duration::from_secs(5);
+
+/// The time limit of such an attempt, during which its owner does nothing else.
+const TOKEN_LIMIT: Duration = Duration::from_secs(3);
 
 /// The supported version of the protocol: with partial successes and renewed authentication.
 const PROTOCOL: i32 = 19;
@@ -74,8 +81,8 @@ pub struct Link {
     unsent: bool,
     /// The last token that the broker got.
     token: Option<String>,
-    /// Whether the broker waits for a new token.
-    challenged: bool,
+    /// When to send the new token that the broker waits for.
+    challenged: Option<Instant>,
     /// As the broker states it; 0 if it does not.
     max_message_size: i32,
 }
@@ -155,7 +162,7 @@ impl Link {
             spoke: Instant::now(),
             unsent: false,
             token: None,
-            challenged: false,
+            challenged: None,
             max_message_size: 0,
         }
     }
@@ -317,7 +324,7 @@ impl Link {
         if command.ping.is_some() {
             self.pong()?;
         } else if command.auth_challenge.is_some() {
-            self.challenged = true;
+            self.challenged = Some(Instant::now());
         } else {
             return Ok(command.pong.is_some());
         }
@@ -329,9 +336,11 @@ impl Link {
     }
 
     /// Answers a request for a new token, if there is one. An issuer may take seconds. Cancel safe: the next call
-    /// answers.
+    /// answers. After a failure, a call answers when [`TOKEN_PAUSE`] has passed.
     pub async fn answer_challenge(&mut self) -> Result<(), Problem> {
-        if self.challenged {
+        let now = Instant::now();
+        if self.challenged.is_some_and(|at| at <= now) {
+            self.challenged = Some(now + TOKEN_PAUSE);
             // The token expires; the file or the issuer may have a newer one.
             self.files.drop_token(self.token.as_deref()).await;
             let token = self.files.token().await?;
@@ -344,7 +353,7 @@ impl Link {
                 }),
                 protocol_version: Some(PROTOCOL),
             };
-            self.challenged = false;
+            self.challenged = None;
             self.send(command(Type::AuthResponse, |c| c.auth_response = Some(response)))?;
         }
         Ok(())
@@ -366,7 +375,13 @@ impl Link {
             }
             Due::End => return Err(self.silent()),
         }
-        self.answer_challenge().await
+        // The broker waits for a minute, in which the file or the issuer may have a token again.
+        match timeout(TOKEN_LIMIT, self.answer_challenge()).await {
+            Ok(Err(problem)) => note(&format!("No new token for {}: {problem}", self.host)),
+            Err(_) => note(&format!("No new token for {}: the issuer is slow", self.host)),
+            Ok(Ok(())) => {}
+        }
+        Ok(())
     }
 
     fn broken(&self, error: &frame::Error) -> Problem {
@@ -459,6 +474,7 @@ mod tests {
     use tokio::io::{DuplexStream, duplex};
 
     use super::*;
+    use crate::security::TokenSource;
 
     /// A link and its broker, with a socket of this size.
     fn connected(size: usize) -> (Link, Framed<DuplexStream, Codec>) {
@@ -507,6 +523,35 @@ mod tests {
         };
         let types = tokio::select! { types = sent => types, _ = link.next() => panic!("a frame") };
         assert_eq!(types, [Type::Connect, Type::Pong, Type::AuthResponse]);
+    }
+
+    /// A Secret may be empty for a moment, just when the broker requests a new token.
+    #[tokio::test(start_paused = true)]
+    async fn an_empty_token_file_does_not_end_the_connection() {
+        let (mut link, mut broker) = connected(1_000);
+        let file = std::env::temp_dir().join(format!("quintet-challenge-{}", std::process::id()));
+        std::fs::write(&file, "").unwrap();
+        link.files.token = Some(TokenSource::File(file.clone()));
+        let challenge = CommandAuthChallenge::default();
+        assert!(link.control(&command(Type::AuthChallenge, |c| c.auth_challenge = Some(challenge))).unwrap());
+        for _ in 0..2 {
+            link.keep_alive(true).await.unwrap();
+            assert!(!link.unsent, "there is no token to send");
+            tokio::time::advance(TOKEN_PAUSE).await;
+        }
+        std::fs::write(&file, "renewed").unwrap();
+        link.keep_alive(true).await.unwrap();
+        std::fs::remove_file(&file).unwrap();
+        poll_fn(|context| {
+            assert!(link.poll_unsent(context).is_none());
+            Poll::Ready(())
+        })
+        .await;
+        assert_eq!(next_type(&mut broker).await, Type::Pong);
+        let answer = timeout(SIGN, broker.next()).await.unwrap().unwrap().unwrap();
+        let Frame::Command(answer) = answer else { panic!("messages for a broker") };
+        let sent = answer.auth_response.unwrap().response.unwrap().auth_data.unwrap();
+        assert_eq!(sent, b"renewed");
     }
 
     #[tokio::test(start_paused = true)]

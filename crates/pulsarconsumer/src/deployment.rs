@@ -1,6 +1,7 @@
 //! The applied Deployment of a PulsarConsumer: only the fields that this kind owns.
 
 use kube::Resource as _;
+use quintet_pulsar_topic::dead_letter_subscription;
 use quintet_runtime::KIND_LABEL;
 use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::object::controller_reference;
@@ -101,6 +102,7 @@ pub fn health_port(spec: &PulsarConsumerSpec, default: &Image) -> Option<u16> {
 /// The Deployment. `own` is the existing one, whose pods decide about the strategy.
 pub fn deployment(consumer: &PulsarConsumer, default: &Image, own: Option<&Deployment>) -> Value {
     let (meta, spec) = (consumer.meta(), &consumer.spec);
+    let template = template(consumer, default);
     // The Deployment has the labels of the object, as in the tutorial. They select nothing.
     let mut own_labels = json!(meta.labels.clone().unwrap_or_default());
     own_labels[NAME_LABEL] = label_value(consumer).into();
@@ -116,8 +118,8 @@ pub fn deployment(consumer: &PulsarConsumer, default: &Image, own: Option<&Deplo
         "spec": {
             "replicas": spec.replicas,
             "selector": { "matchLabels": { NAME_LABEL: label_value(consumer) } },
-            "strategy": strategy(spec, own),
-            "template": template(consumer, default),
+            "strategy": strategy(&template, own),
+            "template": template,
         },
     })
 }
@@ -125,9 +127,12 @@ pub fn deployment(consumer: &PulsarConsumer, default: &Image, own: Option<&Deplo
 /// An Exclusive subscription rejects a second consumer, and a broker rejects a consumer of another type than
 /// the connected ones. Then all old pods are deleted first. Otherwise the new pod is created first, and both
 /// may consume for a moment.
-fn strategy(spec: &PulsarConsumerSpec, own: Option<&Deployment>) -> Value {
-    let wanted = spec.subscription_type.unwrap_or_default();
-    if wanted == SubscriptionType::Exclusive || own.is_some_and(|own| may_have_other_types(own, wanted)) {
+fn strategy(template: &Value, own: Option<&Deployment>) -> Value {
+    // A user's variable may set another type than the spec.
+    let wanted = subscription_type(template);
+    if wanted == json!(SubscriptionType::Exclusive)
+        || own.is_some_and(|own| may_have_other_types(own, &wanted))
+    {
         return json!({ "type": "Recreate" });
     }
     // Explicit, because an apply could not remove a field that this kind does not own.
@@ -139,9 +144,10 @@ fn strategy(spec: &PulsarConsumerSpec, own: Option<&Deployment>) -> Value {
 /// RollingUpdate never changes the type, so all pods then have the type of the template. After a change with
 /// Recreate, a pod of the current template shows that all older pods are gone. A Deployment with 0 pods shows
 /// nothing.
-fn may_have_other_types(own: &Deployment, wanted: SubscriptionType) -> bool {
+fn may_have_other_types(own: &Deployment, wanted: &Value) -> bool {
     let is_replaced = is_current(own) && own.updated > 0 && own.updated == own.replicas;
-    own.spec["strategy"]["type"] == "Recreate" && !is_replaced || json!(wanted) != subscription_type(own)
+    own.spec["strategy"]["type"] == "Recreate" && !is_replaced
+        || *wanted != subscription_type(&own.spec["template"])
 }
 
 /// Whether a change of the template with Recreate must wait for the Deployment controller: it scales down the
@@ -155,13 +161,13 @@ pub fn must_settle(own: &Deployment, wanted: &Value) -> bool {
 pub fn becomes_exclusive(spec: &PulsarConsumerSpec, own: &Deployment) -> bool {
     let wanted = spec.subscription_type.unwrap_or_default();
     wanted == SubscriptionType::Exclusive
-        && json!(wanted) != subscription_type(own)
+        && json!(wanted) != subscription_type(&own.spec["template"])
         && own.spec["replicas"].as_i64() > Some(spec.replicas.into())
 }
 
-/// The subscription type of a Deployment's template.
-fn subscription_type(own: &Deployment) -> Value {
-    let containers = own.spec["template"]["spec"]["containers"].as_array().into_iter().flatten();
+/// The subscription type of a pod template.
+fn subscription_type(template: &Value) -> Value {
+    let containers = template["spec"]["containers"].as_array().into_iter().flatten();
     let ours = containers.filter(|one| one["name"] == CONTAINER);
     let mut env = ours.flat_map(|one| one["env"].as_array().into_iter().flatten());
     let found = env.find(|one| one["name"] == SUBSCRIPTION_TYPE);
@@ -338,8 +344,9 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
     if let Some(policy) = &spec.dead_letter_policy {
         env.push(text("PULSAR_MAX_REDELIVER_COUNT", &policy.max_redeliver_count.to_string()));
         env.extend(spec.dead_letter_topic().map(|topic| text("PULSAR_DEAD_LETTER_TOPIC", &topic)));
-        let subscription = policy.initial_subscription.as_deref();
-        env.extend(subscription.map(|name| text("PULSAR_DEAD_LETTER_SUBSCRIPTION", name)));
+        let default = dead_letter_subscription(&spec.subscription_name);
+        let subscription = policy.initial_subscription.as_deref().unwrap_or(&default);
+        env.push(text("PULSAR_DEAD_LETTER_SUBSCRIPTION", subscription));
         env.extend(spec.retry_letter_topic().map(|topic| text("PULSAR_RETRY_LETTER_TOPIC", topic)));
         let delays = policy.retry_delays.as_deref();
         env.extend(delays.map(|delays| text("PULSAR_RETRY_DELAYS", &delays.join(","))));

@@ -136,9 +136,10 @@ pub fn max_replicas(
         return autoscaling.max_replicas;
     }
     let last = || own.and_then(|own| own.spec["maxReplicaCount"].as_i64()?.try_into().ok());
-    let known = topics
-        .names()
-        .try_fold(0_u32, |sum, topic| Some(sum.saturating_add((*partitions.get(topic)?).max(1))));
+    let unread = (autoscaling.partitioned == Some(false)).then_some(&1);
+    let known = topics.names().try_fold(0_u32, |sum, topic| {
+        Some(sum.saturating_add(partitions.get(topic).or(unread).copied()?.max(1)))
+    });
     let active = known.or_else(last).unwrap_or(u32::MAX);
     let active = i32::try_from(active).unwrap_or(i32::MAX);
     autoscaling.max_replicas.min(active).max(autoscaling.min_replicas.unwrap_or_default())

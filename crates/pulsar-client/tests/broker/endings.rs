@@ -149,7 +149,6 @@ fn dead_letters_without_a_reader_survive_the_inactivity_check() {
     refuser.leave();
     until_backlog(&broker, &topic, SUBSCRIPTION, 0);
     let ended = consumer.stop();
-    eprintln!("DIAG {:?}", ended.stderr);
     assert_eq!(ended.well(), [""; 0]);
     // When the broker has deleted a topic that nothing keeps, it has looked at the dead letters too.
     for _ in 0..2 {

@@ -113,6 +113,7 @@ fn oauth2() -> Value {
 #[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3}}), "PULSAR_DEAD_LETTER_TOPIC",
     "persistent://public/default/my-topic-first-subscription-DLQ")]
 #[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3, "deadLetterTopic": "dead"}}), "PULSAR_DEAD_LETTER_TOPIC", "dead")]
+#[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3}}), "PULSAR_DEAD_LETTER_SUBSCRIPTION", "first-subscription-dlq")]
 #[case(json!({"deadLetterPolicy": {"maxRedeliverCount": 3, "initialSubscription": "s"}}), "PULSAR_DEAD_LETTER_SUBSCRIPTION", "s")]
 #[case(json!({"deadLetterPolicy": retries()}), "PULSAR_RETRY_LETTER_TOPIC", "again")]
 #[case(json!({"deadLetterPolicy": retries()}), "PULSAR_RETRY_DELAYS", "1s,1m")]

@@ -324,6 +324,17 @@ fn partitions_limit_failover_consumers(#[case] known: &[(&str, u32)], #[case] mi
     }
 }
 
+/// The manager may not read the Secret for the admin API.
+#[test]
+fn the_spec_may_state_that_a_topic_has_no_partitions() {
+    let mut scene = scaled(&[]);
+    scene.consumer.spec.subscription_type = Some(SubscriptionType::Failover);
+    scene.consumer.spec.autoscaling.as_mut().unwrap().partitioned = Some(false);
+    scene.world.backlog = Some(unknown());
+    let scaled_object = bodies(&scene).into_iter().find(|body| body["kind"] == "ScaledObject").unwrap();
+    assert_eq!(scaled_object["spec"]["maxReplicaCount"], 1);
+}
+
 #[test]
 fn the_condition_reports_the_limit_of_partitions() {
     let failover = |objects: &[Value]| {
