@@ -166,7 +166,7 @@ impl Drop for Followers<'_> {
 #[test]
 #[ignore = "needs a broker"]
 fn every_change_of_the_subscription_type_loses_no_message() {
-    const COUNT: u32 = 3_000;
+    const COUNT: u32 = 12_000;
     let site = Site::with_chart("real-types", 2);
     let options = Options { in_cluster: true, ..Options::new(site.name()) };
     let broker = TestBroker(Some(Broker::up(&options).unwrap_or_else(|error| panic!("{error:#}")).0));
@@ -185,6 +185,13 @@ fn every_change_of_the_subscription_type_loses_no_message() {
                 let (ready, reason) = condition(&consumer, "Ready");
                 let is_ready = is_current && ready == "True";
                 if is_ready {
+                    let replicas = &consumer["spec"]["replicas"];
+                    for field in ["replicas", "updatedReplicas", "readyReplicas"] {
+                        assert_eq!(&consumer["status"][field], replicas, "{field}: {consumer:#}");
+                    }
+                    for type_ in ["Available", "Applied"] {
+                        assert_eq!(condition(&consumer, type_).0, "True", "{consumer:#}");
+                    }
                     // A pod that has ended may still exist.
                     let running = pods(&site).into_iter().filter(|pod| pod["status"]["phase"] == "Running");
                     let env = |pod: &Value| pod["spec"]["containers"][0]["env"].to_string();
@@ -207,7 +214,7 @@ fn every_change_of_the_subscription_type_loses_no_message() {
                 );
             }
             if at == 0 {
-                begin_to_produce(&site, broker, "load", COUNT, &["--rate", "25"]);
+                begin_to_produce(&site, broker, "load", COUNT, &["--rate", "100"]);
             }
         }
         site.wait("all messages are sent", || site.get("pod", "load")["status"]["phase"] == "Succeeded");
