@@ -59,7 +59,7 @@ fn rank<'a>(member: &CandidatePod<'a>, on_node: &HashMap<&str, usize>, now: Time
             pod.node.as_deref().and_then(|node| on_node.get(node)).copied().unwrap_or_default(),
         ),
         ready_for: pod.ready_since.and_then(|since| bucket(since, now)),
-        restarts: Reverse(pod.restarts),
+        restarts: Reverse(pod.most_restarts),
         age: pod.meta.created.and_then(|created| bucket(created, now)),
         name: &pod.meta.name,
     }
@@ -147,6 +147,9 @@ mod tests {
     #[case::ready_for_about_as_long_are_equals(
         json!({"/status/containerStatuses": [{"restartCount": 1}]}),
         json!({"/status/conditions": ready_since("2026-01-01T00:01:00Z")}))]
+    #[case::more_restarts_of_one_container(
+        json!({"/status/containerStatuses": [{"restartCount": 2}]}),
+        json!({"/status/containerStatuses": [{"restartCount": 1}, {"restartCount": 1}]}))]
     #[case::more_restarts_before_newer(
         json!({"/status/containerStatuses": [{"restartCount": 1}]}),
         json!({"/metadata/creationTimestamp": "2026-01-01T23:00:00Z"}))]

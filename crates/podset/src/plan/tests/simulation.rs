@@ -441,6 +441,8 @@ fn rollout_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
     /// With any pods, counted and new pods never exceed the desired number, and surplus pods are deleted.
     #[test]
     fn never_exceeds_the_desired_number(cluster in any_cluster(10), later in 0..1000_i64) {

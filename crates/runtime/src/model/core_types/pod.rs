@@ -56,6 +56,8 @@ pub struct Pod {
     /// Restarts of its init and main containers, added up. Restarts of sidecars do not count: a sidecar is an init
     /// container with restartPolicy Always.
     pub restarts: u32,
+    /// The restarts of the container that restarted most among them, which a ReplicaSet compares.
+    pub most_restarts: u32,
     /// The node that the pod is bound to.
     pub node: Option<Arc<str>>,
     /// The metadata, with only the annotations of Kubernetes' controllers and of the manager.
@@ -139,6 +141,7 @@ impl Object for Pod {
             is_gated,
             disrupted,
             restarts,
+            most_restarts,
             restartable,
             restarts_containers,
             has_running_container,
@@ -160,6 +163,7 @@ impl Object for Pod {
             && *is_gated == other.is_gated
             && *disrupted == other.disrupted
             && *restarts == other.restarts
+            && *most_restarts == other.most_restarts
             && *restartable == other.restartable
             && *restarts_containers == other.restarts_containers
             && *has_running_container == other.has_running_container
@@ -506,6 +510,7 @@ impl From<WirePod> for Pod {
             .filter_map(|ended| ended.finished_at)
             .max();
         let has_ended = phase.has_ended();
+        let restarts = || without_sidecars().map(|container| container.restart_count);
         Self {
             phase,
             reason,
@@ -513,8 +518,8 @@ impl From<WirePod> for Pod {
             unschedulable,
             is_gated,
             disrupted,
-            restarts: without_sidecars()
-                .fold(0, |sum, container| sum.saturating_add(container.restart_count)),
+            restarts: restarts().fold(0, u32::saturating_add),
+            most_restarts: restarts().max().unwrap_or_default(),
             restartable,
             restarts_containers: wire.spec.restarts_containers(),
             has_running_container: without_sidecars().any(|container| container.state.running.is_some()),
