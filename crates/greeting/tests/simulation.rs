@@ -73,7 +73,7 @@ fn op(two: bool) -> impl Strategy<Value = Op> {
         3 => prop_oneof![4 => Just(Some("a")), 4 => Just(Some("b")), 1 => Just(None)].prop_map(Op::Message),
         1 => Just(Op::Label),
         1 => Just(Op::DeleteOrCreate),
-        2 => (1..25_i64).prop_map(Op::Wait),
+        2 => prop_oneof![9 => 1..25_i64, 1 => Just(3_600)].prop_map(Op::Wait),
     ]
 }
 
@@ -456,4 +456,31 @@ proptest! {
             );
         }
     }
+}
+
+/// Standard output is blocked for an hour, in which the message changes. Afterwards the change is printed, and of the
+/// 60 ticks only the last.
+#[test]
+fn an_hour_of_blocked_output_loses_only_ticks() {
+    let mut simulation = Simulation::new();
+    let pass = Op::Pass { who: 0, sees: usize::MAX, fate: Fate::Well };
+    for _ in 0..3 {
+        simulation.run(&pass);
+    }
+    assert_eq!((simulation.said.len(), simulation.processes[0].ticks.len()), (1, 1));
+    simulation.run(&Op::Stall { who: 0, full: true });
+    for second in 1..=3_600 {
+        simulation.run(&Op::Wait(1));
+        if second == 1_800 {
+            simulation.run(&Op::Message(Some("b")));
+        }
+        simulation.run(&pass);
+    }
+    assert_eq!((simulation.said.len(), simulation.processes[0].ticks.len()), (1, 1));
+    let condition = &simulation.server.now().unwrap()["status"]["conditions"][0];
+    assert_eq!(condition["reason"], "OutputBlocked");
+    simulation.recover(&[0], false);
+    let kinds: Vec<&str> = simulation.server.claims.iter().map(|(_, _, kind)| kind.as_str()).collect();
+    assert_eq!(kinds, ["Create", "Update"]);
+    assert_eq!((simulation.said.len(), simulation.processes[0].ticks.len()), (2, 2));
 }
