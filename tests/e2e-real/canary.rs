@@ -1,6 +1,9 @@
 //! A canary of a PodSet, while two of three nodes are drained together with the managers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::read_to_string;
+use std::process::Stdio;
+use std::thread::spawn;
 
 use quintet_e2e::condition;
 use serde_json::{Value, json};
@@ -67,6 +70,10 @@ fn drained_nodes_do_not_spread_a_canary() {
         .map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned())
         .collect();
     assert!(lost.len() >= 2, "the pods are spread");
+    let watch = format!("kubectl get pods -l {LABEL} --watch --output=json");
+    let mut watch = site.command(&watch).stdout(Stdio::piped()).spawn().unwrap();
+    let stdout = watch.stdout.take().unwrap();
+    let seen = spawn(move || read_to_string(stdout).unwrap());
     for node in &drained {
         site.kubectl(&["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=3m"])
             .unwrap();
@@ -78,4 +85,15 @@ fn drained_nodes_do_not_spread_a_canary() {
     assert_eq!(versions(&site), expected);
     let uid = canary["metadata"]["uid"].as_str().unwrap();
     assert!(pods(&site).iter().any(|pod| pod["metadata"]["uid"] == uid), "the canary itself stays");
+
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    let seen = seen.join().unwrap();
+    let seen = serde_json::Deserializer::from_str(&seen).into_iter::<Value>().map_while(Result::ok);
+    let mut uids: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for pod in seen {
+        uids.entry(version(&pod)).or_default().insert(pod["metadata"]["uid"].to_string());
+    }
+    assert_eq!(uids["two"].len(), 1, "no other pod had the new template for a moment: {uids:?}");
+    assert!(uids["one"].len() >= 3 + lost.len(), "the watch has shown the replacements: {uids:?}");
 }
