@@ -74,6 +74,37 @@ fn runs_the_tutorials_sample() {
     assert_eq!(env.writes(), before);
 }
 
+/// `podReplacementPolicy: Failed` is for pods that must not run twice. A finalizer keeps the deleted pod.
+#[test]
+fn waits_for_the_end_of_a_terminating_pod() {
+    let env = TestEnv::new("ps-single");
+    let _manager = env.manager("podset");
+    let template = json!({ "metadata": { "finalizers": ["example.com/keep"] }, "spec": {
+        "nodeSelector": { "nowhere": "yes" }, "containers": [{ "name": "c", "image": "busybox" }] } });
+    env.apply(&podset("set", &json!({ "podReplacementPolicy": "Failed", "template": template }))).unwrap();
+    let pods = || env.list("pods", "app=set");
+    env.wait("the pod is created", || pods().len() == 1);
+    let first = pods().remove(0)["metadata"].clone();
+    let first = |field: &str| first[field].as_str().unwrap().to_owned();
+    env.kubectl(&["delete", "pod", &first("name"), "--wait=false"]).unwrap();
+    env.wait_for("podset", "set", "the pod is terminating", |set| {
+        set["status"]["terminatingReplicas"] == 1 && set["status"]["replicas"] == 0
+    });
+    assert_eq!(env.writes_at_rest().iter().filter(|write| write.starts_with("create pods")).count(), 1);
+    env.patch("pod", &first("name"), &json!({ "metadata": { "finalizers": null } }));
+    env.wait("the pod is replaced", || {
+        let pods = pods();
+        pods.len() == 1 && pods[0]["metadata"]["uid"] != first("uid")
+    });
+    for pod in pods() {
+        env.patch(
+            "pod",
+            pod["metadata"]["name"].as_str().unwrap(),
+            &json!({ "metadata": { "finalizers": null } }),
+        );
+    }
+}
+
 #[test]
 fn admission_rejects_bad_input() {
     let env = TestEnv::new("ps-bad");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use quintet_fake_apiserver::store::State;
 use quintet_fake_apiserver::{Asked, Commit, Fate, Script, Server, Showing, Shown, Then};
+use quintet_pulsarconsumer::api::PulsarConsumerSpec;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -658,8 +659,8 @@ impl Watcher {
                 one["metadata"]["finalizers"].to_string().contains(quintet_pulsarconsumer::FINALIZER)
             })
         };
-        let deletes = consumer["spec"]["subscription"]["cleanup"] == "Delete";
-        if !deletes || !holds(commit.old) || holds(commit.new) {
+        let spec = serde_json::from_value::<PulsarConsumerSpec>(consumer["spec"].clone());
+        if !spec.is_ok_and(|spec| spec.deletes_subscription()) || !holds(commit.old) || holds(commit.new) {
             return;
         }
         let uid = text(consumer, "/metadata/uid");

@@ -26,24 +26,28 @@ where
     } else {
         json!({ "op": "add", "path": "/metadata/finalizers/-", "value": finalizer })
     };
-    let (uid, version) = (object.meta().uid.as_deref(), object.resource_version());
-    patch(
-        object,
-        json!([
-            { "op": "test", "path": "/metadata/uid", "value": uid },
-            { "op": "test", "path": "/metadata/resourceVersion", "value": version },
-            operation,
-        ]),
-    )
+    let uid = object.meta().uid.as_deref();
+    let is_same = json!({ "op": "test", "path": "/metadata/uid", "value": uid });
+    patch(object, json!([is_same, is_unchanged(object), operation]))
 }
 
-/// Removes a finalizer, if it is still at the same index. A repeated or late removal does no harm.
+/// Removes a finalizer, if it is still at the same index. A repeated or late removal does no harm: an object that is not
+/// being deleted, whose spec may demand the finalizer again, must also be unchanged.
 pub fn remove<K, S, E>(object: &K, finalizer: &str) -> Action<S, E>
 where
     K: kube::Resource<DynamicType = ()> + Object,
 {
     let uid = object.meta().uid.as_deref().unwrap_or_default();
-    patch(object, removal_of_finalizer(uid, index(object, finalizer).unwrap_or_default(), finalizer))
+    let mut operations = removal_of_finalizer(uid, index(object, finalizer).unwrap_or_default(), finalizer);
+    if let Some(tests) = operations.as_array_mut().filter(|_| object.meta().deletion_timestamp.is_none()) {
+        tests.insert(0, is_unchanged(object));
+    }
+    patch(object, operations)
+}
+
+/// The test that an object has not changed.
+fn is_unchanged(object: &impl Object) -> Value {
+    json!({ "op": "test", "path": "/metadata/resourceVersion", "value": object.resource_version() })
 }
 
 fn patch<K, S, E>(object: &K, operations: Value) -> Action<S, E>
