@@ -166,7 +166,7 @@ impl Drop for Followers<'_> {
 #[test]
 #[ignore = "needs a broker"]
 fn every_change_of_the_subscription_type_loses_no_message() {
-    const COUNT: u32 = 12_000;
+    const COUNT: u32 = 20_000;
     let site = Site::with_chart("real-types", 2);
     let options = Options { in_cluster: true, ..Options::new(site.name()) };
     let broker = TestBroker(Some(Broker::up(&options).unwrap_or_else(|error| panic!("{error:#}")).0));

@@ -59,6 +59,9 @@ fn every_state_of_a_book() {
     judge.expect(UNSEEN, &env.get("book", "kept").unwrap());
     let _manager = env.manager("book");
     judge.wait(INVALID, "kept", is("Invalid"));
+    kept["spec"] = book("kept")["spec"].clone();
+    env.apply(&kept).unwrap();
+    judge.wait(VALID, "kept", is("Accepted"));
     env.kubectl(&["delete", "book", "kept", "--wait=false"]).unwrap();
     judge.expect(DELETED, &env.get("book", "kept").unwrap());
     env.patch("book", "kept", &json!({ "metadata": { "finalizers": null } }));

@@ -19,7 +19,7 @@ const PAGE: Page = Page {
 
 const UNSEEN: &str = "no manager has seen the spec";
 const UPDATING: &str = "pods are being created or replaced";
-const REJECTED: &str = "pods are rejected";
+const REJECTED: &str = "pods are rejected, until `progressDeadlineSeconds`";
 const COMPLETE: &str = "the rollout is complete";
 const POD_FAILED: &str = "a pod failed after the rollout";
 const PAUSED: &str = "the rollout is paused";

@@ -286,6 +286,11 @@ fn admission_rejects_bad_input() {
             json!({ "template": { "metadata": { "labels": { "pulsarcrd": "x" } } } }),
             "template must not set the labels",
         ),
+        (
+            json!({ "image": "x", "template": { "spec": { "containers": [{ "name": "pulsarconsumer",
+                "env": [{ "name": "PULSAR_SUBSCRIPTION_TYPE", "value": "Failover" }] }] } } }),
+            "PULSAR_SUBSCRIPTION_TYPE: set subscriptionType",
+        ),
         (json!({ "template": { "spec": { "restartPolicy": "Never" } } }), "restartPolicy must be Always"),
         (json!({ "serverAddress": "pulsar://broker:0" }), "must look like pulsar://host:6650"),
         (json!({ "adminURL": "http://b:999999" }), "adminURL must look like http://host:8080"),

@@ -437,7 +437,10 @@ fn played(ops: &[Op], who: &[usize], arrive: bool) -> Simulation {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+    #![proptest_config({
+        let default = ProptestConfig::default();
+        ProptestConfig { cases: default.cases.max(1_000), ..default }
+    })]
 
     /// No line is printed twice. In the end everything is claimed, and printed if its process lives.
     #[test]
@@ -482,5 +485,7 @@ fn an_hour_of_blocked_output_loses_only_ticks() {
     simulation.recover(&[0], false);
     let kinds: Vec<&str> = simulation.server.claims.iter().map(|(_, _, kind)| kind.as_str()).collect();
     assert_eq!(kinds, ["Create", "Update"]);
-    assert_eq!((simulation.said.len(), simulation.processes[0].ticks.len()), (2, 2));
+    let ticks: Vec<Timestamp> = simulation.processes[0].ticks.iter().map(|(_, tick)| *tick).collect();
+    let begin: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    assert_eq!((simulation.said.len(), ticks), (2, vec![begin, begin + SignedDuration::from_hours(1)]));
 }

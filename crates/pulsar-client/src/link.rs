@@ -18,7 +18,8 @@ use pulsar::message::proto::{
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::codec::{Encoder as _, Framed};
 
 use crate::address::Host;
@@ -43,11 +44,8 @@ const LOST: Duration = Duration::from_secs(45);
 /// The interval in which a broker hears from the client, even if the client does not read the broker's pings.
 const SIGN: Duration = Duration::from_secs(10);
 
-/// The pause between two attempts to get the token that a connected broker waits for.
+/// The pause between two attempts to get the token that a connected broker waits for, about a minute.
 const TOKEN_PAUSE: Duration = Duration::from_secs(5);
-
-/// The time limit of such an attempt, during which its owner does nothing else.
-const TOKEN_LIMIT: Duration = Duration::from_secs(3);
 
 /// The supported version of the protocol: with partial successes and renewed authentication.
 const PROTOCOL: i32 = 19;
@@ -81,8 +79,8 @@ pub struct Link {
     unsent: bool,
     /// The last token that the broker got.
     token: Option<String>,
-    /// When to send the new token that the broker waits for.
-    challenged: Option<Instant>,
+    /// Gets the new token that the broker waits for.
+    renewal: Option<JoinHandle<Result<Option<String>, Problem>>>,
     /// As the broker states it; 0 if it does not.
     max_message_size: i32,
 }
@@ -162,7 +160,7 @@ impl Link {
             spoke: Instant::now(),
             unsent: false,
             token: None,
-            challenged: None,
+            renewal: None,
             max_message_size: 0,
         }
     }
@@ -203,8 +201,12 @@ impl Link {
                 self.max_message_size = connected.max_message_size();
                 return Ok(());
             }
-            self.control(&answer)?;
-            self.answer_challenge().await?;
+            if answer.auth_challenge.is_some() {
+                let token = new_token(&self.files, self.token.as_deref()).await?;
+                self.send_token(token)?;
+            } else {
+                self.control(&answer)?;
+            }
         }
     }
 
@@ -256,7 +258,7 @@ impl Link {
             loop {
                 match self.next().await? {
                     Frame::Command(command) if answers(&command) == Some(request) => return Ok(command),
-                    Frame::Command(command) if self.control(&command)? => self.answer_challenge().await?,
+                    Frame::Command(command) if self.control(&command)? => {}
                     frame => self.inbox.push_back(frame),
                 }
             }
@@ -324,7 +326,7 @@ impl Link {
         if command.ping.is_some() {
             self.pong()?;
         } else if command.auth_challenge.is_some() {
-            self.challenged = Some(Instant::now());
+            self.renew(Duration::ZERO);
         } else {
             return Ok(command.pong.is_some());
         }
@@ -335,28 +337,39 @@ impl Link {
         self.send(command(Type::Pong, |c| c.pong = Some(CommandPong {})))
     }
 
-    /// Answers a request for a new token, if there is one. An issuer may take seconds. Cancel safe: the next call
-    /// answers. After a failure, a call answers when [`TOKEN_PAUSE`] has passed.
+    /// Begins to get a new token after a pause. An issuer may take seconds, during which other work continues.
+    fn renew(&mut self, pause: Duration) {
+        let (files, expired) = (self.files.clone(), self.token.clone());
+        self.renewal = Some(tokio::spawn(async move {
+            sleep(pause).await;
+            new_token(&files, expired.as_deref()).await
+        }));
+    }
+
+    /// Answers a request for a new token if the token is there. After a failure, gets it again later: the connection is
+    /// good until the broker ends it.
     pub async fn answer_challenge(&mut self) -> Result<(), Problem> {
-        let now = Instant::now();
-        if self.challenged.is_some_and(|at| at <= now) {
-            self.challenged = Some(now + TOKEN_PAUSE);
-            // The token expires; the file or the issuer may have a newer one.
-            self.files.drop_token(self.token.as_deref()).await;
-            let token = self.files.token().await?;
-            self.token.clone_from(&token);
-            let response = CommandAuthResponse {
-                client_version: Some(client_version()),
-                response: Some(AuthData {
-                    auth_method_name: self.files.method().map(str::to_owned),
-                    auth_data: Some(token.unwrap_or_default().into_bytes()),
-                }),
-                protocol_version: Some(PROTOCOL),
-            };
-            self.challenged = None;
-            self.send(command(Type::AuthResponse, |c| c.auth_response = Some(response)))?;
+        let Some(renewal) = self.renewal.take_if(|renewal| renewal.is_finished()) else { return Ok(()) };
+        match renewal.await {
+            Ok(Ok(token)) => return self.send_token(token),
+            Ok(Err(problem)) => note(&format!("No new token for {}: {problem}", self.host)),
+            Err(_) => {}
         }
+        self.renew(TOKEN_PAUSE);
         Ok(())
+    }
+
+    fn send_token(&mut self, token: Option<String>) -> Result<(), Problem> {
+        self.token.clone_from(&token);
+        let response = CommandAuthResponse {
+            client_version: Some(client_version()),
+            response: Some(AuthData {
+                auth_method_name: self.files.method().map(str::to_owned),
+                auth_data: Some(token.unwrap_or_default().into_bytes()),
+            }),
+            protocol_version: Some(PROTOCOL),
+        };
+        self.send(command(Type::AuthResponse, |c| c.auth_response = Some(response)))
     }
 
     /// Sends the broker a sign of life when one is due, and fails if the broker is silent. A connection that is not read
@@ -375,13 +388,7 @@ impl Link {
             }
             Due::End => return Err(self.silent()),
         }
-        // The broker waits for a minute, in which the file or the issuer may have a token again.
-        match timeout(TOKEN_LIMIT, self.answer_challenge()).await {
-            Ok(Err(problem)) => note(&format!("No new token for {}: {problem}", self.host)),
-            Err(_) => note(&format!("No new token for {}: the issuer is slow", self.host)),
-            Ok(Ok(())) => {}
-        }
-        Ok(())
+        self.answer_challenge().await
     }
 
     fn broken(&self, error: &frame::Error) -> Problem {
@@ -437,6 +444,12 @@ fn is_tls(error: &io::Error) -> bool {
 
 fn tls_failed(host: &Host, why: &dyn fmt::Display) -> Problem {
     Problem::passing(Code::TlsFailed, format!("TLS with {host} failed: {why}"))
+}
+
+/// A token in place of one that expires. The file or the issuer may have a newer one.
+async fn new_token(files: &Files, expired: Option<&str>) -> Result<Option<String>, Problem> {
+    files.drop_token(expired).await;
+    files.token().await
 }
 
 /// A command of a type, filled by `fill`.
@@ -513,6 +526,7 @@ mod tests {
             assert!(tokio::select! { biased; handled = handled => handled.unwrap(), () = async {} => false });
         }
         tokio::select! { biased; _ = link.next() => panic!("a frame"), () = async {} => {} }
+        sleep(Duration::from_millis(20)).await;
         link.keep_alive(true).await.unwrap();
         let sent = async {
             let mut types = Vec::new();
@@ -534,20 +548,22 @@ mod tests {
         link.files.token = Some(TokenSource::File(file.clone()));
         let challenge = CommandAuthChallenge::default();
         assert!(link.control(&command(Type::AuthChallenge, |c| c.auth_challenge = Some(challenge))).unwrap());
-        for _ in 0..2 {
+        for _ in 0..5 {
+            sleep(Duration::from_secs(1)).await;
             link.keep_alive(true).await.unwrap();
             assert!(!link.unsent, "there is no token to send");
-            tokio::time::advance(TOKEN_PAUSE).await;
         }
         std::fs::write(&file, "renewed").unwrap();
-        link.keep_alive(true).await.unwrap();
+        while !link.unsent {
+            sleep(Duration::from_secs(1)).await;
+            link.answer_challenge().await.unwrap();
+        }
         std::fs::remove_file(&file).unwrap();
         poll_fn(|context| {
             assert!(link.poll_unsent(context).is_none());
             Poll::Ready(())
         })
         .await;
-        assert_eq!(next_type(&mut broker).await, Type::Pong);
         let answer = timeout(SIGN, broker.next()).await.unwrap().unwrap().unwrap();
         let Frame::Command(answer) = answer else { panic!("messages for a broker") };
         let sent = answer.auth_response.unwrap().response.unwrap().auth_data.unwrap();

@@ -114,8 +114,10 @@ impl Publisher {
         loop {
             let (link, frame) = poll_fn(|context| self.brokers.poll_frame(context, usize::MAX, 0)).await;
             let Frame::Command(command) = frame? else { continue };
-            if self.brokers.link(link).control(&command)? {
-                self.brokers.link(link).answer_challenge().await?;
+            let link = self.brokers.link(link);
+            let is_handled = link.control(&command)?;
+            link.answer_challenge().await?;
+            if is_handled {
                 continue;
             }
             if let Some(messages) = self.receipt(&command)? {

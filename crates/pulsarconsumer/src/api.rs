@@ -14,8 +14,8 @@ use serde_with::skip_serializing_none;
 use std::borrow::Cow;
 
 use crate::rules::{
-    ARE_PERSISTENT, HOST, IS_SECRET, IS_SUBSCRIPTION, KEEPS_SETTINGS, NAME, PART, is_address, is_duration,
-    is_same, is_topic, not_consumed, of_our_container, partial_template,
+    ARE_PERSISTENT, HOST, IS_SECRET, IS_SUBSCRIPTION, KEEPS_SETTINGS, KEEPS_TYPE, NAME, PART, is_address,
+    is_duration, is_same, is_topic, not_consumed, of_our_container, partial_template,
 };
 use crate::topic;
 
@@ -127,6 +127,8 @@ use crate::topic;
         .message("template must set the image of every container but pulsarconsumer, whose image is spec.image"),
     validation = Rule::new(format!("has(self.image) || ({})", of_our_container(KEEPS_SETTINGS, "true")))
     .message("template must not set command, args, variables that begin with PULSAR_ or envFrom without a prefix for Quintet's image: set the fields of the spec"),
+    validation = Rule::new(format!("!has(self.image) || ({})", of_our_container(KEEPS_TYPE, "true")))
+    .message("template must not set the variable PULSAR_SUBSCRIPTION_TYPE: set subscriptionType, which also decides how pods are replaced"),
     validation = Rule::new(format!(
         "has(self.healthPort) && self.healthPort == 0 || has(self.image) && !has(self.healthPort) || ({})",
         of_our_container(

@@ -102,7 +102,6 @@ pub fn health_port(spec: &PulsarConsumerSpec, default: &Image) -> Option<u16> {
 /// The Deployment. `own` is the existing one, whose pods decide about the strategy.
 pub fn deployment(consumer: &PulsarConsumer, default: &Image, own: Option<&Deployment>) -> Value {
     let (meta, spec) = (consumer.meta(), &consumer.spec);
-    let template = template(consumer, default);
     // The Deployment has the labels of the object, as in the tutorial. They select nothing.
     let mut own_labels = json!(meta.labels.clone().unwrap_or_default());
     own_labels[NAME_LABEL] = label_value(consumer).into();
@@ -118,8 +117,8 @@ pub fn deployment(consumer: &PulsarConsumer, default: &Image, own: Option<&Deplo
         "spec": {
             "replicas": spec.replicas,
             "selector": { "matchLabels": { NAME_LABEL: label_value(consumer) } },
-            "strategy": strategy(&template, own),
-            "template": template,
+            "strategy": strategy(spec, own),
+            "template": template(consumer, default),
         },
     })
 }
@@ -127,12 +126,9 @@ pub fn deployment(consumer: &PulsarConsumer, default: &Image, own: Option<&Deplo
 /// An Exclusive subscription rejects a second consumer, and a broker rejects a consumer of another type than
 /// the connected ones. Then all old pods are deleted first. Otherwise the new pod is created first, and both
 /// may consume for a moment.
-fn strategy(template: &Value, own: Option<&Deployment>) -> Value {
-    // A user's variable may set another type than the spec.
-    let wanted = subscription_type(template);
-    if wanted == json!(SubscriptionType::Exclusive)
-        || own.is_some_and(|own| may_have_other_types(own, &wanted))
-    {
+fn strategy(spec: &PulsarConsumerSpec, own: Option<&Deployment>) -> Value {
+    let wanted = spec.subscription_type.unwrap_or_default();
+    if wanted == SubscriptionType::Exclusive || own.is_some_and(|own| may_have_other_types(own, wanted)) {
         return json!({ "type": "Recreate" });
     }
     // Explicit, because an apply could not remove a field that this kind does not own.
@@ -144,10 +140,9 @@ fn strategy(template: &Value, own: Option<&Deployment>) -> Value {
 /// RollingUpdate never changes the type, so all pods then have the type of the template. After a change with
 /// Recreate, a pod of the current template shows that all older pods are gone. A Deployment with 0 pods shows
 /// nothing.
-fn may_have_other_types(own: &Deployment, wanted: &Value) -> bool {
+fn may_have_other_types(own: &Deployment, wanted: SubscriptionType) -> bool {
     let is_replaced = is_current(own) && own.updated > 0 && own.updated == own.replicas;
-    own.spec["strategy"]["type"] == "Recreate" && !is_replaced
-        || *wanted != subscription_type(&own.spec["template"])
+    own.spec["strategy"]["type"] == "Recreate" && !is_replaced || json!(wanted) != subscription_type(own)
 }
 
 /// Whether a change of the template with Recreate must wait for the Deployment controller: it scales down the
@@ -161,13 +156,13 @@ pub fn must_settle(own: &Deployment, wanted: &Value) -> bool {
 pub fn becomes_exclusive(spec: &PulsarConsumerSpec, own: &Deployment) -> bool {
     let wanted = spec.subscription_type.unwrap_or_default();
     wanted == SubscriptionType::Exclusive
-        && json!(wanted) != subscription_type(&own.spec["template"])
+        && json!(wanted) != subscription_type(own)
         && own.spec["replicas"].as_i64() > Some(spec.replicas.into())
 }
 
-/// The subscription type of a pod template.
-fn subscription_type(template: &Value) -> Value {
-    let containers = template["spec"]["containers"].as_array().into_iter().flatten();
+/// The subscription type of a Deployment's template.
+fn subscription_type(own: &Deployment) -> Value {
+    let containers = own.spec["template"]["spec"]["containers"].as_array().into_iter().flatten();
     let ours = containers.filter(|one| one["name"] == CONTAINER);
     let mut env = ours.flat_map(|one| one["env"].as_array().into_iter().flatten());
     let found = env.find(|one| one["name"] == SUBSCRIPTION_TYPE);

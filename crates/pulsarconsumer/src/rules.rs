@@ -46,6 +46,10 @@ pub const KEEPS_SETTINGS: &str = "!has(one.command) && !has(one.args) \
      && (!has(one.envFrom) || one.envFrom.all(source, \
          has(source.prefix) && source.prefix != '' && !source.prefix.startsWith('PULSAR_')))";
 
+/// Whether our container leaves the subscription type to the spec.
+pub const KEEPS_TYPE: &str =
+    "!has(one.env) || one.env.all(variable, variable.name != 'PULSAR_SUBSCRIPTION_TYPE')";
+
 /// Whether each topic is persistent, as an expression.
 pub const ARE_PERSISTENT: &str = "!(has(self.topic) && self.topic.startsWith('non-persistent://')) \
      && (!has(self.topics) || !self.topics.exists(one, one.startsWith('non-persistent://')))";

@@ -440,8 +440,14 @@ fn rollout_event() -> impl Strategy<Value = Event> {
     ]
 }
 
+/// Each test run has 1,000 cases. `PROPTEST_CASES` may set more.
+fn at_least_1_000_cases() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    ProptestConfig { cases: default.cases.max(1_000), ..default }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(at_least_1_000_cases())]
 
     /// With any pods, counted and new pods never exceed the desired number, and surplus pods are deleted.
     #[test]

@@ -39,20 +39,6 @@ fn changes_without_another_type_roll(#[case] fields: Value, #[case] expected: &s
     assert_eq!(strategy(&scene), expected);
 }
 
-/// With an own image, a variable of the template may set the type.
-#[test]
-fn a_variable_with_another_type_recreates_the_pods() {
-    let mut fields = json!({"image": "own"});
-    let mut scene = Scene::settled(with(&fields));
-    let variable = json!({"name": "PULSAR_SUBSCRIPTION_TYPE", "value": "Failover"});
-    fields["template"] = json!({"spec": {"containers": [{"name": "pulsarconsumer", "env": [variable]}]}});
-    scene.consumer = with(&fields);
-    assert_eq!(strategy(&scene), "Recreate");
-    let mut scene = Scene::settled(scene.consumer);
-    scene.consumer.spec.topic = Some("other".to_owned());
-    assert_eq!(strategy(&scene), "RollingUpdate");
-}
-
 #[rstest]
 #[case::rolled_out(2, json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2}), "RollingUpdate")]
 #[case::old_pods(2, json!({"observedGeneration": 2, "replicas": 2}), "Recreate")]

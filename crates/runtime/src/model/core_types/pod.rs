@@ -56,7 +56,7 @@ pub struct Pod {
     /// Restarts of its init and main containers, added up. Restarts of sidecars do not count: a sidecar is an init
     /// container with restartPolicy Always.
     pub restarts: u32,
-    /// The restarts of the container that restarted most among them, which a ReplicaSet compares.
+    /// The restarts of the main container that restarted most, which a ReplicaSet compares.
     pub most_restarts: u32,
     /// The node that the pod is bound to.
     pub node: Option<Arc<str>>,
@@ -510,7 +510,6 @@ impl From<WirePod> for Pod {
             .filter_map(|ended| ended.finished_at)
             .max();
         let has_ended = phase.has_ended();
-        let restarts = || without_sidecars().map(|container| container.restart_count);
         Self {
             phase,
             reason,
@@ -518,8 +517,13 @@ impl From<WirePod> for Pod {
             unschedulable,
             is_gated,
             disrupted,
-            restarts: restarts().fold(0, u32::saturating_add),
-            most_restarts: restarts().max().unwrap_or_default(),
+            restarts: without_sidecars()
+                .fold(0, |sum, container| sum.saturating_add(container.restart_count)),
+            most_restarts: container_statuses
+                .iter()
+                .map(|container| container.restart_count)
+                .max()
+                .unwrap_or_default(),
             restartable,
             restarts_containers: wire.spec.restarts_containers(),
             has_running_container: without_sidecars().any(|container| container.state.running.is_some()),
