@@ -216,6 +216,48 @@ fn a_policy_that_overwrites_app_changes_nothing() {
     delete_policy(&env);
 }
 
+/// Policies remove the label and forbid deletions. Pods without the label stay, and no further ones are made: the manager
+/// finds them by their names, and adds the label.
+#[test]
+fn pods_without_the_label_that_cannot_be_deleted_are_kept() {
+    let env = TestEnv::new("ps-undeletable");
+    let _manager = env.manager("podset");
+    let remove = format!("'/metadata/labels/' + jsonpatch.escapeKey('{UID_LABEL}')");
+    apply_policy(&env, &format!("[JSONPatch{{op: 'remove', path: {remove}}}]"));
+    let name = env.namespace();
+    let policy = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": { "name": name },
+        "spec": {
+            "matchConstraints": {
+                "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": name } },
+                "resourceRules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"] }],
+            },
+            "validations": [{ "expression": "false", "message": "pods stay" }],
+        } });
+    let binding = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": { "name": name }, "spec": { "policyName": name, "validationActions": ["Deny"] } });
+    env.apply(&policy).unwrap();
+    env.apply(&binding).unwrap();
+    let probe = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "probe" },
+        "spec": { "containers": [{ "name": "c", "image": "busybox" }] } });
+    env.wait("the policy takes effect", || {
+        env.apply(&probe).unwrap();
+        env.kubectl(&["delete", "pod", "probe", "--dry-run=server"]).is_err()
+    });
+    env.apply(&podset("set", &json!({ "replicas": 3 }))).unwrap();
+    let set = env.wait_for("podset", "set", "the condition names the label", |set| {
+        condition(set, "ReplicaFailure").1 == "LabelsOverwritten"
+    });
+    let conditions = set["status"]["conditions"].to_string();
+    assert!(conditions.contains(UID_LABEL) && conditions.contains("cannot be deleted"), "{conditions}");
+    env.wait_for("podset", "set", "three pods are ready", ready(3));
+    assert_eq!(env.list("pods", "app=set").len(), 3);
+    for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
+        env.kubectl(&["delete", kind, name]).unwrap();
+    }
+    delete_policy(&env);
+}
+
 /// Of the pods that a policy takes the label from, none is left, and none belongs to no PodSet.
 #[test]
 fn a_policy_that_removes_our_labels_stops_creations() {

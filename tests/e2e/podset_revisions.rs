@@ -167,3 +167,23 @@ fn rollout_has_status_history_undo_and_restart() {
     let (succeeded, text) = rollout(&env, &["status", "podset/none"]);
     assert!(!succeeded && text.contains("podset/none does not exist in namespace"), "{text}");
 }
+
+/// Without the command: an annotation of the template replaces the pods, and kubectl lists the templates.
+#[test]
+fn restart_and_history_by_plain_fields() {
+    let env = TestEnv::new("pv-fields");
+    let _manager = env.manager("podset");
+    let set = podset("set", &json!({ "replicas": 2, "template": template("one", &json!({})) }));
+    env.apply(&set).unwrap();
+    env.wait_for("podset", "set", "two pods are ready", rolled_out(2));
+    let uids = || -> Vec<Value> {
+        env.list("pods", LABEL).iter().map(|pod| pod["metadata"]["uid"].clone()).collect()
+    };
+    let before = uids();
+    let annotation = json!({ "metadata": { "annotations": { "example.com/restarted": "1" } } });
+    env.patch("podset", "set", &json!({ "spec": { "template": annotation } }));
+    env.wait_for("podset", "set", "the pods are replaced", rolled_out(2));
+    env.wait("all pods are new", || !uids().iter().any(|uid| before.contains(uid)));
+    let listed = env.kubectl(&["get", "controllerrevisions", "-l", "app=set", "-o", "name"]).unwrap();
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+}
