@@ -18,7 +18,7 @@ use crate::CONTROLLER;
 use crate::api::{Greeting, GreetingStatus};
 use crate::line::most_bytes;
 use crate::metrics::Said;
-use crate::observe::{Memory, Recalled, World};
+use crate::observe::{Memory, World};
 use crate::plan::{Effect, plan};
 use crate::printer::Printer;
 
@@ -64,20 +64,16 @@ impl Reconciler for Greetings {
         let term = self.context.gate.term().ok_or(Error::NotLeading)?;
         let led = SignedDuration::try_from(term.since.elapsed()).unwrap_or_default();
         let recalled = self.memory().get_mut(&object.key().uid).map(|memory| memory.recall(object));
-        let Recalled { ticked, owed, attempt, is_rejected, let_go } = recalled.unwrap_or_default();
-        let room = match &owed {
+        let recalled = recalled.unwrap_or_default();
+        let room = match &recalled.owed {
             Some(owed) => Ok(owed.say.room.clone()),
             None => self.printer.reserve(most_bytes(object.spec.message.as_deref().unwrap_or_default())),
         };
         Ok(World {
             // A claim that may still be stored is sent again with the same token.
-            token: owed.as_ref().map_or_else(|| self.token(), |owed| owed.token.clone()),
+            token: recalled.owed.as_ref().map_or_else(|| self.token(), |owed| owed.token.clone()),
             leading_since: self.context.clock.now().checked_sub(led).unwrap_or(Timestamp::MIN),
-            ticked,
-            owed,
-            attempt,
-            is_rejected,
-            let_go,
+            recalled,
             room,
         })
     }

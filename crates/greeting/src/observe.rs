@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use crate::api::Greeting;
 use crate::handlers::Cause;
 use crate::plan::Effect;
-use crate::printer::{NoRoom, Room};
+use crate::printer::{NoRoom, Room, Waiting};
 
 /// The input of a plan besides the Greeting.
 #[derive(Clone, Debug)]
@@ -15,16 +15,8 @@ pub struct World {
     pub token: String,
     /// The start of the uninterrupted time in which this process may write.
     pub leading_since: Timestamp,
-    /// The last tick that this process printed.
-    pub ticked: Option<Timestamp>,
-    /// A claim that was sent and may be, or may still become, stored.
-    pub owed: Option<Owed>,
-    /// The first attempt to print lines that are not printed yet.
-    pub attempt: Option<Attempt>,
-    /// Whether the API server rejected the last claim.
-    pub is_rejected: bool,
-    /// When this process removed the finalizer.
-    pub let_go: Option<Timestamp>,
+    /// What the process has stored about the Greeting.
+    pub recalled: Recalled,
     /// Room for all lines of one reconcile, or why there is none.
     pub room: Result<Room, NoRoom>,
 }
@@ -80,24 +72,27 @@ impl Owed {
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     ticked: Option<Timestamp>,
+    waiting: Waiting,
     let_go: Option<Timestamp>,
     owed: Option<Box<Owed>>,
     attempt: Option<Attempt>,
     is_rejected: bool,
 }
 
-/// The result of [`Memory::recall`]; see the fields of [`World`].
+/// The result of [`Memory::recall`].
 #[derive(Clone, Debug, Default)]
 pub struct Recalled {
-    /// The last printed tick.
+    /// The last tick that this process printed.
     pub ticked: Option<Timestamp>,
-    /// The lines of a claim.
+    /// Whether the last lines still wait for standard output.
+    pub waits: bool,
+    /// A claim that was sent and may be, or may still become, stored.
     pub owed: Option<Owed>,
-    /// The first attempt.
+    /// The first attempt to print lines that are not printed yet.
     pub attempt: Option<Attempt>,
-    /// Whether the last claim was rejected.
+    /// Whether the API server rejected the last claim.
     pub is_rejected: bool,
-    /// When the finalizer was removed.
+    /// When this process removed the finalizer.
     pub let_go: Option<Timestamp>,
 }
 
@@ -108,6 +103,7 @@ impl Memory {
         self.owed.take_if(|owed| !owed.is_claimed(greeting) && !owed.is_pending(greeting));
         Recalled {
             ticked: self.ticked,
+            waits: self.waiting.is_waiting(),
             owed: self.owed.as_deref().cloned(),
             attempt: self.attempt,
             is_rejected: self.is_rejected,
@@ -133,6 +129,7 @@ impl Memory {
             Effect::LetGo(at) => self.let_go = Some(at),
             Effect::Say(say) => {
                 self.ticked = say.tick.or(self.ticked);
+                self.waiting = say.room.waiting();
                 (self.attempt, self.is_rejected) = (None, false);
                 // A tick is not the line of a claim.
                 self.owed.take_if(|_| say.cause != Cause::Timer);

@@ -58,7 +58,7 @@ type Planned = Plan<GreetingStatus, Effect>;
 pub fn plan(greeting: &Greeting, world: &World, now: Timestamp) -> Planned {
     let pass = Pass { greeting, world, now, before: greeting.status.clone().unwrap_or_default() };
     let mut plan = Plan::default();
-    if let Some(owed) = world.owed.as_ref().filter(|owed| owed.is_claimed(greeting)) {
+    if let Some(owed) = world.recalled.owed.as_ref().filter(|owed| owed.is_claimed(greeting)) {
         // The answer to our claim was lost. Print its lines first, even if the Greeting has changed since.
         plan.events.push(said(owed.say.cause));
         plan.steps.push(vec![Action::Effect(Effect::Say(owed.say.clone()))]);
@@ -88,7 +88,7 @@ impl Pass<'_> {
         if !self.is_held() {
             return;
         }
-        if let Some(at) = self.world.let_go.filter(|at| is_recent(*at, SEEN_WITHIN, self.now)) {
+        if let Some(at) = self.world.recalled.let_go.filter(|at| is_recent(*at, SEEN_WITHIN, self.now)) {
             // The cache has not shown the removal yet.
             plan.requeue_at(at + SEEN_WITHIN);
             return;
@@ -100,7 +100,7 @@ impl Pass<'_> {
         if let Some(message) = self.message().filter(|_| is_owed) {
             let waited = self.attempt(plan, Cause::Delete);
             match &self.world.room {
-                room if waited >= PATIENCE && (room.is_err() || self.world.is_rejected) => {
+                room if waited >= PATIENCE && (room.is_err() || self.world.recalled.is_rejected) => {
                     let rejected = "The API server rejects the claim in status.claim.";
                     let why = room.as_ref().map_or_else(|no_room| no_room.why(), |_| rejected);
                     let note = format!("The farewell was not printed within {PATIENCE:#}. {why}");
@@ -161,7 +161,7 @@ impl Pass<'_> {
     /// Stores the first attempt to print the lines of a cause. Returns the time since then.
     fn attempt(&self, plan: &mut Planned, cause: Cause) -> SignedDuration {
         // The clock may go back.
-        let known = self.world.attempt.filter(|known| known.cause == cause && known.at <= self.now);
+        let known = self.world.recalled.attempt.filter(|known| known.cause == cause && known.at <= self.now);
         let attempt = known.unwrap_or(Attempt { cause, at: self.now });
         if known.is_none() {
             plan.steps.push(vec![Action::Effect(Effect::Try(attempt))]);
@@ -220,7 +220,7 @@ impl Pass<'_> {
     /// Prints a due tick, and requeues for the next. Ticks are at greetedAt and every interval after it, so
     /// their phase needs no write. A tick from before this process led is skipped.
     fn tick(&self, plan: &mut Planned, message: &str) {
-        let (now, World { leading_since, ticked, .. }) = (self.now, self.world);
+        let (now, World { leading_since, recalled, .. }) = (self.now, self.world);
         let Some(Time(origin)) = self.before.greeted_at.as_ref() else { return };
         let seconds = self.greeting.spec.interval_seconds.unwrap_or(INTERVAL).clamp(1, LONGEST_INTERVAL);
         let interval = SignedDuration::from_secs(seconds).as_millis();
@@ -231,17 +231,17 @@ impl Pass<'_> {
         };
         let latest = offset(passed);
         plan.requeue_at(offset(passed + 1));
-        if latest < *leading_since || latest > now || ticked.is_some_and(|ticked| latest <= ticked) {
+        if latest < *leading_since || latest > now || recalled.ticked.is_some_and(|ticked| latest <= ticked) {
             return;
         }
         match &self.world.room {
-            Ok(room) => {
+            Ok(room) if !recalled.waits => {
                 let lines = handlers::call(Cause::Timer, message);
                 let say = Say { cause: Cause::Timer, lines, tick: Some(latest), room: room.clone() };
                 plan.steps.push(vec![Action::Effect(Effect::Say(say))]);
             }
-            // The next tick replaces one that could not be printed.
-            Err(_) => plan.requeue_at(now + pause(now.duration_since(latest))),
+            // The next tick replaces one that could not be printed, also because the last lines still wait.
+            _ => plan.requeue_at(now + pause(now.duration_since(latest))),
         }
     }
 

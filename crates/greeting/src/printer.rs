@@ -6,9 +6,9 @@
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -26,13 +26,29 @@ const SOON: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug)]
 pub struct Room {
     /// None in a queue without a bound.
-    _permit: Option<Arc<OwnedSemaphorePermit>>,
+    permit: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Room {
     /// Room in a queue without a bound.
     pub fn unbounded() -> Self {
-        Self { _permit: None }
+        Self { permit: None }
+    }
+
+    /// Shows whether the lines in this room still wait.
+    pub fn waiting(&self) -> Waiting {
+        Waiting(self.permit.as_ref().map(Arc::downgrade).unwrap_or_default())
+    }
+}
+
+/// Lines in the queue, which it does not hold.
+#[derive(Clone, Debug, Default)]
+pub struct Waiting(Weak<OwnedSemaphorePermit>);
+
+impl Waiting {
+    /// Whether they still wait.
+    pub fn is_waiting(&self) -> bool {
+        self.0.strong_count() > 0
     }
 }
 
@@ -109,7 +125,7 @@ impl Printer {
         }
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(WAITING);
         match self.room.clone().try_acquire_many_owned(bytes) {
-            Ok(permit) => Ok(Room { _permit: Some(Arc::new(permit)) }),
+            Ok(permit) => Ok(Room { permit: Some(Arc::new(permit)) }),
             Err(_) => Err(NoRoom::Full),
         }
     }

@@ -8,7 +8,7 @@ mod counter;
 use jiff::{SignedDuration, Timestamp};
 use quintet_greeting::FINALIZER;
 use quintet_greeting::api::Greeting;
-use quintet_greeting::observe::World;
+use quintet_greeting::observe::{Recalled, World};
 use quintet_greeting::plan::{Effect, plan};
 use quintet_greeting::printer::Room;
 use quintet_runtime::model::plan::Action;
@@ -40,11 +40,7 @@ fn a_plan_allocates_little() {
     let mut world = World {
         token: "me-1".to_owned(),
         leading_since: now(),
-        ticked: None,
-        owed: None,
-        attempt: None,
-        is_rejected: false,
-        let_go: None,
+        recalled: Recalled::default(),
         room: Ok(Room::unbounded()),
     };
     let new = greeting(&[], &Value::Null);
@@ -58,7 +54,7 @@ fn a_plan_allocates_little() {
     for action in second.steps.into_iter().flatten() {
         match action {
             Action::Claim { status: claim, .. } => status = json!(claim),
-            Action::Effect(Effect::Say(say)) => world.ticked = say.tick,
+            Action::Effect(Effect::Say(say)) => world.recalled.ticked = say.tick,
             Action::Effect(Effect::Owe(_)) => {}
             other => panic!("{other:?}"),
         }

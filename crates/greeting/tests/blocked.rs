@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use quintet_greeting::FINALIZER;
 use quintet_greeting::api::Greeting;
 use quintet_greeting::line::most_bytes;
-use quintet_greeting::observe::{Memory, Recalled, World};
+use quintet_greeting::observe::{Memory, World};
 use quintet_greeting::plan::plan;
 use quintet_greeting::printer::Printer;
 use quintet_runtime::model::plan::Action;
@@ -73,12 +73,12 @@ impl Stored {
 
     /// One reconcile.
     fn reconcile(&mut self, printer: &Printer, (leading_since, now): (Timestamp, Timestamp)) {
-        let Recalled { ticked, owed, attempt, is_rejected, let_go } = self.memory.recall(&self.greeting);
-        assert!(owed.is_none(), "each claim is answered and printed at once");
+        let recalled = self.memory.recall(&self.greeting);
+        assert!(recalled.owed.is_none(), "each claim is answered and printed at once");
         let room = printer.reserve(most_bytes(self.greeting.spec.message.as_deref().unwrap()));
         let version = self.greeting.metadata.resource_version.clone().unwrap();
         let token = format!("{}-{version}", self.greeting.metadata.uid.as_deref().unwrap());
-        let world = World { token, leading_since, ticked, owed, attempt, is_rejected, let_go, room };
+        let world = World { token, leading_since, recalled, room };
         let plan = plan(&self.greeting, &world, now);
         for action in plan.steps.into_iter().flatten() {
             match action {
@@ -107,6 +107,8 @@ fn an_hour_of_blocked_output_loses_no_line() {
     let printer = Printer::start(reader.clone()).unwrap();
     let begin: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let mut all: Vec<Stored> = (0..COUNT).map(Stored::new).collect();
+    // Its ticks always fit into the queue.
+    all[1].greeting.spec.message = Some("1 short".to_owned());
     let reconcile = |all: &mut [Stored], minute: i64| {
         let now = begin + SignedDuration::from_mins(minute);
         for one in all {

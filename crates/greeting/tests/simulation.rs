@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use quintet_greeting::api::{Greeting, GreetingStatus};
 use quintet_greeting::handlers::Cause;
-use quintet_greeting::observe::{Memory, Recalled, World};
+use quintet_greeting::observe::{Memory, World};
 use quintet_greeting::plan::{Effect, plan};
 use quintet_greeting::printer::{NoRoom, Room};
 use quintet_runtime::model::plan::Action;
@@ -297,14 +297,13 @@ impl Simulation {
         if process.about != uid {
             (process.memory, process.about) = (Memory::default(), uid.clone());
         }
-        let Recalled { ticked, owed, attempt, is_rejected, let_go } = process.memory.recall(&greeting);
+        let recalled = process.memory.recall(&greeting);
+        let owed = recalled.owed.as_ref();
         let token = owed
-            .as_ref()
             .map_or_else(|| format!("{}-{}", process.identity, process.tokens), |owed| owed.token.clone());
         process.tokens += 1;
         let room = if process.full && owed.is_none() { Err(NoRoom::Full) } else { Ok(Room::unbounded()) };
-        let world =
-            World { token, leading_since: process.since, ticked, owed, attempt, is_rejected, let_go, room };
+        let world = World { token, leading_since: process.since, recalled, room };
         let version = greeting.metadata.resource_version.clone().unwrap();
         let plan = plan(&greeting, &world, self.now);
         let mut fate = first;

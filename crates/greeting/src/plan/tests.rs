@@ -1,5 +1,5 @@
 use super::*;
-use crate::observe::{Memory, Recalled};
+use crate::observe::Memory;
 use crate::printer::NoRoom;
 use proptest::prelude::*;
 use rstest::rstest;
@@ -76,11 +76,10 @@ impl Scene {
     }
 
     fn plan_at(&self, now: Timestamp) -> Planned {
-        let Recalled { ticked, owed, attempt, is_rejected, let_go } =
-            self.memory.clone().recall(&self.greeting);
+        let recalled = self.memory.clone().recall(&self.greeting);
         let (token, room) = (self.token.clone(), self.room.clone());
         let leading_since = at(self.since);
-        let world = World { token, leading_since, ticked, owed, attempt, is_rejected, let_go, room };
+        let world = World { token, leading_since, recalled, room };
         plan(&self.greeting, &world, now)
     }
 
