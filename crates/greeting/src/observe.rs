@@ -15,7 +15,7 @@ pub struct World {
     pub token: String,
     /// The start of the uninterrupted time in which this process may write.
     pub leading_since: Timestamp,
-    /// What the process has stored about the Greeting.
+    /// The memory of this process about the Greeting.
     pub recalled: Recalled,
     /// Room for all lines of one reconcile, or why there is none.
     pub room: Result<Room, NoRoom>,
