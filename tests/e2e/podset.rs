@@ -74,37 +74,6 @@ fn runs_the_tutorials_sample() {
     assert_eq!(env.writes(), before);
 }
 
-/// `podReplacementPolicy: Failed` is for pods that must not run twice. A finalizer keeps the deleted pod.
-#[test]
-fn waits_for_the_end_of_a_terminating_pod() {
-    let env = TestEnv::new("ps-single");
-    let _manager = env.manager("podset");
-    let template = json!({ "metadata": { "finalizers": ["example.com/keep"] }, "spec": {
-        "nodeSelector": { "nowhere": "yes" }, "containers": [{ "name": "c", "image": "busybox" }] } });
-    env.apply(&podset("set", &json!({ "podReplacementPolicy": "Failed", "template": template }))).unwrap();
-    let pods = || env.list("pods", "app=set");
-    env.wait("the pod is created", || pods().len() == 1);
-    let first = pods().remove(0)["metadata"].clone();
-    let first = |field: &str| first[field].as_str().unwrap().to_owned();
-    env.kubectl(&["delete", "pod", &first("name"), "--wait=false"]).unwrap();
-    env.wait_for("podset", "set", "the pod is terminating", |set| {
-        set["status"]["terminatingReplicas"] == 1 && set["status"]["replicas"] == 0
-    });
-    assert_eq!(env.writes_at_rest().iter().filter(|write| write.starts_with("create pods")).count(), 1);
-    env.patch("pod", &first("name"), &json!({ "metadata": { "finalizers": null } }));
-    env.wait("the pod is replaced", || {
-        let pods = pods();
-        pods.len() == 1 && pods[0]["metadata"]["uid"] != first("uid")
-    });
-    for pod in pods() {
-        env.patch(
-            "pod",
-            pod["metadata"]["name"].as_str().unwrap(),
-            &json!({ "metadata": { "finalizers": null } }),
-        );
-    }
-}
-
 #[test]
 fn admission_rejects_bad_input() {
     let env = TestEnv::new("ps-bad");
@@ -213,48 +182,6 @@ fn a_policy_that_overwrites_app_changes_nothing() {
     env.wait_for("podset", "set", "two pods are ready", ready(2));
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!((env.created_pods().len(), env.list("pods", "app=theirs").len()), (2, 2));
-    delete_policy(&env);
-}
-
-/// Policies remove the label and forbid deletions. Pods without the label stay, and no further ones are made: the manager
-/// finds them by their names, and adds the label.
-#[test]
-fn pods_without_the_label_that_cannot_be_deleted_are_kept() {
-    let env = TestEnv::new("ps-undeletable");
-    let _manager = env.manager("podset");
-    let remove = format!("'/metadata/labels/' + jsonpatch.escapeKey('{UID_LABEL}')");
-    apply_policy(&env, &format!("[JSONPatch{{op: 'remove', path: {remove}}}]"));
-    let name = env.namespace();
-    let policy = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
-        "metadata": { "name": name },
-        "spec": {
-            "matchConstraints": {
-                "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": name } },
-                "resourceRules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"] }],
-            },
-            "validations": [{ "expression": "false", "message": "pods stay" }],
-        } });
-    let binding = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": { "name": name }, "spec": { "policyName": name, "validationActions": ["Deny"] } });
-    env.apply(&policy).unwrap();
-    env.apply(&binding).unwrap();
-    let probe = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "probe" },
-        "spec": { "containers": [{ "name": "c", "image": "busybox" }] } });
-    env.wait("the policy takes effect", || {
-        env.apply(&probe).unwrap();
-        env.kubectl(&["delete", "pod", "probe", "--dry-run=server"]).is_err()
-    });
-    env.apply(&podset("set", &json!({ "replicas": 3 }))).unwrap();
-    let set = env.wait_for("podset", "set", "the condition names the label", |set| {
-        condition(set, "ReplicaFailure").1 == "LabelsOverwritten"
-    });
-    let conditions = set["status"]["conditions"].to_string();
-    assert!(conditions.contains(UID_LABEL) && conditions.contains("cannot be deleted"), "{conditions}");
-    env.wait_for("podset", "set", "three pods are ready", ready(3));
-    assert_eq!(env.list("pods", "app=set").len(), 3);
-    for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
-        env.kubectl(&["delete", kind, name]).unwrap();
-    }
     delete_policy(&env);
 }
 
