@@ -1,9 +1,6 @@
 //! A canary of a PodSet, while two of three nodes are drained together with the managers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::read_to_string;
-use std::process::{Child, Stdio};
-use std::thread::spawn;
 
 use quintet_e2e::condition;
 use serde_json::{Value, json};
@@ -23,16 +20,6 @@ fn podset(version: &str) -> Value {
                     "labelSelector": { "matchLabels": { "app": "set" } } }],
                 "containers": [{ "name": "c", "image": "busybox", "command": ["sleep", "600"],
                     "env": [{ "name": "VERSION", "value": version }] }] } } } })
-}
-
-/// A `kubectl --watch`, ended on drop.
-struct Watch(Child);
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn pods(site: &Site) -> Vec<Value> {
@@ -80,10 +67,7 @@ fn drained_nodes_do_not_spread_a_canary() {
         .map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned())
         .collect();
     assert!(lost.len() >= 2, "the pods are spread");
-    let watch = format!("kubectl get pods -l {LABEL} --watch --output=json");
-    let mut watch = Watch(site.command(&watch).stdout(Stdio::piped()).spawn().unwrap());
-    let stdout = watch.0.stdout.take().unwrap();
-    let seen = spawn(move || read_to_string(stdout).unwrap());
+    let watch = site.watch("pods", LABEL);
     for node in &drained {
         site.kubectl(&["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=3m"])
             .unwrap();
@@ -96,11 +80,8 @@ fn drained_nodes_do_not_spread_a_canary() {
     let uid = canary["metadata"]["uid"].as_str().unwrap();
     assert!(pods(&site).iter().any(|pod| pod["metadata"]["uid"] == uid), "the canary itself stays");
 
-    drop(watch);
-    let seen = seen.join().unwrap();
-    let seen = serde_json::Deserializer::from_str(&seen).into_iter::<Value>().map_while(Result::ok);
     let mut uids: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for pod in seen {
+    for (_, pod) in watch.events() {
         uids.entry(version(&pod)).or_default().insert(pod["metadata"]["uid"].to_string());
     }
     assert_eq!(uids["two"].len(), 1, "no other pod had the new template for a moment: {uids:?}");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use quintet_e2e::{answered, condition, workspace};
+use quintet_e2e::{Watch, answered, condition, workspace};
 use quintet_localcluster::cluster::{Cluster, UpOptions};
 use quintet_localcluster::manager::NAMESPACE;
 use quintet_localcluster::run;
@@ -64,6 +64,11 @@ impl Site {
     pub fn helm(&self, args: &[&str]) -> Result<String, String> {
         let mut helm = self.cluster.helm();
         run::stdout(helm.args(args).args(["--namespace", NAMESPACE])).map_err(|error| format!("{error:#}"))
+    }
+
+    /// Watches objects of the namespace default.
+    pub fn watch(&self, kind: &str, selector: &str) -> Watch {
+        Watch::new(self.cluster.kube(), "default", kind, selector)
     }
 
     pub fn kubectl(&self, args: &[&str]) -> Result<String, String> {

@@ -161,6 +161,17 @@ impl<'a> Judge<'a> {
         object
     }
 
+    /// Waits until Ready has this reason, then asserts the state as [`Self::wait`] does.
+    pub fn wait_for_reason(&self, state: &str, name: &str, reason: &str) {
+        self.wait(state, name, |object| condition(object, "Ready").1 == reason);
+    }
+
+    /// Asserts that the test has produced every row of the table, each for every reason.
+    pub fn end_of_table(self) {
+        let rows = self.page.rows();
+        self.end(&rows.keys().map(String::as_str).collect::<Vec<_>>());
+    }
+
     /// Asserts that the test has produced these states, each for every reason in the table.
     pub fn end(self, states: &[&str]) {
         let seen = self.seen.into_inner();

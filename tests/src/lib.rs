@@ -255,26 +255,9 @@ impl TestEnv {
         names
     }
 
-    /// Watches the objects of a kind and label from now on. Existing objects are reported as added.
+    /// Watches objects of the test's namespace; see [`Watch::new`].
     pub fn watch(&self, kind: &str, selector: &str) -> Watch {
-        static SERIAL: AtomicUsize = AtomicUsize::new(0);
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let path = self.kube().log(&format!("{}-watch-{serial}.json", self.namespace));
-        let child = self
-            .kube()
-            .kubectl()
-            .args(["-n", &self.namespace, "get", kind, "-l", selector])
-            .args(["-o", "json", "--watch", "--output-watch-events"])
-            .stdin(Stdio::null())
-            .stdout(File::create(&path).expect("a file in the cluster's folder"))
-            .spawn()
-            .expect("kubectl starts");
-        Watch {
-            child,
-            path,
-            kube: self.kube().clone(),
-            list: ["-n", &self.namespace, "get", kind, "-l", selector, "-o", "json"].map(str::to_owned),
-        }
+        Watch::new(self.kube(), &self.namespace, kind, selector)
     }
 
     /// Answered writes of managers in this namespace, from the API server's audit log, without Events, Leases
@@ -384,7 +367,7 @@ impl Dice {
     }
 }
 
-/// Follows objects; see [`TestEnv::watch`].
+/// Follows objects.
 pub struct Watch {
     child: Child,
     path: PathBuf,
@@ -393,6 +376,23 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Watches the objects of a kind and label from now on. Existing objects are reported as added.
+    pub fn new(kube: &Kube, namespace: &str, kind: &str, selector: &str) -> Self {
+        static SERIAL: AtomicUsize = AtomicUsize::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let path = kube.log(&format!("{namespace}-watch-{serial}.json"));
+        let child = kube
+            .kubectl()
+            .args(["-n", namespace, "get", kind, "-l", selector])
+            .args(["-o", "json", "--watch", "--output-watch-events"])
+            .stdin(Stdio::null())
+            .stdout(File::create(&path).expect("a file in the cluster's folder"))
+            .spawn()
+            .expect("kubectl starts");
+        let list = ["-n", namespace, "get", kind, "-l", selector, "-o", "json"].map(str::to_owned);
+        Self { child, path, kube: kube.clone(), list }
+    }
+
     /// Every change so far, with the changes that led to the current objects: `ADDED`, `MODIFIED` or
     /// `DELETED`, and the object as it was then.
     pub fn events(&self) -> Vec<(String, Value)> {

@@ -26,8 +26,6 @@ pub const APPLIED: &str = "Applied";
 pub const READY: &str = "Ready";
 /// The Deployment's condition.
 pub const PROGRESSING: &str = "Progressing";
-/// The rollout exceeded its deadline. Absent if not True.
-pub const STALLED: &str = "Stalled";
 /// The backlog is known.
 pub const BACKLOG_OBSERVED: &str = "BacklogObserved";
 /// KEDA scales the object.
@@ -239,7 +237,7 @@ fn rollout(own: Option<&Deployment>, ready: &Wanted) -> Vec<Result<Wanted, Unloo
     let (status, reason) = (found.status, reason.unwrap_or("OtherReason"));
     let mut all = vec![Ok(Wanted { type_: PROGRESSING, status, reason, message: found.message.to_string() })];
     if status == Some(false) && ready.status == Some(false) {
-        all.push(Ok(Wanted { type_: STALLED, status: Some(true), reason, message: ready.message.clone() }));
+        all.push(Ok(Wanted { reason, ..ready.stalled() }));
     }
     all
 }
