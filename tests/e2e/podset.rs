@@ -156,15 +156,20 @@ fn apply_policy(env: &TestEnv, expression: &str) {
     let binding = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
         "metadata": { "name": name }, "spec": { "policyName": name } });
     env.apply(&binding).unwrap();
-    let labels = json!({ "app": "probe", UID_LABEL: "probe", "quintet.dev/kind": "probe" });
-    let probe = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "probe", "labels": labels },
-        "spec": { "containers": [{ "name": "c", "image": "busybox" }] } });
+    let probe = probe();
     env.wait("the policy takes effect", || {
         env.apply(&probe).unwrap();
         let found = env.get("pod", "probe").unwrap()["metadata"]["labels"].clone();
         env.kubectl(&["delete", "pod", "probe", "--now"]).unwrap();
-        found != labels
+        found != probe["metadata"]["labels"]
     });
+}
+
+/// A pod with labels that policies change.
+fn probe() -> Value {
+    let labels = json!({ "app": "probe", UID_LABEL: "probe", "quintet.dev/kind": "probe" });
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "probe", "labels": labels },
+        "spec": { "containers": [{ "name": "c", "image": "busybox" }] } })
 }
 
 fn delete_policy(env: &TestEnv) {
@@ -183,6 +188,57 @@ fn a_policy_that_overwrites_app_changes_nothing() {
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!((env.created_pods().len(), env.list("pods", "app=theirs").len()), (2, 2));
     delete_policy(&env);
+}
+
+/// Policies remove the label and forbid deletions. A retry makes no further pod, and the pods are deleted when that is
+/// allowed again.
+#[test]
+fn a_pod_without_the_label_that_cannot_be_deleted_stays_alone() {
+    let env = TestEnv::new("ps-undeletable");
+    let _manager = env.manager("podset");
+    let remove = format!("'/metadata/labels/' + jsonpatch.escapeKey('{UID_LABEL}')");
+    apply_policy(&env, &format!("[JSONPatch{{op: 'remove', path: {remove}}}]"));
+    let name = env.namespace();
+    let policy = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": { "name": name },
+        "spec": {
+            "matchConstraints": {
+                "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": name } },
+                "resourceRules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"] }],
+            },
+            "validations": [{ "expression": "false", "message": "pods stay" }],
+        } });
+    let binding = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": { "name": name }, "spec": { "policyName": name, "validationActions": ["Deny"] } });
+    env.apply(&policy).unwrap();
+    env.apply(&binding).unwrap();
+    env.apply(&probe()).unwrap();
+    env.wait("the policy takes effect", || {
+        env.kubectl(&["delete", "pod", "probe", "--dry-run=server"]).is_err()
+    });
+    env.apply(&podset("set", &json!({ "replicas": 3 }))).unwrap();
+    let set = env.wait_for("podset", "set", "the condition names the label", |set| {
+        condition(set, "ReplicaFailure").1 == "LabelsOverwritten"
+    });
+    let conditions = set["status"]["conditions"].to_string();
+    assert!(conditions.contains(UID_LABEL) && conditions.contains("cannot be deleted"), "{conditions}");
+    let left = env.list("pods", "app=set").len();
+    assert!((1..=3).contains(&left), "{left} pods");
+    env.wait("a retry", || {
+        let retries = env
+            .writes()
+            .iter()
+            .filter(|write| write.starts_with("create pods") && write.ends_with("409"))
+            .count();
+        retries >= 1
+    });
+    assert_eq!(env.list("pods", "app=set").len(), left);
+    for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
+        env.kubectl(&["delete", kind, name]).unwrap();
+    }
+    delete_policy(&env);
+    env.wait_for("podset", "set", "three pods are ready", ready(3));
+    env.wait("no other pod is left", || env.list("pods", "app=set").len() == 3);
 }
 
 /// Of the pods that a policy takes the label from, none is left, and none belongs to no PodSet.

@@ -73,7 +73,8 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     }
 
     let deletes: Vec<_> = going.into_iter().map(|pod| Action::delete(PODS, &pod.meta, false)).collect();
-    let Creations { creates, more, labels, refused } = creations(podset, world, sources, now);
+    let Creations { creates, more, labels, refused } =
+        creations(podset, world, sources, !strays.is_empty(), now);
     if let Some(at) = refused.map(|refusal| refusal.until).filter(|until| *until > now) {
         plan.requeue_at(at);
     }
@@ -179,6 +180,11 @@ fn ended<'a>(
     let ended = world.pods.iter().filter(|pod| !pod.is_running() && pod.meta.deleted.is_none());
     let ended = ended.map(|pod| (pod, false));
     for (pod, is_stray) in ended.chain(strays.iter().map(|pod| (*pod, true))) {
+        if world.refusals.is_overwritten(&PODS, &pod.meta.name) {
+            // It lost its label when it was created, and its deletion failed.
+            found.going.push(pod);
+            continue;
+        }
         // Failures of one template do not count for another one. A pod without the label counts for one that can wait.
         let hash = pod.label(HASH_LABEL);
         let is_of =
@@ -268,11 +274,13 @@ fn sources<'a>(
 }
 
 /// Creates the missing pods with the first free names. A rejected name is retried, not skipped, because a
-/// quota would reject any name. Names before it may be used.
+/// quota would reject any name. Names before it may be used. Beside a stray, one pod shows whether a policy removes the
+/// label, before the others are created.
 fn creations<'a>(
     podset: &'a PodSet,
     world: &'a World,
     sources: Vec<Source<'a>>,
+    has_strays: bool,
     now: Timestamp,
 ) -> Creations<'a> {
     let mut made = Creations { creates: Vec::new(), more: Vec::new(), labels: Vec::new(), refused: None };
@@ -307,12 +315,10 @@ fn creations<'a>(
                 break;
             }
             // A rejected creation is retried alone; the others follow if it succeeds.
-            let is_alone = if stop.is_some() { made.creates.is_empty() } else { is_first };
-            let step = if retried.is_none() && stop.is_none() || is_alone {
-                &mut made.creates
-            } else {
-                &mut made.more
-            };
+            let is_tried = stop.is_some() || has_strays;
+            let is_alone = if is_tried { made.creates.is_empty() } else { is_first };
+            let step =
+                if retried.is_none() && !is_tried || is_alone { &mut made.creates } else { &mut made.more };
             step.push(create(podset, name, pod));
             is_first = false;
             retried = retried.or(refusal);
@@ -435,15 +441,17 @@ fn refusal<'a>(world: &'a World, name: &str) -> Option<&'a Refusal> {
 }
 
 /// The free names in order. A pod's name is not free, even if the pod ended or is terminating. Nor is a name for which
-/// a recent creation found a foreign or released pod.
+/// a recent creation found a foreign or released pod. The name of a pod without its label is used again, so that a retry
+/// deletes this pod and adds none.
 fn free_names<'a>(
     podset: &'a PodSet,
     world: &'a World,
     part: Option<&'a str>,
     now: Timestamp,
 ) -> impl Iterator<Item = String> + 'a {
-    let taken: BTreeSet<&str> =
-        world.pods.iter().map(|pod| &*pod.meta.name).chain(world.taken.iter().map(|name| &**name)).collect();
+    let pods = world.pods.iter().map(|pod| &*pod.meta.name);
+    let taken = pods.filter(|name| !world.refusals.is_overwritten(&PODS, name));
+    let taken: BTreeSet<&str> = taken.chain(world.taken.iter().map(|name| &**name)).collect();
     (0..).map(move |number| pod_name(podset, part, number)).filter(move |name| {
         !taken.contains(name.as_str())
             && refusal(world, name)

@@ -87,6 +87,13 @@ impl Refusals {
         self.by_target.get(&(verb, resource.kind, name.to_owned()))
     }
 
+    /// Whether the last creation of this object made one without a label of the request. Such an object is deleted, or
+    /// stays if its deletion is rejected.
+    pub fn is_overwritten(&self, resource: &Resource, name: &str) -> bool {
+        let creation = self.of(Verb::Create, resource, name);
+        creation.is_some_and(|refusal| refusal.reason == RefusalReason::LabelsOverwritten)
+    }
+
     /// When a rejected write may be retried.
     pub fn until(&self, verb: Verb, resource: &Resource, name: &str) -> Option<Timestamp> {
         if self.is_empty() {

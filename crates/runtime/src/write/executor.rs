@@ -281,7 +281,7 @@ impl Executor {
             (write.verb, write.resource, write.namespace.clone(), write.name.clone());
         match self.write(owner, write).await? {
             Answer::Refused { reason: RefusalReason::AlreadyExists, .. } if verb == Verb::Create => {
-                self.met(owner, resource, &namespace, &name).await
+                self.met(owner, resource, namespace, &name, owner_label).await
             }
             Answer::Done(Some(meta)) => {
                 match owner_label.and_then(|label| missing_label(owner, &meta, label)) {
@@ -317,15 +317,29 @@ impl Executor {
         Ok(Answer::Refused { reason: RefusalReason::LabelsOverwritten, message, stops_creations: true })
     }
 
-    /// Handles a creation whose object already exists: our own object after a retried POST, or a foreign object.
+    /// Handles a creation whose object already exists: our own object after a retried POST or a rejected deletion, or a
+    /// foreign object.
     async fn met(
         &self,
         owner: &Key,
         resource: Resource,
-        namespace: &str,
+        namespace: Arc<str>,
         name: &str,
+        owner_label: Option<&'static str>,
     ) -> Result<Answer, Error> {
-        let (reason, message) = match self.reads.read_meta(&resource, namespace, name).await? {
+        let found = self.reads.read_meta(&resource, &namespace, name).await?;
+        let lost = found
+            .as_ref()
+            .filter(|meta| meta.is_controlled_by(owner))
+            .zip(owner_label)
+            .and_then(|(meta, label)| missing_label(owner, meta, label));
+        let (reason, message) = match found {
+            Some(meta)
+                if let Some(label) = lost
+                    && self.memory.is_overwritten(owner, &resource, name) =>
+            {
+                return self.undo(owner, resource, namespace, &meta, label).await;
+            }
             Some(meta)
                 if resource == PODS
                     && meta.is_controlled_by(owner)

@@ -307,6 +307,11 @@ impl OwnerMemory {
         self.lock().get(&owner.uid).is_some_and(|memory| memory.refusals.of(verb, resource, name).is_some())
     }
 
+    /// Whether the last creation of this object made one without a label of the request.
+    pub(super) fn is_overwritten(&self, owner: &Key, resource: &Resource, name: &str) -> bool {
+        self.lock().get(&owner.uid).is_some_and(|memory| memory.refusals.is_overwritten(resource, name))
+    }
+
     /// Drops the refusal of a creation, because its obstacle has changed.
     pub(super) fn forget_creation(&self, owner: &Key, resource: &Resource, name: &str) {
         if let Some(memory) = self.lock().get_mut(&owner.uid) {

@@ -133,6 +133,39 @@ async fn deletes_a_pod_that_was_created_without_its_label() {
     assert_eq!(verbs, ["POST", "DELETE", "POST", "DELETE", "POST", "DELETE"]);
 }
 
+/// A pod that lost its label and could not be deleted has the name of the next creation.
+#[tokio::test(start_paused = true)]
+async fn a_retry_deletes_the_pod_that_lost_its_label() {
+    let mut stripped = pod("a", 5);
+    stripped["metadata"]["labels"] = json!({});
+    let stripped = stripped.to_string();
+    let (executor, asked) = executor(&[
+        (201, stripped.clone()),
+        failure(403, "Forbidden", "denied by a policy"),
+        failure(409, "AlreadyExists", "exists"),
+        (200, stripped.clone()),
+        failure(403, "Forbidden", "denied by a policy"),
+        failure(409, "AlreadyExists", "exists"),
+        (200, stripped.clone()),
+        (200, stripped),
+    ]);
+    for (times, outcome, pause) in
+        [(1, "denied by a policy", 10), (2, "denied by a policy", 20), (3, "was deleted", 40)]
+    {
+        let mut creation = create("a");
+        if let Action::Create { owner_label, .. } = &mut creation {
+            *owner_label = Some("uid");
+        }
+        let execution = carry(&executor, vec![creation]).await.unwrap();
+        assert!(execution.refusals[0].2.contains(outcome), "{:?}", execution.refusals);
+        assert_eq!(executor.memory.refusals(&owner()).creations.unwrap().times, times);
+        sleep(Duration::from_secs(pause)).await;
+    }
+    let verbs: Vec<String> =
+        asked.lock().unwrap().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(verbs.join(" "), "POST DELETE POST GET DELETE POST GET DELETE");
+}
+
 #[tokio::test(start_paused = true)]
 async fn lists_all_pages() {
     let page = |name: &str, next: &str| {

@@ -41,6 +41,28 @@ fn releases_a_pod_only_beside_a_labelled_one() {
     assert_eq!(steps(&scene.plan(1)), "patch 0");
 }
 
+/// If policies remove the label and forbid deletions, a retry must not leave one more pod.
+#[test]
+fn a_retry_uses_the_name_of_a_pod_that_lost_its_label() {
+    let mut scene = Scene::new(of(3), "0 Running, 1 Running");
+    stray(&mut scene, 0);
+    stray(&mut scene, 1);
+    scene.refuse(Verb::Create, 1, RefusalReason::LabelsOverwritten, 60);
+    scene.world.refusals.creations = scene.world.refusals.of(Verb::Create, &PODS, &name(1)).cloned();
+    assert_eq!(steps(&scene.plan(1)), "delete 1", "it is not released");
+    assert_eq!(steps(&scene.plan(60)), "delete 1; create 1 (attempt 1); create 2 3");
+    scene.refuse(Verb::Delete, 1, RefusalReason::Other, 60);
+    assert_eq!(condition(&scene.plan(1), "ReplicaFailure").1, "LabelsOverwritten");
+}
+
+/// After a restart, the refusals are lost.
+#[test]
+fn one_pod_is_tried_beside_a_pod_without_its_label() {
+    let mut scene = Scene::new(of(3), "0 Running");
+    stray(&mut scene, 0);
+    assert_eq!(steps(&scene.plan(0)), "create 1 (attempt 1); create 2 3");
+}
+
 /// A policy that removes the label some time after the creation gets a pod in ten minutes, not one in each second.
 #[test]
 fn replacements_of_released_pods_are_delayed() {
