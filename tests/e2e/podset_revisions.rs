@@ -149,6 +149,13 @@ fn rollout_has_status_history_undo_and_restart() {
     let after = env.list("pods", LABEL);
     assert!(!after.iter().any(|pod| before.contains(&pod["metadata"]["uid"])), "all pods are new");
 
+    let (succeeded, text) = rollout(&env, &["pause", "podset/set"]);
+    assert_eq!((succeeded, &*text), (true, "podset/set paused"));
+    let (succeeded, text) = rollout(&env, &["restart", "podset/set"]);
+    assert!(!succeeded && text.contains("first run quintet rollout resume podset/set"), "{text}");
+    let (succeeded, text) = rollout(&env, &["resume", "podset/set"]);
+    assert_eq!((succeeded, &*text), (true, "podset/set resumed"));
+
     // A rollout that cannot end.
     env.apply(&podset(
         "set",

@@ -640,12 +640,14 @@ mod tests {
             "history podsets/a --revision=3",
             "undo podset/a --to-revision=1",
             "restart podset/a --context=c",
+            "pause podset/a",
+            "resume podset/a",
         ] {
             assert!(asked(&format!("kubectl-quintet rollout {line}")).is_ok(), "{line}");
         }
         for line in [
             "",
-            "pause podset/a",
+            "scale podset/a",
             "undo",
             "undo podset/a --to-revision=one",
             "status podset/a --timeout=soon",

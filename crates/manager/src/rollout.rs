@@ -1,11 +1,11 @@
-//! `quintet rollout`: the status, history, undo and restart of a PodSet's rollout, as `kubectl rollout` has them.
+//! `quintet rollout`: the commands of `kubectl rollout`, for PodSets.
 
 use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use quintet_podset::api::PodSet;
-use quintet_podset::history::{History, Progress, progress, restart};
+use quintet_podset::history::{History, Progress, pause, progress, restart};
 use quintet_podset::labels::UID_LABEL;
 use quintet_podset::revision::CONTROLLER_REVISIONS;
 use quintet_runtime::model::clock::Clock;
@@ -20,7 +20,7 @@ use crate::parse::parse_duration;
 /// The pause between two reads of the status.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Follow, list, undo or restart the rollout of a PodSet.
+/// Follow, list, undo, pause, resume or restart the rollout of a PodSet.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -32,6 +32,11 @@ enum Command {
     Status(StatusArgs),
     History(HistoryArgs),
     Undo(UndoArgs),
+    /// Replace only pods that end or are deleted.
+    Pause(Target),
+    /// Continue a paused rollout.
+    Resume(Target),
+    /// Replace the pods by new ones of the same template, as a rollout does: partition and OnDelete keep pods.
     Restart(Target),
 }
 
@@ -77,7 +82,7 @@ struct UndoArgs {
     to_revision: Option<i64>,
 }
 
-/// Replace all pods by new ones of the same template.
+/// The PodSet, and its cluster.
 #[derive(Debug, clap::Args)]
 struct Target {
     /// The PodSet.
@@ -109,15 +114,26 @@ pub async fn run(args: &Args) -> Result<()> {
         Command::Status(args) => status(args).await,
         Command::History(args) => history(args).await,
         Command::Undo(args) => undo(args).await,
+        Command::Pause(target) => change(target, "paused", |podset| pause(podset, true)).await,
+        Command::Resume(target) => change(target, "resumed", |podset| pause(podset, false)).await,
         Command::Restart(target) => {
-            let rollout = Rollout::of(target).await?;
-            let podset = rollout.read().await?;
-            let operations = restart(&podset, Clock::System.now()).map_err(|why| anyhow!(why))?;
-            rollout.patch(&podset, &operations).await?;
-            tell(&format!("podset/{} restarted", rollout.name));
-            Ok(())
+            change(target, "restarted", |podset| restart(podset, Clock::System.now())).await
         }
     }
+}
+
+/// Patches the spec of a PodSet.
+async fn change(
+    target: &Target,
+    done: &str,
+    operations: impl Fn(&PodSet) -> Result<Value, String>,
+) -> Result<()> {
+    let rollout = Rollout::of(target).await?;
+    let podset = rollout.read().await?;
+    let operations = operations(&podset).map_err(|why| anyhow!(why))?;
+    rollout.patch(&podset, &operations).await?;
+    tell(&format!("podset/{} {done}", rollout.name));
+    Ok(())
 }
 
 async fn status(args: &StatusArgs) -> Result<()> {

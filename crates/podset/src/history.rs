@@ -9,7 +9,7 @@ use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::table::aligned;
 use serde_json::{Value, json};
 
-use crate::api::PodSet;
+use crate::api::{PodSet, UpdateStrategy};
 use crate::revision::{self, StoredRevision};
 use crate::template::{DEFAULT_TEMPLATE, hash_of, template_hash};
 
@@ -157,6 +157,16 @@ pub fn restart(podset: &PodSet, now: Timestamp) -> Result<Value, String> {
     Ok(unchanged(podset, &json!({ "op": "add", "path": "/spec/template", "value": template })))
 }
 
+/// The JSON patch that pauses or resumes the rollout. An error is one sentence.
+pub fn pause(podset: &PodSet, paused: bool) -> Result<Value, String> {
+    if is_paused(podset) == paused {
+        return Err(format!("{} is {}", name(podset), if paused { "paused already" } else { "not paused" }));
+    }
+    let strategy = podset.spec.update_strategy.clone().unwrap_or_default();
+    let strategy = UpdateStrategy { paused: paused.then_some(true), ..strategy };
+    Ok(unchanged(podset, &json!({ "op": "add", "path": "/spec/updateStrategy", "value": strategy })))
+}
+
 /// The patch, for this generation of the spec alone.
 fn unchanged(podset: &PodSet, change: &Value) -> Value {
     let meta = podset.meta();
@@ -168,11 +178,15 @@ fn unchanged(podset: &PodSet, change: &Value) -> Value {
 }
 
 fn refuse_while_paused(podset: &PodSet, what: &str) -> Result<(), String> {
-    let strategy = podset.spec.update_strategy.as_ref();
-    if strategy.is_some_and(|strategy| strategy.paused == Some(true)) {
-        return Err(format!("cannot {what} {}: remove updateStrategy.paused first", name(podset)));
+    if is_paused(podset) {
+        let name = name(podset);
+        return Err(format!("cannot {what} {name}: first run quintet rollout resume {name}"));
     }
     Ok(())
+}
+
+fn is_paused(podset: &PodSet) -> bool {
+    podset.spec.update_strategy.as_ref().is_some_and(|strategy| strategy.paused == Some(true))
 }
 
 fn name(podset: &PodSet) -> String {
@@ -328,9 +342,22 @@ mod tests {
     #[test]
     fn refuses_while_paused() {
         let paused = podset("two", true);
-        let expected = "cannot undo podset/p: remove updateStrategy.paused first";
+        let expected = "cannot undo podset/p: first run quintet rollout resume podset/p";
         assert_eq!(undone(&paused, &["one", "two"], None), Err(expected.to_owned()));
         assert!(restart(&paused, Timestamp::UNIX_EPOCH).is_err());
+        assert_eq!(pause(&paused, true), Err("podset/p is paused already".to_owned()));
+    }
+
+    #[test]
+    fn pauses_and_resumes() {
+        let mut of = podset("two", false);
+        of.spec.update_strategy.as_mut().unwrap().partition =
+            Some(k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(1));
+        assert_eq!(pause(&of, false), Err("podset/p is not paused".to_owned()));
+        let changed = |of: &PodSet, paused| pause(of, paused).unwrap()[2]["value"].clone();
+        assert_eq!(changed(&of, true), json!({"type": "RollingUpdate", "partition": 1, "paused": true}));
+        of.spec.update_strategy.as_mut().unwrap().paused = Some(true);
+        assert_eq!(changed(&of, false), json!({"type": "RollingUpdate", "partition": 1}));
     }
 
     #[rstest]

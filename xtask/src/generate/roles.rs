@@ -193,6 +193,11 @@ fn people_rules(kind: &Kind, people: &People, indent: usize) -> String {
     if subresources().any(|sub| sub.scale.is_some()) {
         text.push_str(&rule(&spec.group, &[&format!("{plural}/scale")], people.scale, indent));
     }
+    let revisions = ["controllerrevisions"];
+    if kind.row.rules.iter().any(|rule| rule.resources == revisions) {
+        // For `quintet rollout`.
+        text.push_str(&rule("apps", &revisions, VIEWER.objects, indent));
+    }
     text
 }
 
