@@ -204,6 +204,34 @@ impl TestEnv {
             .unwrap_or_else(|error| panic!("{error}"));
     }
 
+    /// Rejects requests in this namespace by a policy, until [`Self::allow`]. The policy takes effect a moment later.
+    pub fn forbid(&self, operation: &str, (group, resource): (&str, &str)) {
+        let name = self.namespace();
+        let spec = json!({
+            "matchConstraints": {
+                "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": name } },
+                "resourceRules": [{ "apiGroups": [group], "apiVersions": ["*"], "operations": [operation],
+                    "resources": [resource] }],
+            },
+            "validations": [{ "expression": "false", "message": "a policy of the test" }],
+        });
+        let binding = json!({ "policyName": name, "validationActions": ["Deny"] });
+        for (kind, spec) in
+            [("ValidatingAdmissionPolicy", spec), ("ValidatingAdmissionPolicyBinding", binding)]
+        {
+            let object = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+                "metadata": { "name": name }, "spec": spec });
+            self.apply(&object).expect("kubectl applies");
+        }
+    }
+
+    /// Ends [`Self::forbid`].
+    pub fn allow(&self) {
+        for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
+            self.kubectl(&["delete", kind, self.namespace()]).expect("kubectl deletes");
+        }
+    }
+
     /// Applies a JSON merge patch. A subresource may follow a slash, as in `pod/status`.
     pub fn patch(&self, kind: &str, name: &str, patch: &Value) {
         let (kind, subresource) = kind.split_once('/').unwrap_or((kind, ""));

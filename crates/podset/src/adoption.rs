@@ -130,5 +130,5 @@ pub fn adopt(podset: &PodSet, pod: &Pod, hash: &str) -> Action<PodSetStatus> {
         },
     });
     let (namespace, name) = (pod.meta.namespace.clone(), pod.meta.name.to_string());
-    Action::Apply { resource: PODS, namespace, name, body, force: true }
+    Action::Apply { resource: PODS, namespace, name, owner_label: Some(UID_LABEL), body, force: true }
 }

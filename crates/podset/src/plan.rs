@@ -72,9 +72,10 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         plan.requeue_at(at);
     }
 
+    // An admission policy may remove the label of each new pod, so the first one is created alone.
+    let is_tried = members.is_empty() || !strays.is_empty();
     let deletes: Vec<_> = going.into_iter().map(|pod| Action::delete(PODS, &pod.meta, false)).collect();
-    let Creations { creates, more, labels, refused } =
-        creations(podset, world, sources, !strays.is_empty(), now);
+    let Creations { creates, more, labels, refused } = creations(podset, world, sources, is_tried, now);
     if let Some(at) = refused.map(|refusal| refusal.until).filter(|until| *until > now) {
         plan.requeue_at(at);
     }
@@ -180,8 +181,7 @@ fn ended<'a>(
     let ended = world.pods.iter().filter(|pod| !pod.is_running() && pod.meta.deleted.is_none());
     let ended = ended.map(|pod| (pod, false));
     for (pod, is_stray) in ended.chain(strays.iter().map(|pod| (*pod, true))) {
-        if world.refusals.is_overwritten(&PODS, &pod.meta.name) {
-            // It lost its label when it was created, and its deletion failed.
+        if is_stray && is_overwritten(world, pod) {
             found.going.push(pod);
             continue;
         }
@@ -274,13 +274,12 @@ fn sources<'a>(
 }
 
 /// Creates the missing pods with the first free names. A rejected name is retried, not skipped, because a
-/// quota would reject any name. Names before it may be used. Beside a stray, one pod shows whether a policy removes the
-/// label, before the others are created.
+/// quota would reject any name. Names before it may be used. If `is_tried`, the first creation is alone.
 fn creations<'a>(
     podset: &'a PodSet,
     world: &'a World,
     sources: Vec<Source<'a>>,
-    has_strays: bool,
+    is_tried: bool,
     now: Timestamp,
 ) -> Creations<'a> {
     let mut made = Creations { creates: Vec::new(), more: Vec::new(), labels: Vec::new(), refused: None };
@@ -293,6 +292,7 @@ fn creations<'a>(
     if stop.is_some_and(|refusal| refusal.until > now) {
         return made;
     }
+    let is_tried = is_tried || stop.is_some();
     for source in sources {
         let mut retried: Option<&Refusal> = None;
         let mut is_first = true;
@@ -315,7 +315,6 @@ fn creations<'a>(
                 break;
             }
             // A rejected creation is retried alone; the others follow if it succeeds.
-            let is_tried = stop.is_some() || has_strays;
             let is_alone = if is_tried { made.creates.is_empty() } else { is_first };
             let step =
                 if retried.is_none() && !is_tried || is_alone { &mut made.creates } else { &mut made.more };
@@ -435,6 +434,11 @@ fn first_refusal<'a, 'b>(
     targets.find_map(|(verb, resource, name)| world.refusals.of(verb, resource, name))
 }
 
+/// Whether a pod without its label lost it when it was created, and its deletion failed.
+fn is_overwritten(world: &World, pod: &Pod) -> bool {
+    world.refusals.is_overwritten(&PODS, &pod.meta.name)
+}
+
 /// The refusal of the creation of the pod with this name.
 fn refusal<'a>(world: &'a World, name: &str) -> Option<&'a Refusal> {
     world.refusals.of(Verb::Create, &PODS, name)
@@ -449,8 +453,8 @@ fn free_names<'a>(
     part: Option<&'a str>,
     now: Timestamp,
 ) -> impl Iterator<Item = String> + 'a {
-    let pods = world.pods.iter().map(|pod| &*pod.meta.name);
-    let taken = pods.filter(|name| !world.refusals.is_overwritten(&PODS, name));
+    let is_free = |pod: &&Arc<Pod>| pod.is_counted() && !has_label(podset, pod) && is_overwritten(world, pod);
+    let taken = world.pods.iter().filter(|pod| !is_free(pod)).map(|pod| &*pod.meta.name);
     let taken: BTreeSet<&str> = taken.chain(world.taken.iter().map(|name| &**name)).collect();
     (0..).map(move |number| pod_name(podset, part, number)).filter(move |name| {
         !taken.contains(name.as_str())

@@ -249,5 +249,6 @@ fn apply(podset: &PodSet, hash: &str, template: Option<&RawTemplate>, number: i6
         "revision": number,
         "data": { "spec": { "template": template } },
     });
-    Action::Apply { resource: CONTROLLER_REVISIONS, namespace: namespace.into(), name, body, force: true }
+    let (resource, namespace) = (CONTROLLER_REVISIONS, namespace.into());
+    Action::Apply { resource, namespace, name, owner_label: None, body, force: true }
 }

@@ -243,7 +243,7 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
         }
         // Without `force`, because another client may create the object before the apply.
         let (namespace, force) = (owner.namespace.clone(), own.is_some());
-        let apply = Action::Apply { resource, namespace, name, body, force };
+        let apply = Action::Apply { resource, namespace, name, owner_label: None, body, force };
         Self::Due(vec![vec![apply], vec![Action::Effect(Effect::Attempt(attempt.into()))]])
     }
 

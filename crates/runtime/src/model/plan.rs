@@ -108,6 +108,8 @@ pub enum Action<S, E = Infallible> {
         namespace: Arc<str>,
         /// Name, the same as in the body.
         name: String,
+        /// As for [`Action::Create`], for an object that gets an owner.
+        owner_label: Option<&'static str>,
         /// The object, with exactly the fields that the manager owns.
         body: Value,
         /// Whether to take over fields of other managers. False on the first creation, which must not change a

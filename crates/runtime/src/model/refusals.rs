@@ -130,9 +130,11 @@ impl Refusals {
         }
     }
 
-    /// Drops every refusal.
-    pub fn clear(&mut self) {
-        self.by_target.clear();
+    /// Drops every refusal, because the spec has changed, except those of objects that were created without a label: such
+    /// an object may still exist. These may be retried now.
+    pub fn clear(&mut self, now: Timestamp) {
+        self.retain(|refusal| refusal.reason == RefusalReason::LabelsOverwritten);
+        self.wait_until_at_most(now);
         self.creations = None;
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::StreamExt as _;
 use kube::Client;
 use serde::Serialize;
+use serde_json::json;
 use tokio::sync::Semaphore;
 
 use crate::model::clock::Clock;
@@ -62,6 +63,13 @@ pub enum Error {
     /// The effect of a kind failed.
     #[error("{0}")]
     Effect(String),
+}
+
+impl Error {
+    /// Whether the API server rejected a write to the owner itself, or a webhook that must allow the write failed.
+    pub fn is_rejection(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Unanswered { is_said: true, .. })
+    }
 }
 
 /// The result of executing the steps of a plan.
@@ -242,7 +250,7 @@ impl Executor {
     async fn act<S: Serialize, E>(
         &self,
         owner: &Key,
-        resource: &Resource,
+        of: &Resource,
         version: &str,
         action: Action<S, E>,
         claimed: bool,
@@ -257,7 +265,8 @@ impl Executor {
             Action::Delete { resource, namespace, name, uid, resource_version } => {
                 request::delete(resource, namespace, &name, uid, resource_version.as_deref())
             }
-            Action::Apply { resource, namespace, name, body, force } => {
+            Action::Apply { resource, namespace, name, owner_label: label, body, force } => {
+                owner_label = label;
                 request::apply(resource, namespace, name, &body, force)
             }
             Action::JsonPatch { resource, namespace, name, operations } => {
@@ -267,7 +276,7 @@ impl Executor {
                 request::merge_patch(resource, namespace, &name, &body)
             }
             Action::Claim { status, token } => {
-                return self.claim(owner, resource, version, &status, &token).await;
+                return self.claim(owner, of, version, &status, &token).await;
             }
             Action::Effect(own) => {
                 // A claim is carried through even if this process has lost the Lease meanwhile.
@@ -281,40 +290,61 @@ impl Executor {
             (write.verb, write.resource, write.namespace.clone(), write.name.clone());
         match self.write(owner, write).await? {
             Answer::Refused { reason: RefusalReason::AlreadyExists, .. } if verb == Verb::Create => {
-                self.met(owner, resource, namespace, &name, owner_label).await
+                self.met(owner, of, (resource, namespace), &name, owner_label).await
             }
-            Answer::Done(Some(meta)) => {
-                match owner_label.and_then(|label| missing_label(owner, &meta, label)) {
-                    Some(label) => self.undo(owner, resource, namespace, &meta, label).await,
-                    None => Ok(Answer::Done(Some(meta))),
+            Answer::Done(Some(meta)) => match owner_label {
+                Some(label) if missing_label(owner, &meta, label).is_some() => {
+                    self.undo(owner, of, verb, (resource, namespace), &meta, label).await
                 }
-            }
+                _ => Ok(Answer::Done(Some(meta))),
+            },
             answer => Ok(answer),
         }
     }
 
-    /// Deletes an object that was created without a label of the request.
+    /// Deletes an object that was created without a label of the request, or removes the owner reference of one that was
+    /// adopted without it. If that is rejected, tries to restore the labels.
     async fn undo(
         &self,
         owner: &Key,
-        resource: Resource,
-        namespace: Arc<str>,
+        of: &Resource,
+        verb: Verb,
+        (resource, namespace): (Resource, Arc<str>),
         meta: &Meta,
         label: &'static str,
     ) -> Result<Answer, Error> {
-        let delete = request::delete(resource, namespace, &meta.name, meta.uid.clone(), None);
-        // In each case, the next creation would meet the same policy.
-        let outcome = match self.write(owner, delete).await {
-            Ok(Answer::Refused { message, .. }) => format!("cannot be deleted: {message}"),
-            Err(error) => format!("may still exist: {error}"),
-            Ok(_) => "was deleted".to_owned(),
+        let undo = if verb == Verb::Apply
+            && let Some(operations) = meta.without_controller()
+        {
+            request::json_patch(resource, namespace.clone(), &meta.name, &operations)
+        } else {
+            request::delete(resource, namespace.clone(), &meta.name, meta.uid.clone(), None)
         };
+        let undone = if verb == Verb::Apply { "released" } else { "deleted" };
+        let outcome = match self.write(owner, undo).await {
+            Ok(Answer::Refused { message, .. }) => {
+                let labels = json!({ label: &*owner.uid, KIND_LABEL: of.kind });
+                let body = json!({ "metadata": { "uid": &*meta.uid, "labels": labels } });
+                let restore = request::merge_patch(resource, namespace, &meta.name, &body);
+                if let Ok(Answer::Done(Some(restored))) = self.write(owner, restore).await
+                    && missing_label(owner, &restored, label).is_none()
+                {
+                    return Ok(Answer::Done(Some(restored)));
+                }
+                format!("cannot be {undone}: {message}")
+            }
+            Err(error) => format!("may still exist: {error}"),
+            Ok(_) => format!("was {undone}"),
+        };
+        let label = missing_label(owner, meta, label).unwrap_or(label);
         let message = format!(
             "An admission policy removed or changed the label {label} of {} {}, which {outcome}; exempt the \
             objects that {FIELD_MANAGER} creates from the policy",
             resource.kind, meta.name
         );
-        Ok(Answer::Refused { reason: RefusalReason::LabelsOverwritten, message, stops_creations: true })
+        // The next creation would meet the same policy.
+        let stops_creations = verb == Verb::Create;
+        Ok(Answer::Refused { reason: RefusalReason::LabelsOverwritten, message, stops_creations })
     }
 
     /// Handles a creation whose object already exists: our own object after a retried POST or a rejected deletion, or a
@@ -322,24 +352,23 @@ impl Executor {
     async fn met(
         &self,
         owner: &Key,
-        resource: Resource,
-        namespace: Arc<str>,
+        of: &Resource,
+        (resource, namespace): (Resource, Arc<str>),
         name: &str,
         owner_label: Option<&'static str>,
     ) -> Result<Answer, Error> {
         let found = self.reads.read_meta(&resource, &namespace, name).await?;
-        let lost = found
-            .as_ref()
-            .filter(|meta| meta.is_controlled_by(owner))
-            .zip(owner_label)
-            .and_then(|(meta, label)| missing_label(owner, meta, label));
-        let (reason, message) = match found {
-            Some(meta)
-                if let Some(label) = lost
-                    && self.memory.is_overwritten(owner, &resource, name) =>
-            {
-                return self.undo(owner, resource, namespace, &meta, label).await;
+        if let (Some(meta), Some(label)) = (&found, owner_label)
+            && self.memory.is_overwritten(owner, &resource, name)
+            && meta.is_controlled_by(owner)
+        {
+            if missing_label(owner, meta, label).is_some() {
+                return self.undo(owner, of, Verb::Create, (resource, namespace), meta, label).await;
             }
+            // A client or an earlier request restored the label.
+            self.memory.forget_creation(owner, &resource, name);
+        }
+        let (reason, message) = match found {
             Some(meta)
                 if resource == PODS
                     && meta.is_controlled_by(owner)

@@ -172,7 +172,7 @@ impl OwnerMemory {
             && let Some(refused) = memory.generation.replace(generation)
             && refused != generation
         {
-            memory.refusals.clear();
+            memory.refusals.clear(self.clock.now());
             (memory.terminating, memory.stops) = (None, 0);
         }
     }
@@ -273,12 +273,13 @@ impl OwnerMemory {
         let refusals = &mut memory.refusals;
         // Drop refusals of actions that plans no longer contain, e.g. after a change of the template.
         refusals.retain(|refusal| {
-            refusal.until.checked_add(LONGEST_BACKOFF).is_ok_and(|forgotten| forgotten > now)
+            refusal.reason == RefusalReason::LabelsOverwritten
+                || refusal.until.checked_add(LONGEST_BACKOFF).is_ok_and(|forgotten| forgotten > now)
         });
         let times = refusals.of(verb, resource, name).map_or(0, |refusal| refusal.times);
-        // The next creation may have another name.
-        let of_all =
-            refusals.creations.as_ref().filter(|_| stops_creations).map_or(0, |refusal| refusal.times);
+        // The next creation may have another name. Requests that were sent together count once.
+        let of_all = refusals.creations.as_ref().filter(|_| stops_creations);
+        let of_all = of_all.map_or(0, |stop| stop.times - u32::from(stop.until > now));
         let times = times.max(of_all);
         let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(Timestamp::MAX);
         let message = shorten(message.to_owned(), 512);

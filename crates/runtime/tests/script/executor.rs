@@ -110,6 +110,7 @@ async fn deletes_a_pod_that_was_created_without_its_label() {
         (200, pod("a", 5).to_string()),
         stripped(),
         denied,
+        (200, pod("b", 6).to_string()),
         (201, invisible.to_string()),
         (200, pod("c", 5).to_string()),
     ]);
@@ -128,42 +129,99 @@ async fn deletes_a_pod_that_was_created_without_its_label() {
         assert_eq!((stop.reason, stop.times), (RefusalReason::LabelsOverwritten, times));
         sleep(Duration::from_secs(pause)).await;
     }
-    let verbs: Vec<String> =
-        asked.lock().unwrap().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
-    assert_eq!(verbs, ["POST", "DELETE", "POST", "DELETE", "POST", "DELETE"]);
+    assert_eq!(verbs(&asked), "POST DELETE POST DELETE PATCH POST DELETE");
 }
 
-/// A pod that lost its label and could not be deleted has the name of the next creation.
+fn verbs(asked: &Asked) -> String {
+    let asked = asked.lock().unwrap();
+    asked.iter().map(|line| line.split(' ').next().unwrap()).collect::<Vec<_>>().join(" ")
+}
+
+/// A creation with the label `uid`.
+fn create_labelled(name: &str) -> Action<Value> {
+    let mut creation = create(name);
+    if let Action::Create { owner_label, .. } = &mut creation {
+        *owner_label = Some("uid");
+    }
+    creation
+}
+
+/// A pod with all labels, or none.
+fn labelled(name: &str, is_labelled: bool) -> (u16, String) {
+    let mut pod = pod(name, 5);
+    pod["metadata"]["labels"] =
+        if is_labelled { json!({ "uid": "owner", "quintet.dev/kind": "K" }) } else { json!({}) };
+    (200, pod.to_string())
+}
+
+/// A pod that lost its label and could not be deleted has the name of the next creation, even after a change of the spec.
 #[tokio::test(start_paused = true)]
 async fn a_retry_deletes_the_pod_that_lost_its_label() {
-    let mut stripped = pod("a", 5);
-    stripped["metadata"]["labels"] = json!({});
-    let stripped = stripped.to_string();
+    let denied = || failure(403, "Forbidden", "denied by a policy");
+    let exists = || failure(409, "AlreadyExists", "exists");
     let (executor, asked) = executor(&[
-        (201, stripped.clone()),
-        failure(403, "Forbidden", "denied by a policy"),
-        failure(409, "AlreadyExists", "exists"),
-        (200, stripped.clone()),
-        failure(403, "Forbidden", "denied by a policy"),
-        failure(409, "AlreadyExists", "exists"),
-        (200, stripped.clone()),
-        (200, stripped),
+        labelled("a", false),
+        denied(),
+        denied(),
+        exists(),
+        labelled("a", false),
+        denied(),
+        denied(),
+        exists(),
+        labelled("a", false),
+        labelled("a", false),
+        exists(),
+        labelled("a", true),
     ]);
-    for (times, outcome, pause) in
-        [(1, "denied by a policy", 10), (2, "denied by a policy", 20), (3, "was deleted", 40)]
-    {
-        let mut creation = create("a");
-        if let Action::Create { owner_label, .. } = &mut creation {
-            *owner_label = Some("uid");
-        }
-        let execution = carry(&executor, vec![creation]).await.unwrap();
+    for (times, outcome) in [(1, "denied by a policy"), (2, "denied by a policy"), (3, "was deleted")] {
+        let execution = carry(&executor, vec![create_labelled("a")]).await.unwrap();
         assert!(execution.refusals[0].2.contains(outcome), "{:?}", execution.refusals);
-        assert_eq!(executor.memory.refusals(&owner()).creations.unwrap().times, times);
-        sleep(Duration::from_secs(pause)).await;
+        let refusals = executor.memory.refusals(&owner());
+        assert_eq!(refusals.of(Verb::Create, &PODS, "a").unwrap().times, times);
+        assert!(refusals.is_overwritten(&PODS, "a"));
+        // Other refusals end with the spec.
+        executor.memory.observe_generation(&owner(), i64::from(times));
+        executor.memory.observe_generation(&owner(), 1 + i64::from(times));
+        assert!(executor.memory.refusals(&owner()).is_overwritten(&PODS, "a"));
     }
-    let verbs: Vec<String> =
-        asked.lock().unwrap().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
-    assert_eq!(verbs.join(" "), "POST DELETE POST GET DELETE POST GET DELETE");
+    // A client has restored the label.
+    assert!(carry(&executor, vec![create_labelled("a")]).await.unwrap().is_stale);
+    assert!(executor.memory.refusals(&owner()).is_empty());
+    assert_eq!(verbs(&asked), "POST DELETE PATCH POST GET DELETE PATCH POST GET DELETE POST GET");
+}
+
+/// If the pod cannot be deleted, the label can be restored, as a policy for creations alone allows.
+#[tokio::test(start_paused = true)]
+async fn restores_the_label_of_a_pod_that_cannot_be_deleted() {
+    let denied = failure(403, "Forbidden", "denied by a policy");
+    let (executor, _) = executor(&[labelled("a", false), denied, labelled("a", true)]);
+    assert!(carry(&executor, vec![create_labelled("a")]).await.unwrap().complete);
+    assert!(executor.memory.refusals(&owner()).is_empty());
+}
+
+/// An adopted pod without its label would be deleted with its owner, and counted by none.
+#[tokio::test(start_paused = true)]
+async fn releases_a_pod_that_was_adopted_without_its_label() {
+    let (executor, asked) = executor(&[labelled("a", false), labelled("a", false)]);
+    let (namespace, name, body) = ("ns".into(), "a".to_owned(), json!({}));
+    let adoption =
+        Action::Apply { resource: PODS, namespace, name, owner_label: Some("uid"), body, force: true };
+    let execution = carry(&executor, vec![adoption]).await.unwrap();
+    assert!(execution.refusals[0].2.contains("the label uid of Pod a, which was released"));
+    let refusals = executor.memory.refusals(&owner());
+    assert!(refusals.creations.is_none() && !refusals.is_overwritten(&PODS, "a"));
+    assert_eq!(verbs(&asked), "PATCH PATCH");
+}
+
+/// Requests that were sent together are one attempt.
+#[tokio::test(start_paused = true)]
+async fn rejections_of_one_step_pause_creations_once() {
+    let quota = failure(403, "Forbidden", "pods \"a\" is forbidden: exceeded quota: few");
+    let (executor, _) = executor(&vec![quota; 40]);
+    let begin = "2026-01-01T00:00:00Z".parse::<jiff::Timestamp>().unwrap();
+    carry(&executor, (0..40).map(|index| create(&format!("p{index}"))).collect()).await.unwrap();
+    let stop = executor.memory.refusals(&owner()).creations.unwrap();
+    assert_eq!((stop.times, stop.until), (1, begin + Duration::from_secs(10)));
 }
 
 #[tokio::test(start_paused = true)]

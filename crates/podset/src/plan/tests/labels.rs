@@ -53,6 +53,12 @@ fn a_retry_uses_the_name_of_a_pod_that_lost_its_label() {
     assert_eq!(steps(&scene.plan(60)), "delete 1; create 1 (attempt 1); create 2 3");
     scene.refuse(Verb::Delete, 1, RefusalReason::Other, 60);
     assert_eq!(condition(&scene.plan(1), "ReplicaFailure").1, "LabelsOverwritten");
+    // Only such a pod gives its name away.
+    Arc::make_mut(&mut scene.world.pods[1]).meta.deleted = Some(after(1));
+    assert_eq!(steps(&scene.plan(60)), "create 2 (attempt 1); create 3 4");
+    let mut scene = Scene::new(of(2), "0 Running");
+    scene.refuse(Verb::Create, 0, RefusalReason::LabelsOverwritten, 60);
+    assert_eq!(steps(&scene.plan(60)), "create 1", "a client has restored the label");
 }
 
 /// After a restart, the refusals are lost.
@@ -95,5 +101,5 @@ fn restores_the_label_of_the_watch() {
 fn skips_any_number_of_foreign_names() {
     let mut scene = Scene::new(of(3), "");
     scene.world.taken = (0..200).map(|number| name(number).into()).collect();
-    assert_eq!(steps(&scene.plan(0)), "create 200 201 202");
+    assert_eq!(steps(&scene.plan(0)), "create 200; create 201 202");
 }

@@ -38,7 +38,7 @@ fn skips_the_name_of_a_foreign_pod() {
     let mut scene = Scene::new(of(2), "");
     scene.refuse(Create, 0, NameTaken, 10);
     let plan = scene.plan(0);
-    assert_eq!(steps(&plan), "create 1 2");
+    assert_eq!(steps(&plan), "create 1; create 2");
     assert_eq!(condition(&plan, "ReplicaFailure").0, "False");
 }
 

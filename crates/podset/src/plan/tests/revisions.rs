@@ -67,7 +67,7 @@ fn writes_a_revision_before_the_pods() {
     assert_eq!(*name, revision_of("one"));
     assert_eq!(body["data"]["spec"]["template"]["spec"]["containers"][0]["image"], "one");
     assert_eq!(body["metadata"]["labels"][KIND_LABEL], "PodSet", "so that the watch shows it");
-    assert_eq!(steps(&plan), "create 0 1");
+    assert_eq!(steps(&plan), "create 0; create 1");
 }
 
 /// A return to an older template raises its number, also beside the highest possible one.

@@ -172,7 +172,7 @@ pub fn applies(plan: &ConsumerPlan) -> Option<(&Value, bool)> {
     let writes = plan.steps.iter().flatten().filter(|action| !matches!(action, Action::Effect(_)));
     match writes.collect::<Vec<_>>()[..] {
         [] => None,
-        [Action::Apply { body, force, name, namespace, resource }] => {
+        [Action::Apply { body, force, name, namespace, resource, .. }] => {
             assert_eq!((name.as_str(), &**namespace), ("sample-deployment", "ns"));
             assert_eq!(*resource, DEPLOYMENTS);
             Some((body, *force))
