@@ -91,7 +91,7 @@ impl Reconciler for Greetings {
     }
 
     fn executed(&self, key: &Key, execution: &Execution) {
-        if let Some(Error::Refused { .. }) = execution.failure
+        if execution.failure.as_ref().is_some_and(Error::is_rejection)
             && let Some(memory) = self.memory().get_mut(&key.uid)
         {
             memory.reject();
