@@ -81,10 +81,34 @@ const MUTANTS: &[Mutant] = &[
         name: "stale lists",
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[(
-            "&resourceVersionMatch=NotOlderThan&timeoutSeconds=60",
-            "&resourceVersionMatch=NotOlderThan&resourceVersion=0&timeoutSeconds=60",
+            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0",
         )],
         catchers: &[Catcher::Plans("daemonjob-ttl", "/stale-server")],
+    },
+    Mutant {
+        name: "lists only by streams",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[("if !interrupted.is_misunderstanding() => {", "if interrupted.code() == Some(1) => {")],
+        catchers: &[Catcher::Tests("quintet-runtime", "lists_by_pages_after_a_stream_that_failed")],
+    },
+    Mutant {
+        name: "continues a watch in a restored store",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[("newest < revision(&at)", "newest < 0 * revision(&at)")],
+        catchers: &[Catcher::Tests("quintet-runtime", "lists_again_after_a_restore_of_etcd")],
+    },
+    Mutant {
+        name: "an event leaves a key among the bulk keys",
+        file: "crates/runtime/src/control/queue.rs",
+        edits: &[("if priority < place.priority {", "if false && priority < place.priority {")],
+        catchers: &[Catcher::Tests("quintet-runtime", "every_wake_is_followed_by_a_reconcile")],
+    },
+    Mutant {
+        name: "bulk keys starve",
+        file: "crates/runtime/src/control/queue.rs",
+        edits: &[("const FRESH_IN_A_ROW: u32 = 16;", "const FRESH_IN_A_ROW: u32 = u32::MAX;")],
+        catchers: &[Catcher::Tests("quintet-runtime", "fresh_keys_do_not_starve_bulk_keys")],
     },
     Mutant {
         name: "ignores status code 410",

@@ -150,6 +150,7 @@ async fn serve(server: Server, who: Arc<str>, request: http::Request<Body>, answ
             answer
         }
         Then::Text(code, text) => full(code, "text/plain", text.to_owned()),
+        Then::Event(status) => full(200, "application/json", line("ERROR", &status)),
         Then::Answer | Then::Truncated | Then::Late(_) => {
             if let Then::Late(late) = then {
                 sleep(late).await;
@@ -318,7 +319,8 @@ async fn stream(server: Server, who: Arc<str>, resource: String, watching: Watch
                 return;
             }
             Ok((now, news)) => {
-                from = now;
+                // A watch may begin at a revision that the store has not reached, after a restore.
+                from = from.max(now);
                 waiting.extend(
                     news.iter()
                         .filter_map(|logged| event(logged, &namespace, |object| selection.selects(object))),
@@ -338,7 +340,7 @@ async fn stream(server: Server, who: Arc<str>, resource: String, watching: Watch
             }
             () = sleep_until(bookmark) => {
                 bookmark += BOOKMARK;
-                if bookmarks {
+                if bookmarks && from <= server.look(|state| state.revision) {
                     waiting.push_back(Next::Bookmark { is_initial_end: false });
                 }
             }

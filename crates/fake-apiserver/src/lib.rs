@@ -92,6 +92,8 @@ pub enum Then {
     Status(Value, Option<u32>),
     /// This text without a status, as from a proxy.
     Text(u16, &'static str),
+    /// A watch with only this status, as an event.
+    Event(Value),
     /// A broken connection.
     Reset,
     /// Half of the server's answer.

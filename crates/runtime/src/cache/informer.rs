@@ -110,7 +110,6 @@ pub(super) struct Inner<T> {
     undecodable: Mutex<BTreeMap<Key, String>>,
     pub(super) progress: watch::Sender<Progress>,
     health: watch::Sender<Health>,
-    pub(super) streaming: AtomicBool,
     /// Whether to ask for protobuf, for types that [`crate::model::protobuf`] can read.
     pub(super) protobuf: AtomicBool,
     /// The start time that the next list must reach; None if no list is requested.
@@ -275,7 +274,6 @@ impl<T: Object> NamespaceInformer<T> {
                 undecodable: Mutex::default(),
                 progress: watch::Sender::new(Progress::default()),
                 health: watch::Sender::new(Health::Unsynced),
-                streaming: AtomicBool::new(true),
                 protobuf: AtomicBool::new(true),
                 relist: watch::channel(None).0,
                 patient: AtomicBool::new(false),

@@ -79,7 +79,7 @@ impl Interrupted {
             Self::Kube(kube::Error::Service(_) | kube::Error::HyperError(_))
                 | Self::Read(_)
                 | Self::Silent(_)
-        ) || matches!(self.code(), Some(502..=504))
+        ) || matches!(self, Self::Kube(kube::Error::Api(status)) if (502..=504).contains(&status.code))
     }
 
     fn code(&self) -> Option<u16> {
@@ -95,11 +95,10 @@ impl Interrupted {
         matches!(self, Self::Protobuf(_) | Self::Json(_)) || self.code() == Some(406)
     }
 
-    /// Whether only a new list helps: the resourceVersion is too old, or too new after a restore of etcd.
+    /// Whether only a new list helps: the resourceVersion is too old.
     fn needs_list(&self) -> bool {
         self.code() == Some(410)
             || matches!(self, Self::Watch(status) if status.reason == "Expired" || status.reason == "Gone")
-            || matches!(self, Self::Kube(kube::Error::Api(status)) if status.message.contains("Too large resource version"))
     }
 }
 
@@ -130,8 +129,10 @@ struct Line<'a> {
 /// The next step of the loop.
 enum Next {
     List,
-    /// Follow the watch from this resourceVersion.
+    /// Follow the watch from this resourceVersion of a list.
     Follow(String),
+    /// Continue a watch that ended at this resourceVersion.
+    Resume(String),
     /// Wait, then continue from this resourceVersion, or list if there is none.
     Wait {
         pause: Duration,
@@ -159,9 +160,10 @@ pub(super) async fn run<T: Object>(part: NamespaceInformer<T>, client: Client, l
         next = match next {
             Next::List => keeper.list().await,
             Next::Follow(from) => keeper.follow(from).await,
+            Next::Resume(from) => keeper.resume(from).await,
             Next::Wait { pause, until_news, from } => {
                 keeper.wait(pause, until_news).await;
-                from.map_or(Next::List, Next::Follow)
+                from.map_or(Next::List, Next::Resume)
             }
         };
     }
@@ -206,6 +208,23 @@ impl<T: Object> Keeper<T> {
         }
     }
 
+    /// Continues a watch, unless the store is older than the cache: after a restore of etcd, the API server accepts a watch
+    /// from a version that its store has not reached, and sends nothing.
+    async fn resume(&mut self, at: String) -> Next {
+        match self.part.newest(&self.client).await {
+            Ok(newest) if newest < revision(&at) => {
+                let resource = self.part.resource().plural;
+                tracing::warn!(resource, cache = at, store = newest, "the store was restored; listing again");
+                Next::List
+            }
+            Ok(_) => self.follow(at).await,
+            Err(interrupted) => {
+                let from = Some(at).filter(|_| !interrupted.needs_list());
+                self.interrupted(&interrupted, from)
+            }
+        }
+    }
+
     async fn follow(&mut self, mut at: String) -> Next {
         let Self { part, client, link, doubts, failing, .. } = self;
         let began = Instant::now();
@@ -229,7 +248,7 @@ impl<T: Object> Keeper<T> {
                 if began.elapsed() >= GOOD {
                     self.backoff.reset();
                 }
-                Next::Follow(at)
+                Next::Resume(at)
             }
             Err(interrupted) => {
                 let from = Some(at).filter(|_| !interrupted.needs_list());
@@ -296,18 +315,38 @@ impl<T: Object> Keeper<T> {
 }
 
 impl<T: Object> NamespaceInformer<T> {
-    /// Fills the cache by a streaming list if the API server supports it, else by pages.
+    /// Fills the cache by a streaming list, or by pages if the API server cannot stream now. The next list streams again.
     async fn list(&self, client: &Client) -> Result<String, Interrupted> {
-        if self.inner.streaming.load(Ordering::Relaxed) {
-            match self.list_by_stream(client).await {
-                // API servers without streaming lists reject the parameters (422, or 400 from older ones).
-                Err(refused) if matches!(refused.code(), Some(400 | 422)) => {
-                    self.inner.streaming.store(false, Ordering::Relaxed);
+        let began = Instant::now();
+        let query = format!(
+            "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
+             &timeoutSeconds={}",
+            WATCH.as_secs()
+        );
+        match self.open(client, &query).await {
+            // API servers without streaming lists reject the parameters (422, or 400 from older ones).
+            Err(refused) if matches!(refused.code(), Some(400 | 422)) => {}
+            Err(interrupted) => return Err(interrupted),
+            // An event may report that the watch cache cannot serve the list (500, 504). A proxy may cut a long answer.
+            Ok(events) => match self.fill(events, began).await {
+                Err(interrupted) if !interrupted.is_misunderstanding() => {
+                    tell(1, self.resource(), &interrupted, "listing by pages");
                 }
-                answered => return answered,
-            }
+                filled => return filled,
+            },
         }
         self.list_by_pages(client).await
+    }
+
+    /// The newest resourceVersion of the store. Without a selector, the API server reads one object.
+    async fn newest(&self, client: &Client) -> Result<u64, Interrupted> {
+        let path = self.inner.resource.path(&self.inner.namespace);
+        let request = Request::get(format!("{path}?limit=1")).body(Vec::new())?;
+        let text = timeout(CALL, client.request_text(request))
+            .await
+            .map_err(|_elapsed| Interrupted::Silent(CALL))??;
+        let page: Page<'_> = serde_json::from_str(&text)?;
+        Ok(revision(&page.metadata.resource_version))
     }
 
     async fn list_by_pages(&self, client: &Client) -> Result<String, Interrupted> {
@@ -334,12 +373,13 @@ impl<T: Object> NamespaceInformer<T> {
         }
     }
 
-    async fn list_by_stream(&self, client: &Client) -> Result<String, Interrupted> {
-        let began = Instant::now();
+    /// Fills the cache with the events of a streaming list.
+    async fn fill(
+        &self,
+        mut events: Events<impl AsyncBufRead + Unpin>,
+        began: Instant,
+    ) -> Result<String, Interrupted> {
         let mut seen = Seen::new();
-        let query = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true\
-                     &resourceVersionMatch=NotOlderThan&timeoutSeconds=60";
-        let mut events = self.open(client, query).await?;
         let mut line = Vec::new();
         while events.next(&mut line, CALL).await? {
             let event: Line<'_> = serde_json::from_slice(&line)?;
@@ -444,6 +484,11 @@ impl<T: Object> NamespaceInformer<T> {
             frame: Vec::new(),
         })
     }
+}
+
+/// A resourceVersion as a number, which it is for an API server with etcd; 0 otherwise.
+fn revision(version: &str) -> u64 {
+    version.parse().unwrap_or_default()
 }
 
 /// Converts an error answer to the error that kube would return; kube cannot read a protobuf Status.

@@ -3,10 +3,10 @@
 //!
 //! The project has its own queue because kube-runtime's scheduler loses deletions, hides its depth, has no priorities
 //! and adds a millisecond to every key. Only one reconcile of a key runs at a time, and all events that arrive during
-//! it cause one more. Fresh keys go before bulk keys. A failing key waits with exponential backoff and jitter, and
-//! events do not shorten that wait.
+//! it cause one more. Fresh keys go before bulk keys, and an event makes a waiting bulk key fresh. A failing key
+//! waits with exponential backoff and jitter, and events do not shorten that wait.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ use crate::model::object::Key;
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 /// The longest backoff.
 const LONGEST_RETRY: Duration = Duration::from_mins(1);
+
+/// After this number of fresh keys in a row, a waiting bulk key is next.
+const FRESH_IN_A_ROW: u32 = 16;
 
 /// How urgent a key is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,10 +56,18 @@ pub enum Ended {
     Failed,
 }
 
+/// The place of a key that waits for its reconcile.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    since: Instant,
+    priority: Priority,
+    turn: u64,
+}
+
 #[derive(Debug, Default)]
 struct Entry {
-    /// When the key was added to a deque.
-    waiting: Option<Instant>,
+    /// Where the key waits.
+    waiting: Option<Place>,
     /// Whether a reconcile of the key runs.
     running: bool,
     /// The priority of an event that arrived during the reconcile.
@@ -75,8 +86,12 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Queue {
     entries: HashMap<Key, Entry>,
-    fresh: VecDeque<Key>,
-    bulk: VecDeque<Key>,
+    /// The waiting keys of each priority, by turn.
+    waiting: [BTreeMap<u64, Key>; 2],
+    /// The number of turns that were given.
+    turns: u64,
+    /// The number of fresh keys that were taken in a row while a bulk key waited.
+    fresh_in_a_row: u32,
     timers: BTreeSet<(Instant, Key)>,
 }
 
@@ -89,11 +104,10 @@ impl Queue {
             entry.dirty = Some(entry.dirty.map_or(priority, |already| already.min(priority)));
             return first;
         }
-        if entry.waiting.is_some() {
-            if priority == Priority::Fresh && self.bulk.len() < 64 && self.bulk.contains(&key) {
-                // Moving the key scans the bulk deque, so do it only in a short deque.
-                self.bulk.retain(|other| *other != key);
-                self.fresh.push_back(key);
+        if let Some(place) = entry.waiting {
+            if priority < place.priority {
+                self.waiting[place.priority as usize].remove(&place.turn);
+                self.enqueue(key, priority, place.since);
             }
             return false;
         }
@@ -114,26 +128,28 @@ impl Queue {
         true
     }
 
-    fn enqueue(&mut self, key: Key, priority: Priority, now: Instant) {
+    fn enqueue(&mut self, key: Key, priority: Priority, since: Instant) {
+        self.turns += 1;
+        let turn = self.turns;
         let entry = self.entries.entry(key.clone()).or_default();
         if let Some(timer) = entry.timer.take() {
             self.timers.remove(&(timer, key.clone()));
         }
         entry.idle = false;
-        entry.waiting = Some(now);
-        match priority {
-            Priority::Fresh => self.fresh.push_back(key),
-            Priority::Bulk => self.bulk.push_back(key),
-        }
+        entry.waiting = Some(Place { since, priority, turn });
+        self.waiting[priority as usize].insert(turn, key);
     }
 
     /// Returns the next key and how long it has waited, and marks the key as running.
     pub fn pop(&mut self, now: Instant) -> Option<(Key, Duration)> {
         self.fire(now);
-        let key = self.fresh.pop_front().or_else(|| self.bulk.pop_front())?;
+        let [fresh, bulk] = &mut self.waiting;
+        let is_bulk_due = fresh.is_empty() || self.fresh_in_a_row >= FRESH_IN_A_ROW && !bulk.is_empty();
+        let (_, key) = if is_bulk_due { bulk.pop_first() } else { fresh.pop_first() }?;
+        self.fresh_in_a_row = if is_bulk_due || bulk.is_empty() { 0 } else { self.fresh_in_a_row + 1 };
         let entry = self.entries.entry(key.clone()).or_default();
-        let waited =
-            entry.waiting.take().map(|since| now.saturating_duration_since(since)).unwrap_or_default();
+        let waited = entry.waiting.take().map(|place| now.saturating_duration_since(place.since));
+        let waited = waited.unwrap_or_default();
         entry.running = true;
         Some((key, waited))
     }
@@ -254,8 +270,9 @@ impl Queue {
 
     /// Drops every key for which `goes` returns true. Running reconciles continue.
     pub fn leave(&mut self, goes: impl Fn(&Key) -> bool) {
-        self.fresh.retain(|key| !goes(key));
-        self.bulk.retain(|key| !goes(key));
+        for waiting in &mut self.waiting {
+            waiting.retain(|_, key| !goes(key));
+        }
         self.timers.retain(|(_, key)| !goes(key));
         self.entries.retain(|key, entry| {
             if goes(key) {
@@ -272,7 +289,7 @@ impl Queue {
 
     /// The number of keys of each priority that wait for a reconcile.
     pub fn depths(&self) -> [(Priority, usize); 2] {
-        [(Priority::Fresh, self.fresh.len()), (Priority::Bulk, self.bulk.len())]
+        [Priority::Fresh, Priority::Bulk].map(|priority| (priority, self.waiting[priority as usize].len()))
     }
 
     /// The number of keys in the queue: waiting, running or with a timer.
@@ -326,6 +343,31 @@ mod tests {
         let order: Vec<String> =
             std::iter::from_fn(|| queue.pop(now)).map(|(key, _)| key.name.to_string()).collect();
         assert_eq!(order, ["c", "b", "a"]);
+    }
+
+    #[test]
+    fn an_event_moves_a_key_before_any_number_of_bulk_keys() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        for number in 0..5_000 {
+            queue.add(key(&number.to_string()), Priority::Bulk, now);
+        }
+        let later = now + Duration::from_secs(1);
+        assert!(!queue.add(key("4999"), Priority::Fresh, later), "it waits already");
+        let (first, waited) = queue.pop(later).unwrap();
+        assert_eq!((&*first.name, waited), ("4999", later - now), "the wait began with the first event");
+        assert_eq!(queue.depths(), [(Priority::Fresh, 0), (Priority::Bulk, 4_999)]);
+    }
+
+    #[test]
+    fn fresh_keys_do_not_starve_bulk_keys() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.add(key("bulk"), Priority::Bulk, now);
+        for pass in 0..=16 {
+            queue.add(key("fresh"), Priority::Fresh, now);
+            let (next, _) = queue.pop(now).unwrap();
+            assert_eq!(&*next.name == "bulk", pass == 16, "{pass}");
+            queue.done(&next, WELL, now);
+        }
     }
 
     #[test]
@@ -476,40 +518,59 @@ mod tests {
         Pop,
         Done { key: u8, again: Option<u64>, rest: u64, failed: bool },
         Park(u8),
+        Forgive,
     }
 
     fn step() -> impl Strategy<Value = Step> {
         let priority = prop_oneof![Just(Priority::Fresh), Just(Priority::Bulk)];
-        let done = (0..3_u8, proptest::option::of(0..5_u64), 0..3_u64, proptest::bool::weighted(0.2));
+        let done = (0..KEYS, proptest::option::of(0..5_u64), 0..3_u64, proptest::bool::weighted(0.2));
         prop_oneof![
-            (1..4_u64).prop_map(Step::Pass),
-            (0..3_u8, priority).prop_map(|(key, priority)| Step::Add(key, priority)),
-            Just(Step::Pop),
-            done.prop_map(|(key, again, rest, failed)| Step::Done { key, again, rest, failed }),
-            (0..3_u8).prop_map(Step::Park),
+            2 => (1..4_u64).prop_map(Step::Pass),
+            4 => (0..KEYS, priority).prop_map(|(key, priority)| Step::Add(key, priority)),
+            4 => Just(Step::Pop),
+            4 => done.prop_map(|(key, again, rest, failed)| Step::Done { key, again, rest, failed }),
+            1 => (0..KEYS).prop_map(Step::Park),
+            1 => Just(Step::Forgive),
         ]
     }
+
+    const KEYS: u8 = 4;
 
     /// The reconcile that the queue owes a key.
     #[derive(Clone, Copy, Default)]
     struct Owed {
         running: bool,
-        dirty: bool,
+        /// The highest priority of the events during the reconcile.
+        dirty: Option<Priority>,
+        /// Whether the last reconcile failed.
+        failed: bool,
         /// The reconcile must not start before this time.
         rests_until: Option<Instant>,
         /// The reconcile is due from this time on.
         due: Option<Instant>,
+        /// The highest priority of the events that the reconcile answers, if the key waits.
+        waits: Option<Priority>,
+    }
+
+    impl Owed {
+        /// An event, or the end of a reconcile with an event.
+        fn wait(&mut self, priority: Priority, now: Instant) {
+            self.due = Some(self.due.map_or(now, |due| due.min(now)));
+            self.waits = Some(self.waits.map_or(priority, |already| already.min(priority)));
+        }
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// In any order of steps, the queue starts each reconcile that is due and no other.
+        /// In any order of steps, the queue starts each reconcile that is due and no other, and those that answer a fresh
+        /// event before the others.
         #[test]
-        fn every_wake_is_followed_by_a_reconcile(steps in proptest::collection::vec(step(), 1..40)) {
+        fn every_wake_is_followed_by_a_reconcile(steps in proptest::collection::vec(step(), 1..120)) {
             let start = Instant::now();
             let (mut queue, mut now) = (Queue::default(), start);
-            let mut owed = [Owed::default(); 3];
+            let mut owed = [Owed::default(); KEYS as usize];
+            let mut fresh_in_a_row = 0;
             let named = |index: u8| key(&index.to_string());
             let seconds = |count| Duration::from_secs(count);
             for step in steps {
@@ -519,44 +580,69 @@ mod tests {
                         queue.add(named(index), priority, now);
                         let one = &mut owed[usize::from(index)];
                         if one.running {
-                            one.dirty = true;
+                            one.dirty = Some(one.dirty.map_or(priority, |already| already.min(priority)));
+                        } else if let Some(until) = one.rests_until.filter(|until| one.waits.is_none() && *until > now) {
+                            one.due = Some(one.due.map_or(until, |due| due.min(until)));
                         } else {
-                            let at = one.rests_until.unwrap_or(now).max(now);
-                            one.due = Some(one.due.map_or(at, |due| due.min(at)));
+                            one.wait(priority, now);
                         }
                     }
-                    Step::Pop => match queue.pop(now) {
-                        Some((key, _)) => {
-                            let one = &mut owed[key.name.parse::<usize>().unwrap()];
-                            prop_assert!(!one.running && one.due.is_some_and(|due| due <= now));
-                            *one = Owed { running: true, ..Owed::default() };
+                    Step::Pop => {
+                        for one in owed.iter_mut().filter(|one| one.waits.is_none()) {
+                            // A timer is fresh.
+                            one.waits = one.due.filter(|due| *due <= now).map(|_| Priority::Fresh);
                         }
-                        None => prop_assert!(
-                            owed.iter().all(|one| one.running || one.due.is_none_or(|due| due > now))
-                        ),
-                    },
+                        let next = |priority| owed.iter().any(|one| one.waits == Some(priority));
+                        let (fresh, bulk) = (next(Priority::Fresh), next(Priority::Bulk));
+                        match queue.pop(now) {
+                            Some((key, _)) => {
+                                let one = &mut owed[key.name.parse::<usize>().unwrap()];
+                                prop_assert!(!one.running && one.due.is_some_and(|due| due <= now));
+                                let is_bulk_due = !fresh || bulk && fresh_in_a_row == FRESH_IN_A_ROW;
+                                prop_assert_eq!(one.waits == Some(Priority::Bulk), is_bulk_due);
+                                fresh_in_a_row = if is_bulk_due || !bulk { 0 } else { fresh_in_a_row + 1 };
+                                *one = Owed { running: true, failed: one.failed, ..Owed::default() };
+                            }
+                            None => prop_assert!(!fresh && !bulk),
+                        }
+                    }
                     Step::Done { key, again, rest, failed } if owed[usize::from(key)].running => {
                         let one = &mut owed[usize::from(key)];
-                        let again = again.map(|again| now + seconds(again));
-                        let rests = now + seconds(rest);
+                        let (again, dirty) = (again.map(|again| now + seconds(again)), one.dirty);
+                        *one = Owed { failed, ..Owed::default() };
                         if failed {
                             queue.done(&named(key), Ended::Failed, now);
                             // The backoff has jitter, so take its end from the queue.
                             let until = queue.entries[&named(key)].not_before;
                             prop_assert!(until.is_some_and(|until| until > now && until <= now + LONGEST_RETRY));
-                            *one = Owed { rests_until: until, due: until, ..Owed::default() };
+                            (one.rests_until, one.due) = (until, until);
                         } else {
                             queue.done(&named(key), Ended::Well { again, rest: seconds(rest) }, now);
-                            let due = if one.dirty { Some(rests) } else { again.map(|again| again.max(rests)) };
-                            *one = Owed { rests_until: Some(rests), due, ..Owed::default() };
+                            let rests = now + seconds(rest);
+                            one.rests_until = Some(rests);
+                            match dirty {
+                                Some(priority) if rest == 0 => one.wait(priority, now),
+                                Some(_) => one.due = Some(rests),
+                                None => one.due = again.map(|again| again.max(rests)),
+                            }
                         }
                     }
                     Step::Park(index) if owed[usize::from(index)].running => {
                         // As in the controller, the code that parks a key adds it again.
                         queue.park(&named(index));
-                        owed[usize::from(index)] = Owed::default();
+                        let one = &mut owed[usize::from(index)];
+                        *one = Owed { failed: one.failed, ..Owed::default() };
                     }
                     Step::Done { .. } | Step::Park(_) => {}
+                    Step::Forgive => {
+                        queue.forgive(now);
+                        for one in &mut owed {
+                            if std::mem::take(&mut one.failed) && !one.running && one.waits.is_none() {
+                                *one = Owed::default();
+                                one.wait(Priority::Bulk, now);
+                            }
+                        }
+                    }
                 }
             }
             // At the end the queue owes no reconcile.

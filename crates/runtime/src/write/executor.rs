@@ -98,11 +98,12 @@ pub struct Execution {
 pub struct Executor {
     client: Client,
     gate: Gate,
-    window: Semaphore,
+    /// The places of one kind's requests: a slow webhook for the objects of a kind must not delay other kinds.
+    pub(super) window: Semaphore,
     /// Reads from the API server instead of a cache.
     pub reads: LiveReads,
     /// Refusals, and writes that the caches must still show, by owner.
-    pub memory: OwnerMemory,
+    pub memory: Arc<OwnerMemory>,
 }
 
 impl Executor {
@@ -113,7 +114,19 @@ impl Executor {
             client,
             gate,
             window: Semaphore::new(WINDOW),
-            memory: OwnerMemory::new(clock),
+            memory: Arc::new(OwnerMemory::new(clock)),
+        }
+    }
+
+    /// The same executor for another kind, with a window of its own.
+    #[must_use]
+    pub fn windowed(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            gate: self.gate.clone(),
+            window: Semaphore::new(WINDOW),
+            reads: LiveReads::new(self.client.clone()),
+            memory: self.memory.clone(),
         }
     }
 
@@ -163,13 +176,20 @@ impl Executor {
             let stop = AtomicBool::new(false);
             let (stop, effect) = (&stop, &effect);
             let mut answers = futures::stream::iter(step)
-                .map(|action| async move {
+                // Only one action of a reconcile waits for a place, so that reconciles take turns, and so that a failure
+                // stops the actions that still wait.
+                .then(|action| async move {
                     let is_effect = matches!(action, Action::Effect(_));
+                    let place = if is_effect { None } else { self.window.acquire().await.ok() };
+                    (action, is_effect, place)
+                })
+                .map(|(action, is_effect, place)| async move {
                     if stop.load(Ordering::Relaxed) || !is_effect && !still() {
                         return None;
                     }
                     let what = describe(&action, owner, resource);
                     let answer = self.act(owner, resource, version, action, claimed, effect).await;
+                    drop(place);
                     Some((what, answer))
                 })
                 .buffer_unordered(WINDOW);
@@ -398,11 +418,10 @@ impl Executor {
         Ok(Answer::Refused { reason, message, stops_creations: false })
     }
 
-    /// Sends one write in the window, while the gate is open and for up to [`CALL`].
+    /// Sends one write while the gate is open and for up to [`CALL`]. The caller has a place in the window.
     pub(super) async fn write(&self, owner: &Key, write: Write) -> Result<Answer, Error> {
         let Write { verb, resource, namespace, name, deletes, request } = write;
         let request = request.map_err(|error| Error::Read(kube::Error::HttpError(error)))?;
-        let Ok(_permit) = self.window.acquire().await else { return Err(Error::NotLeading) };
         let term = self.gate.term().ok_or(Error::NotLeading)?;
         // Record the write before it is sent: even if this task is cancelled, the next plan waits for the outcome.
         let place = (resource, namespace.clone(), name.clone());

@@ -24,6 +24,18 @@ impl Executor {
         status: &S,
         version: &str,
     ) -> Result<(), Error> {
+        let _place = self.window.acquire().await;
+        self.apply_status(owner, resource, status, version).await
+    }
+
+    /// As [`Self::write_status`], for a caller that has a place in the window: a second one could be a deadlock.
+    async fn apply_status<S: Serialize>(
+        &self,
+        owner: &Key,
+        resource: &Resource,
+        status: &S,
+        version: &str,
+    ) -> Result<(), Error> {
         let object = format!("the status of {} {owner}", resource.kind);
         let mut answer = self.write(owner, request::status(owner, *resource, status, version)).await?;
         if matches!(&answer, Answer::Refused { reason: RefusalReason::Untyped, .. }) {
@@ -54,7 +66,7 @@ impl Executor {
         status: &S,
         token: &str,
     ) -> Result<Answer, Error> {
-        match self.write_status(owner, resource, status, version).await {
+        match self.apply_status(owner, resource, status, version).await {
             Ok(()) => Ok(Answer::Done(None)),
             Err(Error::Stale(_)) => Ok(Answer::Stale),
             Err(error @ Error::Unanswered { .. }) => {

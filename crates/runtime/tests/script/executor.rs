@@ -236,6 +236,74 @@ async fn lists_all_pages() {
     assert_eq!(*asked.lock().unwrap(), [first.to_owned(), format!("{first}&continue=next")]);
 }
 
+/// The executor of a server that answers each write after ten seconds.
+fn slow_executor(writes: usize) -> (Executor, Asked) {
+    let answers = vec![(201, pod("a", 5).to_string()); writes];
+    let (client, asked) = scripted_slowly(&answers, Duration::from_secs(10));
+    let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
+    (Executor::new(client, Gate::open(), clock), asked)
+}
+
+fn creations(count: usize) -> Vec<Action<Value>> {
+    (0..count).map(|number| create(&format!("of-many-{number}"))).collect()
+}
+
+/// When this many writes were sent.
+async fn sent(asked: &Asked, count: usize) -> Duration {
+    let began = Instant::now();
+    while asked.lock().unwrap().len() < count {
+        sleep(Duration::from_millis(100)).await;
+    }
+    began.elapsed()
+}
+
+/// A webhook that is slow for the objects of one kind must not delay other kinds, nor one object of this kind for long.
+#[tokio::test(start_paused = true)]
+async fn a_slow_step_delays_no_other_kind_and_other_objects_by_a_turn() {
+    let (executor, asked) = slow_executor(200);
+    let other_kind = executor.windowed();
+    let work = async {
+        futures::join!(carry(&executor, creations(150)), async {
+            sent(&asked, 32).await;
+            let began = Instant::now();
+            carry(&other_kind, vec![create("of-another-kind")]).await.unwrap();
+            assert_eq!(began.elapsed().as_secs(), 10, "only its own request");
+            carry(&executor, vec![create("of-another-object")]).await.unwrap();
+            assert!(began.elapsed().as_secs() <= 30, "it waits for one turn, not for 150 requests: {began:?}");
+        })
+    };
+    work.await.0.unwrap();
+}
+
+/// An action that waited for its turn is not sent after a failure of its step, or after a change of the object.
+#[tokio::test(start_paused = true)]
+async fn a_failure_or_a_change_stops_the_actions_that_wait() {
+    let (executor, asked) = slow_executor(64);
+    let began = Instant::now();
+    let still = || began.elapsed() < Duration::from_secs(5);
+    let execution = executor.execute(&owner(), &PODS, "1", vec![creations(64)], &still, |_| Ok(())).await;
+    assert!(!execution.complete);
+    assert_eq!((execution.writes, asked.lock().unwrap().len()), (32, 32));
+
+    let failed = failure(503, "ServiceUnavailable", "no server is available");
+    let (client, asked) = scripted_slowly(&vec![failed; 64], Duration::from_secs(10));
+    let executor = Executor::new(client, Gate::open(), Clock::System);
+    assert!(carry(&executor, creations(64)).await.is_err());
+    assert_eq!(asked.lock().unwrap().len(), 32, "nothing follows a failure");
+}
+
+/// Each claim has a place in the window already.
+#[tokio::test(start_paused = true)]
+async fn claims_that_fill_the_window_end() {
+    let (executor, _) = slow_executor(64);
+    let claim = || async {
+        let claim = Action::<Value>::Claim { status: json!({}), token: "me".into() };
+        carry(&executor, vec![claim]).await.unwrap();
+    };
+    let all = futures::future::join_all((0..64).map(|_| claim()));
+    tokio::time::timeout(Duration::from_secs(30), all).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn sends_no_write_while_the_gate_is_closed() {
     let (client, asked) = scripted(&[]);

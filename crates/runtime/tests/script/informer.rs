@@ -129,14 +129,42 @@ async fn a_panic_over_one_object_affects_no_other_object() {
     assert!(informer.undecodable()[0].1.contains("panic"), "{:?}", informer.undecodable());
 }
 
-/// After a restore of etcd, resourceVersions start below those of earlier writes.
+/// After a restore of etcd, resourceVersions start below those of earlier writes. The API server accepts a watch from a
+/// version that its store has not reached, and sends nothing.
 #[tokio::test(start_paused = true)]
-async fn accepts_lower_versions_after_a_restore_of_etcd() {
+async fn lists_again_after_a_restore_of_etcd() {
     let list = event("ADDED", &pod("a", 900)) + &bookmark(1_000, true);
-    let expired = failure(410, "Expired", "too new");
     let again = event("ADDED", &pod("a", 400)) + &bookmark(500, true);
-    let (informer, ..) = follow(&[(200, list), expired, (200, again)]).await;
-    assert_eq!(informer.parts()[0].progress().borrow().position, 500);
+    let ended = bookmark(1_000, false);
+    for store in [1_000, 999] {
+        let answers = [(200, list.clone()), (200, ended.clone()), newest(store), (200, again.clone())];
+        let (informer, _, asked) = follow(&answers).await;
+        assert_eq!(informer.parts()[0].progress().borrow().position, 500);
+        assert_eq!(asked.lock().unwrap()[3].contains("sendInitialEvents"), store < 1_000, "{asked:?}");
+    }
+}
+
+/// The store or the watch cache may be unable to stream a list, which only an event reports. A proxy may cut the stream, or
+/// answer for the API server.
+#[tokio::test(start_paused = true)]
+async fn lists_by_pages_after_a_stream_that_failed() {
+    let status = |code: u16| event("ERROR", &json!({ "kind": "Status", "code": code, "message": "cannot stream" }));
+    let page = json!({ "metadata": { "resourceVersion": "9" }, "items": [pod("a", 1), pod("b", 2)] });
+    let half = event("ADDED", &pod("a", 1)) + &event("ADDED", &pod("gone", 1));
+    for first in [(200, status(500)), (200, half.clone() + &status(504)), (200, half), (400, "no".to_owned())] {
+        let expired = failure(410, "Expired", "too old");
+        let (informer, told, asked) = follow(&[first.clone(), (200, page.to_string()), expired]).await;
+        assert_eq!((informer.all().len(), informer.parts()[0].progress().borrow().position), (2, 9), "{first:?} {told:?}");
+        let asked = asked.lock().unwrap();
+        assert!(asked[1].contains("limit=") && asked[3].contains("sendInitialEvents"), "{asked:?}");
+    }
+}
+
+/// A list may take long, as long as it makes progress.
+#[tokio::test(start_paused = true)]
+async fn an_informer_asks_for_time_to_stream_a_list() {
+    let (_, _, asked) = follow(&[]).await;
+    assert!(asked.lock().unwrap()[0].contains("timeoutSeconds=590"), "{asked:?}");
 }
 
 /// The informer drops an undecodable object even if no watch reported its deletion.

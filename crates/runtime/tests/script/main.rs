@@ -39,8 +39,14 @@ fn scripted_slowly(answers: &[(u16, String)], takes: Duration) -> (Client, Asked
     let asked = Asked::default();
     let log = asked.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
-        log.lock().unwrap().push(format!("{} {}", request.method(), request.uri()));
-        let answer = answers.lock().unwrap().pop_front();
+        let mut answers = answers.lock().unwrap();
+        let is_scripted = answers.front().is_some_and(|(_, body)| body.starts_with(NEWEST));
+        let answer = if is_for_newest(request.uri()) && !is_scripted {
+            Some(newest(u64::MAX))
+        } else {
+            log.lock().unwrap().push(format!("{} {}", request.method(), request.uri()));
+            answers.pop_front()
+        };
         let takes = if request.method() == http::Method::GET { Duration::ZERO } else { takes };
         async move {
             if !takes.is_zero() {
@@ -53,6 +59,20 @@ fn scripted_slowly(answers: &[(u16, String)], takes: Duration) -> (Client, Asked
         }
     });
     (Client::new(service, "default"), asked)
+}
+
+/// Before an informer continues a watch, it asks for the newest version of the store. Without a scripted answer, the store
+/// is newer than any watch, and the log omits the request.
+fn is_for_newest(uri: &http::Uri) -> bool {
+    uri.query() == Some("limit=1")
+}
+
+/// How the answer to this request begins.
+const NEWEST: &str = "{\"metadata\":{\"resourceVersion\"";
+
+/// An empty list at the newest version of the store.
+fn newest(version: u64) -> (u16, String) {
+    (200, format!("{NEWEST}:\"{version}\"}},\"items\":[]}}"))
 }
 
 fn pod(name: &str, version: u64) -> Value {

@@ -31,9 +31,15 @@ async fn follow(answers: Vec<(u16, &'static str, Vec<u8>)>) -> Followed {
     let log = asked.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
         let query = request.uri().query().unwrap_or_default();
+        let is_for_newest = query == "limit=1";
         let from = query.split('&').find_map(|word| word.strip_prefix("resourceVersion=")).unwrap_or("list");
-        log.lock().unwrap().push((from.to_owned(), request.headers().get(header::ACCEPT).is_none()));
-        let answer = answers.lock().unwrap().pop_front();
+        let answer = if is_for_newest {
+            let newest = r#"{"metadata":{"resourceVersion":"1000"},"items":[]}"#;
+            Some((200, "application/json", newest.as_bytes().to_vec()))
+        } else {
+            log.lock().unwrap().push((from.to_owned(), request.headers().get(header::ACCEPT).is_none()));
+            answers.lock().unwrap().pop_front()
+        };
         async move {
             let Some((code, of, body)) = answer else { return std::future::pending().await };
             Response::builder().status(code).header(header::CONTENT_TYPE, of).body(Body::from(body))
