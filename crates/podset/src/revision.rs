@@ -25,14 +25,8 @@ use crate::rollout::{CandidatePod, Limits};
 use crate::template::hash_of;
 
 /// The type of revisions.
-pub const CONTROLLER_REVISIONS: Resource = Resource {
-    group: "apps",
-    version: "v1",
-    kind: "ControllerRevision",
-    plural: "controllerrevisions",
-    namespaced: true,
-    custom: false,
-};
+pub const CONTROLLER_REVISIONS: Resource =
+    Resource::builtin("apps", "v1", "ControllerRevision", "controllerrevisions");
 
 /// The default of revisionHistoryLimit, as for a Deployment.
 const HISTORY_LIMIT: usize = 10;

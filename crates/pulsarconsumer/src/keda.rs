@@ -18,23 +18,10 @@ use crate::managed_object::{APPLIED_ANNOTATION, ManagedObject};
 use crate::topic::Topics;
 
 /// ScaledObjects.
-pub const SCALED_OBJECTS: Resource = Resource {
-    group: "keda.sh",
-    version: "v1alpha1",
-    kind: "ScaledObject",
-    plural: "scaledobjects",
-    namespaced: true,
-    custom: true,
-};
+pub const SCALED_OBJECTS: Resource = Resource::custom("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects");
 /// TriggerAuthentications.
-pub const TRIGGER_AUTHENTICATIONS: Resource = Resource {
-    group: "keda.sh",
-    version: "v1alpha1",
-    kind: "TriggerAuthentication",
-    plural: "triggerauthentications",
-    namespaced: true,
-    custom: true,
-};
+pub const TRIGGER_AUTHENTICATIONS: Resource =
+    Resource::custom("keda.sh", "v1alpha1", "TriggerAuthentication", "triggerauthentications");
 
 /// The default backlog for one consumer; KEDA's default.
 const TARGET_BACKLOG: i64 = 10;
@@ -105,12 +92,7 @@ impl From<Wire> for KedaObject {
 }
 
 impl Object for KedaObject {
-    quintet_runtime::identified_by_meta!();
-
-    fn same(&self, other: &Self) -> bool {
-        let Self { meta, spec, ready } = self;
-        meta.same(&other.meta) && *spec == other.spec && *ready == other.ready
-    }
+    quintet_runtime::identified_by_meta!(same);
 }
 
 impl ManagedObject for KedaObject {

@@ -227,7 +227,7 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
             // If another object has the name now, the API server rejects the apply.
             body["metadata"]["uid"] = json!(own.meta().uid);
             if is_conditional {
-                body["metadata"]["resourceVersion"] = json!(own.meta().resource_version);
+                body["metadata"]["resourceVersion"] = json!(*own.meta().resource_version);
             }
             let last = past.attempts.get(&resource).map(|last| &*last.hash);
             let last = own.meta().annotations.get(APPLIED_ANNOTATION).or(last);

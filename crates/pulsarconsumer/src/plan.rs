@@ -89,7 +89,7 @@ fn preparing_patch(own: &Deployment, wanted: &Value) -> Option<Action<PulsarCons
     }
     // Another field manager may own it, and then an apply would not remove it.
     let body = json!({
-        "metadata": { "uid": own.meta.uid, "resourceVersion": own.meta.resource_version },
+        "metadata": { "uid": own.meta.uid, "resourceVersion": &*own.meta.resource_version },
         "spec": { "strategy": { "type": "Recreate", "rollingUpdate": Value::Null } },
     });
     Some(Action::merge_patch(DEPLOYMENTS, &own.meta, body))

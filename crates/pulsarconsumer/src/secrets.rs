@@ -18,8 +18,7 @@ use crate::backlog::Unknown;
 use crate::deployment::{AUTHORITIES, OAUTH2, TLS_KEYS, TOKEN};
 
 /// Secrets.
-const SECRETS: Resource =
-    Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true, custom: false };
+const SECRETS: Resource = Resource::builtin("", "v1", "Secret", "secrets");
 
 /// A value that no log or message may contain.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]

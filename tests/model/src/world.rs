@@ -26,7 +26,7 @@ use quintet_daemonjob::outcome::DELETED_FOR_ANNOTATION;
 use quintet_daemonjob::plan::plan;
 use quintet_runtime::KIND_LABEL;
 use quintet_runtime::model::core_types::{Node as KubeNode, Phase as KubePhase, Pod as KubePod, Taint};
-use quintet_runtime::model::object::{Meta, Pairs};
+use quintet_runtime::model::object::{Meta, Pairs, Version};
 use quintet_runtime::model::plan::Action;
 use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 use serde_json::{Value, json};
@@ -513,7 +513,7 @@ impl Worlds {
                 meta: Meta {
                     name: name_of(id.name).into(),
                     uid: uid.clone(),
-                    resource_version: "1".into(),
+                    resource_version: Version("1".into()),
                     created: Some(ago(if node.is_new { 100 } else { 1_000 })),
                     ..Meta::default()
                 },
@@ -554,7 +554,7 @@ impl Worlds {
                 meta: Meta {
                     namespace: "ns".into(),
                     uid: format!("pod-{name}").into(),
-                    resource_version: "1".into(),
+                    resource_version: Version("1".into()),
                     created: Some(if is_rejected { finished } else { ago(3_000) }),
                     deleted: (pod.deletion != Deletion::None).then_some(at),
                     labels: Pairs::from([
@@ -592,7 +592,7 @@ impl Worlds {
                 namespace: "ns".into(),
                 name: shard_name(JOB, shard_of(uid)).into(),
                 uid: "shard".into(),
-                resource_version: "1".into(),
+                resource_version: Version("1".into()),
                 ..Meta::default()
             },
             entries: lines

@@ -333,7 +333,7 @@ impl Server {
                 let Some(stored) = self.pods.objects.get(&**name) else { return Answer::News };
                 let meta = &stored.seen.meta;
                 let is_same = meta.uid == *uid
-                    && resource_version.as_ref().is_none_or(|version| *version == meta.resource_version);
+                    && resource_version.as_ref().is_none_or(|version| **version == *meta.resource_version);
                 if is_same { Answer::Done(self.delete_pod(name, None)) } else { Answer::News }
             }
             Action::JsonPatch { resource, name, operations, .. } => {

@@ -64,17 +64,6 @@ pub enum Change<'a, T> {
     },
 }
 
-impl<T: Object> Change<'_, T> {
-    /// The changed object: the current version, or the last known version after a deletion.
-    pub fn object(&self) -> Option<&Arc<T>> {
-        match self {
-            Self::Applied { new, .. } => Some(new),
-            Self::Deleted { old } => Some(old),
-            Self::Undecodable { .. } | Self::Vanished { .. } => None,
-        }
-    }
-}
-
 type Subscriber<T> = Arc<dyn Fn(&Change<'_, T>) + Send + Sync>;
 
 /// The cache of one type of object, and the task that fills it. Cheap to clone.
@@ -308,18 +297,13 @@ impl<T: Object> NamespaceInformer<T> {
     }
 
     /// The number of objects.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.read().objects.len()
     }
 
     /// All objects, by namespace and name.
     pub fn all(&self) -> Vec<Arc<T>> {
         self.read().objects.values().cloned().collect()
-    }
-
-    /// Whether the cache holds no objects.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The objects that cannot be decoded, with the errors.
@@ -425,7 +409,7 @@ impl<T: Object> NamespaceInformer<T> {
             tracing::warn!(resource, object = %key, error, "skipped an object that cannot be decoded");
         }
         self.tell(&Change::Undecodable { key: &key, error: &error });
-        Ok((key, meta.resource_version.into()))
+        Ok((key, meta.resource_version.0.into()))
     }
 
     pub(super) fn delete(&self, key: &Key) {

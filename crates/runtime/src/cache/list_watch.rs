@@ -196,7 +196,7 @@ impl<T: Object> Keeper<T> {
         let began = Instant::now();
         match self.part.list(&self.client).await {
             Ok(version) => {
-                let (resource, objects) = (self.part.resource().plural, self.part.len());
+                let (resource, objects) = (self.part.resource().plural, self.part.count());
                 tracing::debug!(resource, objects, version, "listed");
                 is_back(&mut self.failing, &self.link);
                 if began.elapsed() >= GOOD {
@@ -389,7 +389,7 @@ impl<T: Object> NamespaceInformer<T> {
                     let meta = Meta::from(meta.metadata);
                     if meta.annotations.get("k8s.io/initial-events-end") == Some("true") {
                         self.sweep(&seen, &meta.resource_version, began);
-                        return Ok(meta.resource_version.into());
+                        return Ok(meta.resource_version.0.into());
                     }
                 }
                 "ERROR" => return Err(Interrupted::Watch(serde_json::from_str(event.object.get())?)),
@@ -435,7 +435,7 @@ impl<T: Object> NamespaceInformer<T> {
                     if other == "DELETED" {
                         self.delete(&meta.key());
                     }
-                    meta.resource_version.into()
+                    meta.resource_version.0.into()
                 }
             };
             self.advance(position, happened);

@@ -49,18 +49,6 @@ pub struct Failing {
     pub at: Timestamp,
 }
 
-impl Now {
-    /// The total time that the running reconciles have taken so far.
-    pub fn unfinished(&self) -> Duration {
-        self.running.values().map(Instant::elapsed).sum()
-    }
-
-    /// The time that the longest running reconcile has taken so far.
-    pub fn longest(&self) -> Duration {
-        self.running.values().map(Instant::elapsed).max().unwrap_or_default()
-    }
-}
-
 impl Activity {
     fn lock(&self) -> MutexGuard<'_, Now> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -69,7 +57,8 @@ impl Activity {
     /// The total and the longest time that the running reconciles have taken so far.
     pub fn unfinished(&self) -> (Duration, Duration) {
         let now = self.lock();
-        (now.unfinished(), now.longest())
+        let taken = || now.running.values().map(Instant::elapsed);
+        (taken().sum(), taken().max().unwrap_or_default())
     }
 
     /// Returns a snapshot.
@@ -163,8 +152,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(2)).await;
         activity.begins(&key("b"));
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let now = activity.now();
-        assert_eq!((now.unfinished(), now.longest()), (Duration::from_secs(4), Duration::from_secs(3)));
+        assert_eq!(activity.unfinished(), (Duration::from_secs(4), Duration::from_secs(3)));
         activity.ends(&key("a"), None);
         assert_eq!(activity.fails(&key("b"), "no", at), 1);
         assert_eq!(activity.fails(&key("b"), "no", at), 2);

@@ -151,11 +151,6 @@ impl Context {
         context
     }
 
-    /// The namespaces that every watch of namespaced objects is limited to; empty means all namespaces.
-    pub fn namespaces(&self) -> &[String] {
-        &self.inner.namespaces
-    }
-
     /// The only Pod watch of the process: pods with the label [`KIND_LABEL`].
     pub fn pods(&self) -> Informer<Pod> {
         self.once(&self.inner.pods, "pods", PODS, Some(KIND_LABEL))
@@ -202,7 +197,7 @@ impl Context {
             lock(&self.inner.caches).push(Box::new(move || Cache {
                 resource: part.resource(),
                 scope: part.scope(),
-                objects: part.len(),
+                objects: part.count(),
                 undecodable: part.undecodable().len(),
                 progress: *part.progress().borrow(),
                 health: part.health().borrow().clone(),

@@ -418,7 +418,7 @@ impl State {
         }
         let active = i64::try_from(self.passes.len()).unwrap_or(i64::MAX);
         self.metrics.active_workers.with_label_values(&[self.controller]).set(active);
-        self.activity.waits(self.queue.depth(), self.parked.len(), self.queue.len());
+        self.activity.waits(self.queue.depth(), self.parked.len(), self.queue.known());
     }
 
     /// Puts a key aside until the caches show the writes for it.

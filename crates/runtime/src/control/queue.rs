@@ -293,13 +293,8 @@ impl Queue {
     }
 
     /// The number of keys in the queue: waiting, running or with a timer.
-    pub fn len(&self) -> usize {
+    pub fn known(&self) -> usize {
         self.entries.len()
-    }
-
-    /// Whether the queue holds no key.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 }
 
@@ -327,7 +322,7 @@ mod tests {
         assert!(queue.pop(now).is_some());
         queue.done(&a, WELL, now);
         assert!(queue.pop(now).is_none());
-        assert!(queue.is_empty(), "drops a settled key");
+        assert!(queue.entries.is_empty(), "drops a settled key");
     }
 
     #[test]
@@ -390,7 +385,7 @@ mod tests {
         assert!(waits.iter().all(|wait| *wait <= LONGEST_RETRY));
         let (a, _) = queue.pop(now).unwrap();
         queue.done(&a, WELL, now);
-        assert!(queue.is_empty());
+        assert!(queue.entries.is_empty());
     }
 
     #[test]
@@ -450,7 +445,7 @@ mod tests {
         let (a, _) = queue.pop(now).unwrap();
         queue.done(&a, Ended::Failed, now);
         queue.forget(&a);
-        assert!(queue.is_empty());
+        assert!(queue.entries.is_empty());
         assert!(queue.next_timer().is_none());
     }
 
@@ -464,9 +459,9 @@ mod tests {
         let (running, _) = queue.pop(now).unwrap();
         queue.done(&failing, Ended::Failed, now);
         queue.leave(|key| &*key.name != "other");
-        assert_eq!((queue.depth(), queue.len(), queue.next_timer()), (0, 1, None), "keeps the running key");
+        assert_eq!((queue.depth(), queue.known(), queue.next_timer()), (0, 1, None), "keeps the running key");
         queue.done(&running, WELL, now);
-        assert!(queue.is_empty());
+        assert!(queue.entries.is_empty());
         assert!(queue.add(key("waits"), Priority::Fresh, now), "it may wait again");
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -89,9 +90,17 @@ pub trait Object: DeserializeOwned + Send + Sync + 'static {
     }
 }
 
-/// Implements the common methods of the slim types in their `impl Object`, from their `meta`.
+/// Implements the common methods of the slim types in their `impl Object`, from their `meta`. With `same`, objects that
+/// differ only in their version are equal.
 #[macro_export]
 macro_rules! identified_by_meta {
+    (same) => {
+        $crate::identified_by_meta!();
+
+        fn same(&self, other: &Self) -> bool {
+            self == other
+        }
+    };
     () => {
         fn key(&self) -> $crate::model::object::Key {
             self.meta.key()
@@ -151,6 +160,25 @@ where
     }
 }
 
+/// A resourceVersion. All versions are equal, so that objects that differ only in their version are equal. To tell
+/// versions apart, compare their texts.
+#[derive(Clone, Debug, Default, Eq)]
+pub struct Version(pub Box<str>);
+
+impl PartialEq for Version {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Deref for Version {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
 /// The metadata of the slim types, decoded once. The fields that a plan reads of every object come first, so that they lie
 /// together in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -177,7 +205,7 @@ pub struct Meta {
     /// The grace period of the deletion, in seconds.
     pub grace_seconds: i64,
     /// resourceVersion.
-    pub resource_version: Box<str>,
+    pub resource_version: Version,
     /// The generation; 0 if the type has none.
     pub generation: i64,
 }
@@ -203,35 +231,6 @@ impl Meta {
         }
         self.labels.share(&other.labels);
         self.annotations.share(&other.annotations);
-    }
-
-    /// Whether `other` differs at most in the resourceVersion.
-    pub fn same(&self, other: &Self) -> bool {
-        let Self {
-            namespace,
-            name,
-            uid,
-            resource_version: _,
-            generation,
-            created,
-            deleted,
-            grace_seconds,
-            labels,
-            annotations,
-            finalizers,
-            owner,
-        } = self;
-        *namespace == other.namespace
-            && *name == other.name
-            && *uid == other.uid
-            && *generation == other.generation
-            && *created == other.created
-            && *deleted == other.deleted
-            && *grace_seconds == other.grace_seconds
-            && *labels == other.labels
-            && *annotations == other.annotations
-            && *finalizers == other.finalizers
-            && *owner == other.owner
     }
 
     /// The time of the delete request, in whole seconds: the deletion timestamp minus the grace period.
@@ -426,7 +425,7 @@ impl From<WireMeta> for Meta {
             namespace: wire.namespace.unwrap_or_default(),
             name: wire.name.unwrap_or_default(),
             uid: wire.uid.unwrap_or_default(),
-            resource_version: wire.resource_version.unwrap_or_default(),
+            resource_version: Version(wire.resource_version.unwrap_or_default()),
             generation: wire.generation.unwrap_or_default(),
             created: wire.creation_timestamp,
             deleted: wire.deletion_timestamp,
@@ -484,6 +483,14 @@ mod tests {
         assert_eq!(meta.labels.get("c"), None);
         assert_eq!(meta.labels.iter().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
         assert_eq!(meta.labels.clone().only(|key| key == "b"), Pairs::from([("b", "2")]));
+    }
+
+    /// A heartbeat changes only the resourceVersion, and must wake no subscriber.
+    #[test]
+    fn a_new_version_alone_changes_no_metadata() {
+        let meta = |version: &str| Meta { resource_version: Version(version.into()), ..Meta::default() };
+        assert_eq!(meta("1"), meta("2"));
+        assert_ne!(*meta("1").resource_version, *meta("2").resource_version);
     }
 
     #[test]

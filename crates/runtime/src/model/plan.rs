@@ -159,7 +159,7 @@ impl<S, E> Action<S, E> {
             namespace: meta.namespace.clone(),
             name: meta.name.clone(),
             uid: meta.uid.clone(),
-            resource_version: if_unchanged.then(|| meta.resource_version.clone()),
+            resource_version: if_unchanged.then(|| meta.resource_version.0.clone()),
         }
     }
 

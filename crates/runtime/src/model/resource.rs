@@ -22,59 +22,42 @@ pub struct Resource {
 }
 
 /// Pods.
-pub const PODS: Resource =
-    Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true, custom: false };
+pub const PODS: Resource = Resource::builtin("", "v1", "Pod", "pods");
 /// Nodes.
-pub const NODES: Resource =
-    Resource { group: "", version: "v1", kind: "Node", plural: "nodes", namespaced: false, custom: false };
+pub const NODES: Resource = Resource { namespaced: false, ..Resource::builtin("", "v1", "Node", "nodes") };
 /// ConfigMaps.
-pub const CONFIG_MAPS: Resource = Resource {
-    group: "",
-    version: "v1",
-    kind: "ConfigMap",
-    plural: "configmaps",
-    namespaced: true,
-    custom: false,
-};
+pub const CONFIG_MAPS: Resource = Resource::builtin("", "v1", "ConfigMap", "configmaps");
 /// Deployments.
-pub const DEPLOYMENTS: Resource = Resource {
-    group: "apps",
-    version: "v1",
-    kind: "Deployment",
-    plural: "deployments",
-    namespaced: true,
-    custom: false,
-};
+pub const DEPLOYMENTS: Resource = Resource::builtin("apps", "v1", "Deployment", "deployments");
 /// Leases.
-pub const LEASES: Resource = Resource {
-    group: "coordination.k8s.io",
-    version: "v1",
-    kind: "Lease",
-    plural: "leases",
-    namespaced: true,
-    custom: false,
-};
+pub const LEASES: Resource = Resource::builtin("coordination.k8s.io", "v1", "Lease", "leases");
 /// Events.
-pub const EVENTS: Resource = Resource {
-    group: "events.k8s.io",
-    version: "v1",
-    kind: "Event",
-    plural: "events",
-    namespaced: true,
-    custom: false,
-};
+pub const EVENTS: Resource = Resource::builtin("events.k8s.io", "v1", "Event", "events");
 
 impl Resource {
+    /// A namespaced type that is part of Kubernetes.
+    pub const fn builtin(
+        group: &'static str,
+        version: &'static str,
+        kind: &'static str,
+        plural: &'static str,
+    ) -> Self {
+        Self { group, version, kind, plural, namespaced: true, custom: false }
+    }
+
+    /// A namespaced type that a CustomResourceDefinition defines.
+    pub const fn custom(
+        group: &'static str,
+        version: &'static str,
+        kind: &'static str,
+        plural: &'static str,
+    ) -> Self {
+        Self { group, version, kind, plural, namespaced: true, custom: true }
+    }
+
     /// The resource of a custom resource's Rust type.
     pub fn of<K: kube::Resource<DynamicType = ()>>() -> Self {
-        Self {
-            group: fixed(K::group(&())),
-            version: fixed(K::version(&())),
-            kind: fixed(K::kind(&())),
-            plural: fixed(K::plural(&())),
-            namespaced: true,
-            custom: true,
-        }
+        Self::custom(fixed(K::group(&())), fixed(K::version(&())), fixed(K::kind(&())), fixed(K::plural(&())))
     }
 
     /// `group/version`, or the version alone for the core group.

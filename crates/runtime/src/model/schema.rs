@@ -11,12 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 /// must never have defaults: the template's hash covers the API server's answer, so a new default would change the
 /// hash.
 pub fn pod_template(generator: &mut SchemaGenerator) -> Schema {
-    without_descriptions::<PodTemplateSpec>(generator)
-}
-
-/// The schema of a Kubernetes type without its descriptions and defaults.
-pub fn without_descriptions<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    let mut schema = T::json_schema(generator);
+    let mut schema = PodTemplateSpec::json_schema(generator);
     RecursiveTransform(|schema: &mut Schema| {
         schema.remove("description");
         schema.remove("default");

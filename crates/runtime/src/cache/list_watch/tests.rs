@@ -49,13 +49,12 @@ async fn follow(answers: Vec<(u16, &'static str, Vec<u8>)>) -> Followed {
     let told = Arc::new(Mutex::new(Vec::new()));
     let sink = told.clone();
     informer.subscribe(move |change| {
-        let how = match change {
-            Change::Applied { old: None, .. } => "new",
-            Change::Applied { .. } => "changed",
-            Change::Deleted { .. } => "deleted",
-            Change::Undecodable { .. } | Change::Vanished { .. } => "undecodable",
+        let (how, name) = match change {
+            Change::Applied { new, old: None, .. } => ("new", &new.meta.name),
+            Change::Applied { new, .. } => ("changed", &new.meta.name),
+            Change::Deleted { old } => ("deleted", &old.meta.name),
+            Change::Undecodable { key, .. } | Change::Vanished { key } => ("undecodable", &key.name),
         };
-        let name = change.object().map(|pod| pod.meta.name.to_string()).unwrap_or_default();
         sink.lock().unwrap().push(format!("{how} {name}"));
     });
     let task = informer.run(Client::new(service, "default"), Link::default());

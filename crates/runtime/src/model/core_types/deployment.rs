@@ -44,30 +44,7 @@ pub struct Progressing {
 }
 
 impl Object for Deployment {
-    crate::identified_by_meta!();
-
-    fn same(&self, other: &Self) -> bool {
-        let Self {
-            meta,
-            spec,
-            observed_generation,
-            replicas,
-            updated,
-            ready,
-            trouble,
-            progressing,
-            scaled_by,
-        } = self;
-        meta.same(&other.meta)
-            && *spec == other.spec
-            && *observed_generation == other.observed_generation
-            && *replicas == other.replicas
-            && *updated == other.updated
-            && *ready == other.ready
-            && *trouble == other.trouble
-            && *progressing == other.progressing
-            && *scaled_by == other.scaled_by
-    }
+    crate::identified_by_meta!(same);
 }
 
 #[derive(Deserialize, Default)]

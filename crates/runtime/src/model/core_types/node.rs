@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::WireCondition;
-use crate::model::object::{Key, Meta, Object, WireMeta};
+use crate::model::object::{Meta, Object, WireMeta};
 use crate::model::protobuf;
 
 /// A taint of a node.
@@ -37,30 +37,10 @@ pub struct Node {
 }
 
 impl Object for Node {
+    crate::identified_by_meta!(same);
+
     fn in_protobuf() -> Option<&'static protobuf::Type> {
         Some(&protobuf::NODE)
-    }
-
-    fn key(&self) -> Key {
-        self.meta.key()
-    }
-
-    fn resource_version(&self) -> &str {
-        &self.meta.resource_version
-    }
-
-    fn terminating(&self) -> bool {
-        self.meta.deleted.is_some()
-    }
-
-    fn same(&self, other: &Self) -> bool {
-        let Self { meta, unschedulable, taints, ready, boot_id, machine_id } = self;
-        meta.same(&other.meta)
-            && *unschedulable == other.unschedulable
-            && *taints == other.taints
-            && *ready == other.ready
-            && *boot_id == other.boot_id
-            && *machine_id == other.machine_id
     }
 }
 

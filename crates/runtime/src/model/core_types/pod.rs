@@ -124,57 +124,10 @@ impl Pod {
 }
 
 impl Object for Pod {
-    crate::identified_by_meta!();
+    crate::identified_by_meta!(same);
 
     fn in_protobuf() -> Option<&'static protobuf::Type> {
         Some(&protobuf::POD)
-    }
-
-    fn same(&self, other: &Self) -> bool {
-        let Self {
-            meta,
-            node,
-            phase,
-            reason,
-            ready_since,
-            unschedulable,
-            is_gated,
-            disrupted,
-            restarts,
-            most_restarts,
-            restartable,
-            restarts_containers,
-            has_running_container,
-            waiting,
-            crashed,
-            last_exit,
-            started,
-            exits,
-            finished,
-            rejection,
-            conditions,
-        } = self;
-        meta.same(&other.meta)
-            && *node == other.node
-            && *phase == other.phase
-            && *reason == other.reason
-            && *ready_since == other.ready_since
-            && *unschedulable == other.unschedulable
-            && *is_gated == other.is_gated
-            && *disrupted == other.disrupted
-            && *restarts == other.restarts
-            && *most_restarts == other.most_restarts
-            && *restartable == other.restartable
-            && *restarts_containers == other.restarts_containers
-            && *has_running_container == other.has_running_container
-            && *waiting == other.waiting
-            && *crashed == other.crashed
-            && *last_exit == other.last_exit
-            && *started == other.started
-            && *exits == other.exits
-            && *finished == other.finished
-            && *rejection == other.rejection
-            && *conditions == other.conditions
     }
 }
 
