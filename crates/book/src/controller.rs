@@ -21,14 +21,6 @@ impl Reconciler for Books {
     type World = ();
     type Effect = std::convert::Infallible;
 
-    fn name(&self) -> &'static str {
-        CONTROLLER
-    }
-
-    fn resource(&self) -> Resource {
-        Resource::of::<Book>()
-    }
-
     fn status<'a>(&self, object: &'a Book) -> Option<&'a BookStatus> {
         object.status.as_ref()
     }
@@ -45,5 +37,5 @@ impl Reconciler for Books {
 /// Adds the Book controller to the manager.
 pub fn register(context: &Context) {
     let objects = context.informer::<Book>("books", Resource::of::<Book>(), None);
-    context.spawn_controller(CONTROLLER, Controller::new(context, Books, objects, []).run());
+    context.spawn_controller(CONTROLLER, Controller::new(context, CONTROLLER, Books, objects, []).run());
 }

@@ -78,14 +78,6 @@ impl Reconciler for DaemonJobs {
     type World = World;
     type Effect = std::convert::Infallible;
 
-    fn name(&self) -> &'static str {
-        CONTROLLER
-    }
-
-    fn resource(&self) -> Resource {
-        Resource::of::<DaemonJob>()
-    }
-
     fn status<'a>(&self, object: &'a DaemonJob) -> Option<&'a DaemonJobStatus> {
         object.status.as_ref()
     }
@@ -103,7 +95,7 @@ impl Reconciler for DaemonJobs {
         if object.terminating() {
             return Ok(world);
         }
-        world.predecessors = self.pods.owned_by_predecessors(&key, &self.resource());
+        world.predecessors = self.pods.owned_by_predecessors(&key, &Resource::of::<DaemonJob>());
         self.observe_ledger(object, &key, &mut world).await?;
         let deselected = self.deselected_pods.owned_by(&key).into_iter().map(|pod| async {
             let found = self.executor.reads.read_meta(&PODS, &key.namespace, &pod.meta.name).await?;
@@ -338,7 +330,7 @@ pub fn register(
         origin: Instant::now(),
         memories: Mutex::default(),
     };
-    let controller = Controller::new(context, reconciler, objects.clone(), reads);
+    let controller = Controller::new(context, CONTROLLER, reconciler, objects.clone(), reads);
     controller.owns(&pods);
     controller.owns(&ledger);
     wake_by_nodes(&nodes, &objects, controller.waker());

@@ -17,7 +17,7 @@ use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::{Key, Object as _, Owner};
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
-use quintet_runtime::model::resource::{PODS, Resource};
+use quintet_runtime::model::resource::Resource;
 use quintet_runtime::write::executor::{Error, Executor};
 
 use crate::FINALIZER;
@@ -76,18 +76,6 @@ impl Reconciler for Sweeper {
     type Status = ();
     type World = OwnerState;
     type Effect = std::convert::Infallible;
-
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn resource(&self) -> Resource {
-        PODS
-    }
-
-    fn status<'a>(&self, _object: &'a Pod) -> Option<&'a ()> {
-        None
-    }
 
     async fn observe(&self, pod: &Pod, _refusals: Refusals) -> Result<OwnerState, Error> {
         let Some(owner) = daemonjob_of(pod) else { return Ok(OwnerState::Unowned) };
@@ -149,7 +137,7 @@ pub fn register(context: &Context, served: Option<Informer<DaemonJob>>) {
     let sweeper =
         Sweeper { served: served.clone(), executor: context.executor.clone(), gone: Mutex::default() };
     let pods = context.pods();
-    let controller = Controller::new(context, sweeper, pods.clone(), []);
+    let controller = Controller::new(context, NAME, sweeper, pods.clone(), []);
     if let Some(served) = served {
         let waker = controller.waker();
         served.subscribe(move |change| {

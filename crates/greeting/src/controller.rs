@@ -48,14 +48,6 @@ impl Reconciler for Greetings {
     type World = World;
     type Effect = Effect;
 
-    fn name(&self) -> &'static str {
-        CONTROLLER
-    }
-
-    fn resource(&self) -> Resource {
-        Resource::of::<Greeting>()
-    }
-
     fn status<'a>(&self, object: &'a Greeting) -> Option<&'a GreetingStatus> {
         object.status.as_ref()
     }
@@ -114,7 +106,7 @@ pub fn register(context: &Context, identity: &str, printer: Printer) -> Result<(
         claims: AtomicU64::new(0),
         memory: Mutex::default(),
     };
-    let controller = Controller::new(context, reconciler, objects, []);
+    let controller = Controller::new(context, CONTROLLER, reconciler, objects, []);
     context.spawn_controller(CONTROLLER, async move {
         controller.run().await;
         // An orderly exit loses no claimed line.

@@ -65,7 +65,7 @@ impl Kind {
     ///
     /// If its metrics cannot be registered, or its thread cannot be started.
     pub fn register(&self, context: &Context, options: &Options, is_enabled: bool) -> Result<()> {
-        (self.register)(context, options, is_enabled)
+        (self.register)(&context.windowed(), options, is_enabled)
             .with_context(|| format!("cannot start controller {}", self.controller))
     }
 }

@@ -43,14 +43,6 @@ impl Reconciler for PodSets {
     type World = World;
     type Effect = std::convert::Infallible;
 
-    fn name(&self) -> &'static str {
-        CONTROLLER
-    }
-
-    fn resource(&self) -> Resource {
-        Resource::of::<PodSet>()
-    }
-
     fn status<'a>(&self, object: &'a PodSet) -> Option<&'a PodSetStatus> {
         object.status.as_ref()
     }
@@ -155,7 +147,7 @@ pub fn register(context: &Context) -> Result<(), prometheus::Error> {
         revisions: revisions.clone(),
         executor: context.executor.clone(),
     };
-    let controller = Controller::new(context, reconciler, objects, reads);
+    let controller = Controller::new(context, CONTROLLER, reconciler, objects, reads);
     controller.owns(&pods);
     controller.owns(&revisions);
     context.spawn_controller(CONTROLLER, controller.run());

@@ -15,7 +15,7 @@ use quintet_runtime::model::finalizer;
 use quintet_runtime::model::object::{Key, Object};
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
-use quintet_runtime::model::resource::Resource;
+use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
 use quintet_runtime::write::executor::{Error, Execution};
 
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
@@ -55,14 +55,6 @@ impl Reconciler for PulsarConsumers {
     type Status = PulsarConsumerStatus;
     type World = World;
     type Effect = Effect;
-
-    fn name(&self) -> &'static str {
-        CONTROLLER
-    }
-
-    fn resource(&self) -> Resource {
-        Resource::of::<PulsarConsumer>()
-    }
 
     fn status<'a>(&self, object: &'a PulsarConsumer) -> Option<&'a PulsarConsumerStatus> {
         object.status.as_ref()
@@ -231,7 +223,7 @@ fn presence(caches: &[Informer<KedaObject>; 2]) -> Option<bool> {
 
 /// Adds the PulsarConsumer controller to the process. `image` is the default image of consumers.
 pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error> {
-    let deployments = context.deployments(NAME_LABEL);
+    let deployments = context.informer::<Deployment>("deployments", DEPLOYMENTS, Some(NAME_LABEL));
     let resource = Resource::of::<PulsarConsumer>();
     let objects = context.informer::<PulsarConsumer>("pulsarconsumers", resource, None);
     let keda = [("scaledobjects", SCALED_OBJECTS), ("triggerauthentications", TRIGGER_AUTHENTICATIONS)]
@@ -251,7 +243,7 @@ pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error
         image: Arc::new(image),
         attempts: Mutex::default(),
     };
-    let controller = Controller::new(context, reconciler, objects.clone(), reads);
+    let controller = Controller::new(context, CONTROLLER, reconciler, objects.clone(), reads);
     let waker = controller.waker();
     unready.follow(&pods, &objects, waker.clone());
     poller.follow(context, &objects, metrics, waker.clone());

@@ -22,7 +22,7 @@ use quintet_runtime::model::clock::Clock;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
-use quintet_runtime::model::resource::{PODS, Resource};
+use quintet_runtime::model::resource::PODS;
 use quintet_runtime::server::connectivity::Link;
 use quintet_runtime::server::gate::Gate;
 use quintet_runtime::server::metrics::Metrics;
@@ -167,18 +167,6 @@ impl Reconciler for Content {
     type World = ();
     type Effect = Infallible;
 
-    fn name(&self) -> &'static str {
-        "content"
-    }
-
-    fn resource(&self) -> Resource {
-        PODS
-    }
-
-    fn status<'a>(&self, _object: &'a Pod) -> Option<&'a ()> {
-        None
-    }
-
     async fn observe(&self, _object: &Pod, _refusals: Refusals) -> Result<(), Error> {
         Ok(())
     }
@@ -207,7 +195,7 @@ fn a_reconcile_without_a_write_allocates_little() {
             stop: stopped,
         });
         let objects = context.informer::<Pod>("pods", PODS, None);
-        let controller = Controller::new(&context, Content, objects, []);
+        let controller = Controller::new(&context, "content", Content, objects, []);
         for (_, task) in context.take_tasks() {
             tokio::spawn(task);
         }

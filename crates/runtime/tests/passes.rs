@@ -19,7 +19,7 @@ use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::refusals::Refusals;
-use quintet_runtime::model::resource::{PODS, Resource};
+use quintet_runtime::model::resource::PODS;
 use quintet_runtime::server::connectivity::Link;
 use quintet_runtime::server::gate::Gate;
 use quintet_runtime::server::metrics::Metrics;
@@ -46,18 +46,6 @@ impl Reconciler for Odd {
     type Status = ();
     type World = ();
     type Effect = std::convert::Infallible;
-
-    fn name(&self) -> &'static str {
-        "odd"
-    }
-
-    fn resource(&self) -> Resource {
-        PODS
-    }
-
-    fn status<'a>(&self, _object: &'a Pod) -> Option<&'a ()> {
-        None
-    }
 
     async fn observe(&self, object: &Pod, _refusals: Refusals) -> Result<(), Error> {
         let name = object.meta.name.to_string();
@@ -130,7 +118,7 @@ fn start_by(
     let context = Context::new(setup);
     let odd = Odd::default();
     let objects = context.informer::<Pod>("pods", PODS, None);
-    let controller = Controller::new(&context, odd.clone(), objects.clone(), []);
+    let controller = Controller::new(&context, "odd", odd.clone(), objects.clone(), []);
     for (_, task) in context.take_tasks() {
         tokio::spawn(task);
     }

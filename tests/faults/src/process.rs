@@ -122,37 +122,39 @@ impl Process {
         });
         let mut printer = None;
         let mut served = None;
+        // As in the manager, a kind and its sweeper share a window.
+        let jobs = context.windowed();
         if !kinds.contains(&Kind::Greeting) {
             quintet_runtime::control::sweeper::register::<quintet_greeting::api::Greeting>(
-                &context,
+                &context.windowed(),
                 quintet_greeting::SWEEPER,
                 quintet_greeting::FINALIZER,
             );
         }
         for kind in kinds {
+            let own = context.windowed();
             match kind {
                 Kind::DaemonJob => {
-                    served = Some(quintet_daemonjob::register(&context, &[]).map_err(|error| fails(&error))?);
+                    served = Some(quintet_daemonjob::register(&jobs, &[]).map_err(|error| fails(&error))?);
                 }
-                Kind::PodSet => quintet_podset::register(&context).map_err(|error| fails(&error))?,
+                Kind::PodSet => quintet_podset::register(&own).map_err(|error| fails(&error))?,
                 Kind::PulsarConsumer => {
                     let image = quintet_pulsarconsumer::Image {
                         name: "consumer".to_owned(),
                         health_port: Some(8080),
                     };
-                    quintet_pulsarconsumer::register(&context, image).map_err(|error| fails(&error))?;
+                    quintet_pulsarconsumer::register(&own, image).map_err(|error| fails(&error))?;
                 }
                 Kind::Greeting => {
                     let output = Output { who: who.to_owned(), lines: lines.clone(), rest: Vec::new() };
                     let started = Printer::start(output).map_err(|error| fails(&error))?;
-                    quintet_greeting::register(&context, who, started.clone())
-                        .map_err(|error| fails(&error))?;
+                    quintet_greeting::register(&own, who, started.clone()).map_err(|error| fails(&error))?;
                     printer = Some(started);
                 }
-                Kind::Book => quintet_book::register(&context),
+                Kind::Book => quintet_book::register(&own),
             }
         }
-        quintet_daemonjob::sweep::register(&context, served);
+        quintet_daemonjob::sweep::register(&jobs, served);
         let (mut tasks, mut controllers, mut election) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         for (_, controller) in context.take_controllers() {
             controllers.spawn(controller);

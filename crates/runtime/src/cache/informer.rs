@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::cache::list_watch;
 use crate::cache::store::Store;
+use crate::cache::tracked::TrackedCache;
 use crate::lock;
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Meta, MetaOnly, Object, Owner};
@@ -154,6 +155,11 @@ impl<T: Object> Informer<T> {
         &self.parts
     }
 
+    /// The parts as the caches that plans wait for.
+    pub fn tracked(&self) -> Vec<Arc<dyn TrackedCache>> {
+        self.parts.iter().map(|part| Arc::new(part.clone()) as Arc<dyn TrackedCache>).collect()
+    }
+
     /// The index of the part for this namespace; None if the namespace is not watched.
     pub fn part_of(&self, namespace: &str) -> Option<usize> {
         self.parts.iter().position(|part| part.covers(namespace))
@@ -251,6 +257,41 @@ impl<T: Object> Informer<T> {
     }
 }
 
+impl<T: Object> TrackedCache for NamespaceInformer<T> {
+    fn resource(&self) -> Resource {
+        self.inner.resource
+    }
+
+    fn covers(&self, namespace: &str) -> bool {
+        self.inner.namespace.is_empty() || self.inner.namespace == namespace
+    }
+
+    fn scope(&self) -> String {
+        let (namespace, name) = (&self.inner.namespace, self.inner.resource.crd_name());
+        if namespace.is_empty() { name } else { format!("{namespace}/{name}") }
+    }
+
+    fn progress(&self) -> Progress {
+        *self.inner.progress.borrow()
+    }
+
+    fn watch_progress(&self) -> watch::Receiver<Progress> {
+        self.inner.progress.subscribe()
+    }
+
+    fn shows_deletion(&self, key: &Key) -> bool {
+        let place = (key.namespace.clone(), key.name.clone());
+        self.read()
+            .objects
+            .get(&place)
+            .is_none_or(|object| object.key().uid != key.uid || object.terminating())
+    }
+
+    fn relist(&self, since: Instant) {
+        self.inner.relist.send_modify(|asked| *asked = (*asked).max(Some(since)));
+    }
+}
+
 impl<T: Object> NamespaceInformer<T> {
     fn new(resource: Resource, namespace: &str, selector: Option<&'static str>) -> Self {
         Self {
@@ -270,11 +311,6 @@ impl<T: Object> NamespaceInformer<T> {
         }
     }
 
-    /// The cached type.
-    pub fn resource(&self) -> Resource {
-        self.inner.resource
-    }
-
     /// Whether the type may be absent.
     pub fn is_patient(&self) -> bool {
         self.inner.patient.load(Ordering::Relaxed)
@@ -283,17 +319,6 @@ impl<T: Object> NamespaceInformer<T> {
     /// The namespace that the cache is limited to; empty means all namespaces.
     pub fn namespace(&self) -> &str {
         &self.inner.namespace
-    }
-
-    /// Whether the cache holds objects of this namespace.
-    pub fn covers(&self, namespace: &str) -> bool {
-        self.inner.namespace.is_empty() || self.inner.namespace == namespace
-    }
-
-    /// The type, and the namespace if the cache is limited to one. The hand-over identifies caches by this value.
-    pub fn scope(&self) -> String {
-        let (namespace, name) = (&self.inner.namespace, self.inner.resource.crd_name());
-        if namespace.is_empty() { name } else { format!("{namespace}/{name}") }
     }
 
     /// The number of objects.
@@ -311,29 +336,9 @@ impl<T: Object> NamespaceInformer<T> {
         lock(&self.inner.undecodable).iter().map(|(key, error)| (key.clone(), error.clone())).collect()
     }
 
-    /// How far the cache has come; changes wake the receiver.
-    pub fn progress(&self) -> watch::Receiver<Progress> {
-        self.inner.progress.subscribe()
-    }
-
-    /// Requests a list that starts at `since` or later, if there is none yet. [`Progress::listed`] shows when the
-    /// list is complete.
-    pub fn relist(&self, since: Instant) {
-        self.inner.relist.send_modify(|asked| *asked = (*asked).max(Some(since)));
-    }
-
     /// The health of the cache; changes wake the receiver.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.inner.health.subscribe()
-    }
-
-    /// Whether the cache shows a deleted object as gone or terminating.
-    pub fn shows_deletion(&self, key: &Key) -> bool {
-        let place = (key.namespace.clone(), key.name.clone());
-        self.read()
-            .objects
-            .get(&place)
-            .is_none_or(|object| object.key().uid != key.uid || object.terminating())
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Store<T>> {

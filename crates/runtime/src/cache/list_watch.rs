@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::cache::informer::{NamespaceInformer, SILENCE, Seen};
+use crate::cache::tracked::TrackedCache as _;
 use crate::log_repeated;
 use crate::model::object::{Meta, MetaOnly, Object};
 use crate::model::protobuf::{self, Malformed};

@@ -1,9 +1,9 @@
-//! The parts that the controllers of one process share: a client, a gate, one executor and one informer per type.
+//! The parts that the controllers of one process share: a client, a gate, the executors and one informer per type.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use kube::Client;
@@ -11,12 +11,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cache::informer::{Health, Informer, SILENCE};
+use crate::cache::tracked::TrackedCache as _;
 use crate::control::activity::Activity;
 use crate::model::clock::Clock;
-use crate::model::core_types::{Deployment, Node, Pod};
+use crate::model::core_types::{Node, Pod};
 use crate::model::object::Object;
 use crate::model::progress::Progress;
-use crate::model::resource::{DEPLOYMENTS, NODES, PODS, Resource};
+use crate::model::resource::{NODES, PODS, Resource};
 use crate::server::connectivity::Link;
 use crate::server::gate::{Gate, Seen};
 use crate::server::metrics::Metrics;
@@ -25,17 +26,15 @@ use crate::write::executor::Executor;
 use crate::{KIND_LABEL, lock};
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
-type Watched = Box<dyn Fn() -> Option<String> + Send + Sync>;
 /// Returns the current state of a cache.
 type Cached = Box<dyn Fn() -> Cache + Send + Sync>;
-type Position = Box<dyn Fn() -> (Resource, String, Progress) + Send + Sync>;
 
 /// The parts that all controllers of the process share. Cheap to clone.
 #[derive(Clone)]
 pub struct Context {
     /// The client of everything except the election.
     pub client: Client,
-    /// The only writer of the process.
+    /// Executes plans; see [`Self::windowed`].
     pub executor: Arc<Executor>,
     /// Whether this process may write.
     pub gate: Gate,
@@ -72,17 +71,15 @@ pub struct ContextConfig {
     pub stop: watch::Receiver<bool>,
 }
 
+#[derive(Default)]
 struct Inner {
     namespaces: Vec<String>,
     tasks: Mutex<Vec<(&'static str, Task)>>,
     controllers: Mutex<Vec<(&'static str, Task)>>,
-    watched: Mutex<Vec<Watched>>,
     activities: Mutex<Vec<(&'static str, Activity)>>,
     caches: Mutex<Vec<Cached>>,
-    positions: Mutex<Vec<Position>>,
-    pods: Mutex<Option<Informer<Pod>>>,
-    nodes: Mutex<Option<Informer<Node>>>,
-    deployments: Mutex<Option<Informer<Deployment>>>,
+    pods: OnceLock<Informer<Pod>>,
+    nodes: OnceLock<Informer<Node>>,
 }
 
 /// The current state of a cache.
@@ -90,7 +87,7 @@ struct Inner {
 pub struct Cache {
     /// The cached type.
     pub resource: Resource,
-    /// The scope of the cache; see [`crate::cache::informer::NamespaceInformer::scope`].
+    /// The scope of the cache; see [`crate::cache::tracked::TrackedCache::scope`].
     pub scope: String,
     /// The number of objects.
     pub objects: usize,
@@ -134,36 +131,26 @@ impl Context {
             metrics,
             clock,
             stop,
-            inner: Arc::new(Inner {
-                namespaces,
-                tasks: Mutex::default(),
-                controllers: Mutex::default(),
-                watched: Mutex::default(),
-                activities: Mutex::default(),
-                caches: Mutex::default(),
-                positions: Mutex::default(),
-                pods: Mutex::default(),
-                nodes: Mutex::default(),
-                deployments: Mutex::default(),
-            }),
+            inner: Arc::new(Inner { namespaces, ..Inner::default() }),
         };
         context.spawn("events", sender);
         context
     }
 
+    /// The same parts for another kind, with a window of its own for writes and reads.
+    #[must_use]
+    pub fn windowed(&self) -> Self {
+        Self { executor: Arc::new(self.executor.windowed()), ..self.clone() }
+    }
+
     /// The only Pod watch of the process: pods with the label [`KIND_LABEL`].
     pub fn pods(&self) -> Informer<Pod> {
-        self.once(&self.inner.pods, "pods", PODS, Some(KIND_LABEL))
+        self.inner.pods.get_or_init(|| self.informer("pods", PODS, Some(KIND_LABEL))).clone()
     }
 
     /// The only Node watch of the process.
     pub fn nodes(&self) -> Informer<Node> {
-        self.once(&self.inner.nodes, "nodes", NODES, None)
-    }
-
-    /// The only Deployment watch of the process: Deployments that `selector` selects.
-    pub fn deployments(&self, selector: &'static str) -> Informer<Deployment> {
-        self.once(&self.inner.deployments, "deployments", DEPLOYMENTS, Some(selector))
+        self.inner.nodes.get_or_init(|| self.informer("nodes", NODES, None)).clone()
     }
 
     /// An informer that only one kind uses. With `selector`, it caches only the selected objects.
@@ -183,14 +170,11 @@ impl Context {
         resource: Resource,
         selector: Option<&'static str>,
     ) -> Informer<T> {
-        let informer = Informer::new(resource, &self.inner.namespaces, selector).patient();
-        self.hand_over(&informer);
-        self.spawn(name, self.keep(&informer));
-        informer
+        self.start(name, Informer::new(resource, &self.inner.namespaces, selector).patient())
     }
 
-    /// Returns the task that keeps a cache filled, and adds the cache to [`Self::caches`].
-    fn keep<T: Object>(&self, informer: &Informer<T>) -> impl Future<Output = ()> + Send + use<T> {
+    /// Adds the informer's caches to [`Self::caches`], and the task that keeps them filled.
+    fn start<T: Object>(&self, name: &'static str, informer: Informer<T>) -> Informer<T> {
         let began = Instant::now();
         for part in informer.parts() {
             let part = part.clone();
@@ -199,47 +183,14 @@ impl Context {
                 scope: part.scope(),
                 objects: part.count(),
                 undecodable: part.undecodable().len(),
-                progress: *part.progress().borrow(),
+                progress: part.progress(),
                 health: part.health().borrow().clone(),
                 began,
                 patient: part.is_patient(),
             }));
         }
-        informer.clone().run(self.client.clone(), self.link.clone())
-    }
-
-    fn once<T: Object>(
-        &self,
-        slot: &Mutex<Option<Informer<T>>>,
-        name: &'static str,
-        resource: Resource,
-        selector: Option<&'static str>,
-    ) -> Informer<T> {
-        let mut slot = lock(slot);
-        slot.get_or_insert_with(|| {
-            self.start(name, Informer::new(resource, &self.inner.namespaces, selector))
-        })
-        .clone()
-    }
-
-    fn start<T: Object>(&self, name: &'static str, informer: Informer<T>) -> Informer<T> {
-        for part in informer.parts() {
-            let (health, what, began) = (part.health(), part.scope(), Instant::now());
-            let watched: Watched = Box::new(move || unready(&what, &health.borrow(), began));
-            lock(&self.inner.watched).push(watched);
-        }
-        self.hand_over(&informer);
-        self.spawn(name, self.keep(&informer));
+        self.spawn(name, informer.clone().run(self.client.clone(), self.link.clone()));
         informer
-    }
-
-    /// Adds the positions of this informer's caches to the hand-over; see [`Self::seen`].
-    fn hand_over<T: Object>(&self, informer: &Informer<T>) {
-        for part in informer.parts() {
-            let (resource, scope, progress) = (part.resource(), part.scope(), part.progress());
-            let position: Position = Box::new(move || (resource, scope.clone(), *progress.borrow()));
-            lock(&self.inner.positions).push(position);
-        }
     }
 
     /// Creates the activity record of the controller with this name.
@@ -320,19 +271,18 @@ impl Context {
     /// the caches have not shown all writes of this process.
     pub fn seen(&self) -> Seen {
         let unshown = self.executor.memory.unshown();
-        let positions = lock(&self.inner.positions);
-        let positions = positions.iter().map(|position| position());
         // Only a cache that caught up in this process's own term has seen the predecessor's writes.
-        let known = positions.filter(|(resource, scope, progress)| {
+        let known = self.caches().into_iter().filter(|Cache { resource, scope, progress, .. }| {
             progress.seen > 0 && !unshown.contains(resource) && self.gate.is_caught_up(scope, progress)
         });
-        known.map(|(_, scope, progress)| (scope, progress.seen)).collect()
+        known.map(|cache| (cache.scope, cache.progress.seen)).collect()
     }
 
-    /// Why this process is not ready: one line for each unreliable cache.
+    /// Why this process is not ready: one line for each unreliable cache of a type that must not be absent.
     pub fn unready(&self) -> Vec<String> {
-        let watched = lock(&self.inner.watched);
-        watched.iter().filter_map(|watched| watched()).collect()
+        let caches = self.caches();
+        let required = caches.iter().filter(|cache| !cache.patient);
+        required.filter_map(|cache| unready(&cache.scope, &cache.health, cache.began)).collect()
     }
 }
 

@@ -56,6 +56,7 @@ fn undecodable(error: &str) -> Event {
 /// The controller of one kind: its queue and the caches that its plans read.
 pub struct Controller<R: Reconciler> {
     context: Context,
+    name: &'static str,
     reconciler: Arc<R>,
     objects: Informer<R::Object>,
     caches: Arc<[Arc<dyn TrackedCache>]>,
@@ -64,10 +65,12 @@ pub struct Controller<R: Reconciler> {
 }
 
 impl<R: Reconciler> Controller<R> {
-    /// A controller of `objects`, whose plans also read the caches `reads`. A new leader lists a cache again unless
-    /// the cache has caught up with its predecessor; see [`crate::server::gate::Gate::is_caught_up`].
+    /// A controller of `objects`, whose plans also read the caches `reads`. `name` appears in metrics and logs. A new
+    /// leader lists a cache again unless the cache has caught up with its predecessor; see
+    /// [`crate::server::gate::Gate::is_caught_up`].
     pub fn new(
         context: &Context,
+        name: &'static str,
         reconciler: R,
         objects: Informer<R::Object>,
         reads: impl IntoIterator<Item = Arc<dyn TrackedCache>>,
@@ -76,7 +79,7 @@ impl<R: Reconciler> Controller<R> {
         let waker = Waker { sender };
         let mut caches = objects.tracked();
         caches.extend(reads);
-        let (own, recorder, resource) = (waker.clone(), context.recorder.clone(), reconciler.resource());
+        let (own, recorder, resource) = (waker.clone(), context.recorder.clone(), objects.resource());
         let reconciler = Arc::new(reconciler);
         let asked = reconciler.clone();
         objects.subscribe(move |change| match change {
@@ -90,14 +93,14 @@ impl<R: Reconciler> Controller<R> {
                 let _ = own.sender.send(Wake::Gone((*key).clone()));
             }
         });
-        Self { context: context.clone(), reconciler, objects, caches: caches.into(), waker, wakes }
+        Self { context: context.clone(), name, reconciler, objects, caches: caches.into(), waker, wakes }
     }
 
     /// Enqueues an object when an object that it controls changes. If the controller of the changed object
     /// changes, both are enqueued. So is the object that now has the name of a deleted controller: it may wait
     /// for what the deleted one left, as after `kubectl replace --force`.
     pub fn owns<T: Object>(&self, owned: &Informer<T>) {
-        let (waker, owners, kind) = (self.waker(), self.objects.clone(), self.reconciler.resource());
+        let (waker, owners, kind) = (self.waker(), self.objects.clone(), self.objects.resource());
         let wake = move |object: &Arc<T>| {
             let Some(owner) = object.owner().filter(|owner| owner.is_a(&kind)) else { return };
             let namespace = object.key().namespace;
@@ -126,7 +129,7 @@ impl<R: Reconciler> Controller<R> {
 
     /// Runs until shutdown, then waits for running reconciles.
     pub async fn run(mut self) {
-        let mut state = State::new(self.reconciler.name(), &self.context);
+        let mut state = State::new(self.name, &self.context);
         let mut gate = self.context.gate.watch();
         let mut stop = self.context.stop.clone();
         let mut progress: Vec<_> = self.caches.iter().map(|cache| cache.watch_progress()).collect();
@@ -169,10 +172,7 @@ impl<R: Reconciler> Controller<R> {
             }
         }
         if timeout(DRAIN, self.drain(&mut state, &begun, &mut progress)).await.is_err() {
-            tracing::warn!(
-                controller = self.reconciler.name(),
-                "shutdown timed out; aborting running reconciles"
-            );
+            tracing::warn!(controller = self.name, "shutdown timed out; aborting running reconciles");
         }
         // The hand-over can list only what the caches of this process have shown.
         let _ = timeout(SHOWN, self.all_shown(&mut progress)).await;
@@ -292,7 +292,7 @@ impl<R: Reconciler> Controller<R> {
             state.add(object.key(), Priority::Bulk);
         }
         for (key, error) in part.undecodable() {
-            self.context.recorder.record(self.reconciler.resource(), &key, undecodable(&error));
+            self.context.recorder.record(self.objects.resource(), &key, undecodable(&error));
         }
     }
 
@@ -310,14 +310,14 @@ impl<R: Reconciler> Controller<R> {
     fn forget(&self, state: &mut State, key: &Key) {
         state.forget(key);
         if !state.running.values().any(|(running, _)| running == key) {
-            self.context.executor.memory.forget(key, &self.reconciler.resource(), &self.caches);
+            self.context.executor.memory.forget(key, &self.objects.resource(), &self.caches);
         }
         self.reconciler.forget(key);
     }
 
     /// One reconcile of one object, with a time limit. A panic counts as a failure.
     fn pass(&self, key: Key) -> impl Future<Output = (Key, PassResult)> + Send + 'static {
-        let reconciler = self.reconciler.clone();
+        let (controller, reconciler) = (self.name, self.reconciler.clone());
         let object = self.objects.get(&key);
         let objects = self.objects.clone();
         let context = self.context.clone();
@@ -330,6 +330,8 @@ impl<R: Reconciler> Controller<R> {
                 })
             };
             let pass = Pass {
+                controller,
+                resource: objects.resource(),
                 reconciler: &*reconciler,
                 context: &context,
                 object: &object,

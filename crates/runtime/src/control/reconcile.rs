@@ -13,6 +13,7 @@ use crate::control::reconciler::Reconciler;
 use crate::model::object::{Key, Object as _};
 use crate::model::plan::{Action, Event, EventType, Plan};
 use crate::model::refusals::Verb;
+use crate::model::resource::Resource;
 use crate::write::executor::{Error, Execution, Executor};
 
 /// How long a status may be out of date while every reconcile writes something else.
@@ -52,6 +53,8 @@ impl Passed {
 
 /// The parameters of one reconcile.
 pub(super) struct Pass<'a, R: Reconciler> {
+    pub controller: &'static str,
+    pub resource: Resource,
     pub reconciler: &'a R,
     pub context: &'a Context,
     pub object: &'a R::Object,
@@ -111,7 +114,7 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
     let outcome = if execution.refusals.is_empty() { "success" } else { "refused" };
     pass.log(&execution, wrote_status, outcome, started);
     if execution.is_stale {
-        return Err(Error::Stale(format!("an object of {} {key}", reconciler.resource().kind)));
+        return Err(Error::Stale(format!("an object of {} {key}", pass.resource.kind)));
     }
     // The next plan reads the refusal and reports it in the status.
     let at_once = execution.refused.then(Instant::now);
@@ -139,10 +142,10 @@ impl<R: Reconciler> Pass<'_, R> {
 
     /// Executes the steps of a plan, and records Events for writes and refusals.
     async fn execute(&self, steps: Vec<Vec<Action<R::Status, R::Effect>>>) -> Execution {
-        let (resource, version) = (self.reconciler.resource(), self.object.resource_version());
+        let (resource, version) = (&self.resource, self.object.resource_version());
         let effect = |effect| self.reconciler.effect(self.object, effect);
         let executor = &self.context.executor;
-        let execution = executor.execute(self.key, &resource, version, steps, self.still, effect).await;
+        let execution = executor.execute(self.key, resource, version, steps, self.still, effect).await;
         self.reconciler.executed(self.key, &execution);
         // A process that lost the Lease must not record Events either.
         if !matches!(execution.failure, Some(Error::NotLeading)) {
@@ -159,8 +162,8 @@ impl<R: Reconciler> Pass<'_, R> {
         if let Some(until) = self.deferred(writes) {
             return Ok(StatusWrite::Deferred(until));
         }
-        let (resource, version) = (self.reconciler.resource(), self.object.resource_version());
-        self.context.executor.write_status(self.key, &resource, &status, version).await?;
+        let version = self.object.resource_version();
+        self.context.executor.write_status(self.key, &self.resource, &status, version).await?;
         Ok(StatusWrite::Written)
     }
 
@@ -198,15 +201,14 @@ impl<R: Reconciler> Pass<'_, R> {
     }
 
     fn record(&self, events: impl IntoIterator<Item = Event>) {
-        let resource = self.reconciler.resource();
-        events.into_iter().for_each(|event| self.context.recorder.record(resource, self.key, event));
+        events.into_iter().for_each(|event| self.context.recorder.record(self.resource, self.key, event));
     }
 
     /// Logs the writes even if other parts of the plan failed.
     fn log(&self, execution: &Execution, more: usize, outcome: &str, started: Instant) {
         let (writes, refused) = (execution.writes + more, execution.refusals.len());
         if writes > 0 && !self.reconciler.is_quiet() {
-            let (controller, duration_ms) = (self.reconciler.name(), millis(started.elapsed()));
+            let (controller, duration_ms) = (self.controller, millis(started.elapsed()));
             tracing::info!(controller, object = %self.key, outcome, duration_ms, writes, refused, "reconciled");
         }
     }

@@ -6,7 +6,6 @@ use serde::Serialize;
 use crate::model::object::{Key, Object};
 use crate::model::plan::Plan;
 use crate::model::refusals::Refusals;
-use crate::model::resource::Resource;
 use crate::write::executor::{Error, Execution};
 
 /// A kind: how to observe and plan one object. Everything else is the same for all kinds.
@@ -20,14 +19,10 @@ pub trait Reconciler: Send + Sync + 'static {
     /// Side effects that only this kind has; `Infallible` if it has none.
     type Effect: Send;
 
-    /// The controller's name, as in `--controllers` and in metrics.
-    fn name(&self) -> &'static str;
-
-    /// The type of the custom resource.
-    fn resource(&self) -> Resource;
-
-    /// The current status of the object.
-    fn status<'a>(&self, object: &'a Self::Object) -> Option<&'a Self::Status>;
+    /// The current status of the object; None if it has none, as for a kind without a status.
+    fn status<'a>(&self, _object: &'a Self::Object) -> Option<&'a Self::Status> {
+        None
+    }
 
     /// Collects what the plan reads from the caches. Reads from the API server only where a rule of the kind requires
     /// it.

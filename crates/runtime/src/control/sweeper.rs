@@ -16,7 +16,6 @@ use crate::model::resource::Resource;
 use crate::write::executor::Error;
 
 struct Sweeper<K> {
-    name: &'static str,
     finalizer: &'static str,
     kind: PhantomData<fn() -> K>,
 }
@@ -26,18 +25,6 @@ impl<K: kube::Resource<DynamicType = ()> + Object> Reconciler for Sweeper<K> {
     type Status = ();
     type World = ();
     type Effect = Infallible;
-
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn resource(&self) -> Resource {
-        Resource::of::<K>()
-    }
-
-    fn status<'a>(&self, _object: &'a K) -> Option<&'a ()> {
-        None
-    }
 
     async fn observe(&self, _object: &K, _refusals: Refusals) -> Result<(), Error> {
         Ok(())
@@ -63,6 +50,6 @@ where
     K: kube::Resource<DynamicType = ()> + Object,
 {
     let objects = context.optional_informer::<K>(name, Resource::of::<K>(), None);
-    let sweeper = Sweeper { name, finalizer, kind: PhantomData };
-    context.spawn_controller(name, Controller::new(context, sweeper, objects, []).run());
+    let sweeper = Sweeper { finalizer, kind: PhantomData };
+    context.spawn_controller(name, Controller::new(context, name, sweeper, objects, []).run());
 }

@@ -30,7 +30,7 @@ use crate::server::token::TokenFile;
 /// The time limit for the response headers of a GET, which arrive at once even for a watch or list. A write answers
 /// only after all webhooks, each of which has 10 s by default; its limit is [`CALL`].
 const HEADERS: Duration = Duration::from_secs(10);
-/// Concurrent writes of the whole process. More writes only add latency.
+/// Concurrent writes of one kind. More writes only add latency.
 pub const WINDOW: usize = 32;
 /// The time limit of a whole call, except a watch.
 pub const CALL: Duration = Duration::from_secs(20);

@@ -3,6 +3,7 @@
 use super::*;
 use quintet_runtime::cache::deselected::Deselected;
 use quintet_runtime::cache::informer::Change;
+use quintet_runtime::cache::tracked::TrackedCache as _;
 use quintet_runtime::model::object::Object as _;
 
 /// Runs an informer over a script. Returns the informer, the changes that its subscribers received, and the requests.
@@ -46,7 +47,7 @@ async fn watches_from_the_end_of_a_streamed_list() {
     let (informer, told, asked) = follow(&[(200, list), (200, watch)]).await;
     assert_eq!(told, ["new a", "new b", "changed a", "deleted b"], "an unread field wakes no controller");
     assert_eq!(informer.owned_by(&owner()).len(), 1);
-    assert_eq!(informer.parts()[0].progress().borrow().position, 20);
+    assert_eq!(informer.parts()[0].progress().position, 20);
     let asked = asked.lock().unwrap();
     assert!(
         asked[0].contains("sendInitialEvents=true") && asked[0].contains("labelSelector=quintet.dev%2Fkind")
@@ -62,7 +63,7 @@ async fn lists_by_pages_without_streaming_lists() {
     let two = json!({ "metadata": { "resourceVersion": "9" }, "items": [pod("b", 2)] });
     let (informer, told, asked) = follow(&[refused, (200, one.to_string()), (200, two.to_string())]).await;
     assert_eq!(told, ["new a", "new b"]);
-    assert_eq!(informer.parts()[0].progress().borrow().position, 9);
+    assert_eq!(informer.parts()[0].progress().position, 9);
     let asked = asked.lock().unwrap();
     assert!(asked[2].contains("continue=t%2F1"), "{asked:?}");
     assert!(asked[3].contains("watch=true") && asked[3].contains("resourceVersion=9"), "{asked:?}");
@@ -139,7 +140,7 @@ async fn lists_again_after_a_restore_of_etcd() {
     for store in [1_000, 999] {
         let answers = [(200, list.clone()), (200, ended.clone()), newest(store), (200, again.clone())];
         let (informer, _, asked) = follow(&answers).await;
-        assert_eq!(informer.parts()[0].progress().borrow().position, 500);
+        assert_eq!(informer.parts()[0].progress().position, 500);
         assert_eq!(asked.lock().unwrap()[3].contains("sendInitialEvents"), store < 1_000, "{asked:?}");
     }
 }
@@ -154,7 +155,7 @@ async fn lists_by_pages_after_a_stream_that_failed() {
     for first in [(200, status(500)), (200, half.clone() + &status(504)), (200, half), (400, "no".to_owned())] {
         let expired = failure(410, "Expired", "too old");
         let (informer, told, asked) = follow(&[first.clone(), (200, page.to_string()), expired]).await;
-        assert_eq!((informer.all().len(), informer.parts()[0].progress().borrow().position), (2, 9), "{first:?} {told:?}");
+        assert_eq!((informer.all().len(), informer.parts()[0].progress().position), (2, 9), "{first:?} {told:?}");
         let asked = asked.lock().unwrap();
         assert!(asked[1].contains("limit=") && asked[3].contains("sendInitialEvents"), "{asked:?}");
     }
