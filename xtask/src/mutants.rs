@@ -123,8 +123,8 @@ const MUTANTS: &[Mutant] = &[
         name: "does not wait for its own writes",
         file: "crates/runtime/src/write/owner_memory.rs",
         edits: &[(
-            "self.lock().get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches))",
-            "self.lock().get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches) || true)",
+            "lock(&self.owners).get_mut(&owner.uid).is_none_or(|one| one.written.is_shown(caches))",
+            "lock(&self.owners).get_mut(&owner.uid).is_none_or(|one| one.written.is_shown(caches) || true)",
         )],
         catchers: &[Catcher::Plans("daemonjob-retry", "/delayed")],
     },

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
+use quintet_runtime::lock;
 use quintet_runtime::model::object::{Key, Object as _};
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
@@ -32,10 +33,6 @@ struct Greetings {
 }
 
 impl Greetings {
-    fn memory(&self) -> MutexGuard<'_, HashMap<Arc<str>, Memory>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns a unique token.
     fn token(&self) -> String {
         format!("{}-{}", self.identity, self.claims.fetch_add(1, Ordering::Relaxed))
@@ -55,7 +52,7 @@ impl Reconciler for Greetings {
     async fn observe(&self, object: &Greeting, _refusals: Refusals) -> Result<World, Error> {
         let term = self.context.gate.term().ok_or(Error::NotLeading)?;
         let led = SignedDuration::try_from(term.since.elapsed()).unwrap_or_default();
-        let recalled = self.memory().get_mut(&object.key().uid).map(|memory| memory.recall(object));
+        let recalled = lock(&self.memory).get_mut(&object.key().uid).map(|memory| memory.recall(object));
         let recalled = recalled.unwrap_or_default();
         let room = match &recalled.owed {
             Some(owed) => Ok(owed.say.room.clone()),
@@ -75,7 +72,7 @@ impl Reconciler for Greetings {
     }
 
     fn effect(&self, object: &Greeting, effect: Effect) -> Result<(), String> {
-        let say = self.memory().entry(object.key().uid).or_default().take(effect);
+        let say = lock(&self.memory).entry(object.key().uid).or_default().take(effect);
         say.map_or(Ok(()), |say| {
             self.said.count(&say);
             self.printer.print(say.lines, say.room)
@@ -84,14 +81,14 @@ impl Reconciler for Greetings {
 
     fn executed(&self, key: &Key, execution: &Execution) {
         if execution.failure.as_ref().is_some_and(Error::is_rejection)
-            && let Some(memory) = self.memory().get_mut(&key.uid)
+            && let Some(memory) = lock(&self.memory).get_mut(&key.uid)
         {
             memory.reject();
         }
     }
 
     fn forget(&self, key: &Key) {
-        self.memory().remove(&key.uid);
+        lock(&self.memory).remove(&key.uid);
     }
 }
 

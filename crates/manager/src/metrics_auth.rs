@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
@@ -19,6 +19,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
 use kube::Client;
+use quintet_runtime::lock;
 use quintet_runtime::log_repeated;
 use quintet_runtime::model::digest;
 use quintet_runtime::probes::Newest;
@@ -123,7 +124,7 @@ impl Guard {
 
     async fn authorize(&self, token: &str, verb: &str, path: &str) -> kube::Result<Verdict> {
         let key = digest::short(&[token, verb, path], 52);
-        let known = self.answers().get(&key).filter(|(until, _)| *until > Instant::now()).cloned();
+        let known = lock(&self.answers).get(&key).filter(|(until, _)| *until > Instant::now()).cloned();
         if let Some((_, verdict)) = known {
             return Ok(verdict);
         }
@@ -144,7 +145,7 @@ impl Guard {
         };
         self.failures.store(0, Ordering::Relaxed);
         let now = Instant::now();
-        let mut answers = self.answers();
+        let mut answers = lock(&self.answers);
         if answers.len() >= REMEMBERED {
             answers.retain(|_, (until, _)| *until > now);
             if answers.len() >= REMEMBERED {
@@ -169,10 +170,6 @@ impl Guard {
             ""
         };
         log_repeated!(warn, failures, error = brief(error), "cannot authorize a client of /metrics{needs}");
-    }
-
-    fn answers(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Instant, Verdict)>> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -262,7 +259,7 @@ impl Identity {
             match from_files(&directory, &self.metrics) {
                 Ok(config) => {
                     tracing::info!("reloaded the certificate of the metrics address");
-                    *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+                    *lock(&self.config) = Arc::new(config);
                     seen = now;
                 }
                 // The two files do not change atomically: the next read may succeed.
@@ -357,7 +354,7 @@ async fn accept(
     loop {
         // axum's accept logs errors of a connection and continues.
         let (stream, peer) = Listener::accept(&mut listener).await;
-        let config = config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let config = lock(&config).clone();
         let sender = sender.clone();
         handshakes.spawn(async move {
             match timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
@@ -447,7 +444,7 @@ mod tests {
         for token in 0..2 * REMEMBERED {
             authorize(&token.to_string(), "get", "/metrics").await;
         }
-        assert!(guard.answers().len() <= REMEMBERED);
+        assert!(lock(&guard.answers).len() <= REMEMBERED);
     }
 
     #[tokio::test]

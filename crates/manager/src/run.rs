@@ -1,7 +1,6 @@
 //! Starts and stops the manager: client, gate, informers, controllers, election and HTTP servers.
 
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use kube::{Client, Config};
@@ -11,8 +10,7 @@ use quintet_runtime::election::candidate::Candidate;
 use quintet_runtime::election::{self, Settings};
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::probes;
-use quintet_runtime::server::client;
-use quintet_runtime::server::client::{LONGEST_REST, discreet};
+use quintet_runtime::server::client::{self, LONGEST_REST};
 use quintet_runtime::server::connectivity::Link;
 use quintet_runtime::server::gate::{BEAT, Gate};
 use quintet_runtime::server::metrics::Metrics;
@@ -67,9 +65,8 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
         "starting"
     );
 
-    let failed: Failed = Arc::default();
     let mut tasks = Tasks::start(&context, args.leader_elect);
-    listeners.serve(&mut tasks.others, &context, &log, &failed);
+    listeners.serve(&mut tasks.others, &context, &log);
     // Release the Lease last: it covers the writes in flight.
     let (release, released) = watch::channel(false);
     let mut election = args.leader_elect.then(|| {
@@ -77,9 +74,6 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
         elect(config, settings, context.clone(), released, log)
     });
     let failure = first_failure(&mut tasks, election.as_mut()).await?;
-    if let Some(failure) = &failure {
-        let _ = failed.set((discreet(failure.as_ref()), Instant::now()));
-    }
     tracing::info!("shutting down");
     let _ = stop.send(true);
     let shutdown = tokio::time::timeout(SHUTDOWN, async {
@@ -98,9 +92,6 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     }
     failure.map_or(Ok(()), Err)
 }
-
-/// The required task that ended, and when.
-type Failed = Arc<OnceLock<(String, Instant)>>;
 
 /// The bound addresses of the HTTP servers.
 struct Listeners {
@@ -126,7 +117,7 @@ impl Listeners {
         })
     }
 
-    fn serve(self, tasks: &mut JoinSet<&'static str>, context: &Context, log: &LogHandle, failed: &Failed) {
+    fn serve(self, tasks: &mut JoinSet<&'static str>, context: &Context, log: &LogHandle) {
         let pages = Pages { context: context.clone(), log: log.clone() };
         if let Some(listener) = self.debug {
             let pages = pages.clone();
@@ -148,15 +139,9 @@ impl Listeners {
             });
         }
         if let Some(listener) = self.probes {
-            let (failed, context) = (failed.clone(), context.clone());
-            let alive: probes::Check = Arc::new(move || {
-                let text =
-                    failed.get().map(|(what, when)| format!("{what}, {} s ago", when.elapsed().as_secs()));
-                text.into_iter().collect()
-            });
-            let ready: probes::Check = Arc::new(move || context.unready());
+            let context = context.clone();
             tasks.spawn(async move {
-                probes::probes(listener, alive, ready).await;
+                probes::probes(listener, move || context.unready()).await;
                 "probes"
             });
         }
@@ -253,7 +238,7 @@ fn elect(
             let Context { gate, link, clock, metrics, .. } = context.clone();
             // Obey Retry-After only up to the retry period, so that it does not cost the Lease.
             let client = client::build(config, &metrics, settings.retry, &link)?;
-            let candidate = Candidate { client, settings, gate, link, clock, metrics };
+            let candidate = Candidate { client, settings, gate, link, clock };
             Ok(candidate.run(|| context.seen(), released).await?)
         })
     };

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -21,6 +21,7 @@ use hyper_util::rt::TokioExecutor;
 use kube::Config;
 use kube::client::ConfigExt as _;
 use quintet_pulsar_topic::{Malformed, Pattern, Topic, split_partition};
+use quintet_runtime::lock;
 use quintet_runtime::model::resource::escape;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -517,7 +518,7 @@ impl Admin {
         };
         let client = (client, secret, authorities);
         let issued = {
-            let mut all = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = lock(&self.issued);
             // Tokens of clients that no object has any more.
             if all.len() > CLIENTS {
                 all.clear();
@@ -565,8 +566,7 @@ impl Admin {
     }
 
     fn encrypted(&self, files: &TlsFiles) -> Result<Connection, Failure> {
-        let connections = || self.encrypted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(connection) = connections().get(files) {
+        if let Some(connection) = lock(&self.encrypted).get(files) {
             return Ok(connection.clone());
         }
         let broken = |error: &dyn std::fmt::Display| Failure::Authorities(error.to_string());
@@ -597,7 +597,7 @@ impl Admin {
             Client::builder(TokioExecutor::new()).pool_max_idle_per_host(AT_ONCE).build(https);
         let connection = BoxCloneSyncService::new(client.map_err(Failure::from));
         // CAs change rarely; this limit removes those that are no longer used.
-        let mut connections = connections();
+        let mut connections = lock(&self.encrypted);
         if connections.len() > 64 {
             connections.clear();
         }

@@ -1,10 +1,11 @@
 //! The pods of consumers, by PulsarConsumer. Labels name it, because the owner of a pod is a ReplicaSet.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use quintet_runtime::cache::informer::{Change, Informer};
 use quintet_runtime::control::waker::Waker;
+use quintet_runtime::lock;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::{Key, Object as _};
 
@@ -45,13 +46,9 @@ impl Unready {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, ByConsumer> {
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Stores or removes a pod. Returns whether this is a change.
     fn set(&self, uid: &str, name: &Arc<str>, pod: Option<Arc<Pod>>) -> bool {
-        let mut all = self.lock();
+        let mut all = lock(&self.pods);
         if let Some(pod) = pod {
             let before = all.entry(uid.into()).or_default().insert(name.clone(), pod.clone());
             return before.is_none_or(|before| !before.same(&pod));
@@ -66,7 +63,7 @@ impl Unready {
 
     /// The pods of a PulsarConsumer that are not ready, by name.
     pub fn of(&self, consumer: &Key) -> Vec<Arc<Pod>> {
-        let all = self.lock();
+        let all = lock(&self.pods);
         let pods = all.get(&consumer.uid).into_iter().flat_map(BTreeMap::values);
         pods.filter(|pod| pod.meta.namespace == consumer.namespace).cloned().collect()
     }

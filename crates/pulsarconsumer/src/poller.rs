@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -15,6 +15,7 @@ use quintet_pulsar_topic::Topic;
 use quintet_runtime::cache::informer::{Change, Informer};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::waker::Waker;
+use quintet_runtime::lock;
 use quintet_runtime::model::object::{Key, Object as _};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -134,14 +135,10 @@ impl Poller {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn order(self: &Arc<Self>, consumer: &PulsarConsumer, tools: &Arc<Tools>) {
         let key = consumer.key();
         let Some(order) = Order::of(consumer) else { return self.end(&key, tools) };
-        let mut running = self.lock();
+        let mut running = lock(&self.running);
         if running.get(&key.uid).is_some_and(|running| running.order == order) {
             return;
         }
@@ -160,31 +157,31 @@ impl Poller {
     }
 
     fn end(&self, key: &Key, tools: &Tools) {
-        if self.lock().remove(&key.uid).is_some() {
+        if lock(&self.running).remove(&key.uid).is_some() {
             tools.metrics.forget(key);
         }
     }
 
     /// The last reading for an object; None before the first.
     pub fn reading(&self, key: &Key) -> Option<BacklogSample> {
-        self.lock().get(&key.uid)?.reading.clone()
+        lock(&self.running).get(&key.uid)?.reading.clone()
     }
 
     /// The last attempt to delete the subscription of a deleted object; None before the first.
     pub fn deletion(&self, key: &Key) -> Option<DeletionAttempt> {
-        self.lock().get(&key.uid)?.deletion.clone()
+        lock(&self.running).get(&key.uid)?.deletion.clone()
     }
 
     /// Lets the task of a deleted object try once to delete the subscription.
     pub fn allow_deletion(&self, key: &Key) {
-        if let Some(running) = self.lock().get(&key.uid) {
+        if let Some(running) = lock(&self.running).get(&key.uid) {
             running.may_delete.notify_one();
         }
     }
 
     /// Stores a reading. Returns whether it differs from the last one.
     fn learn(&self, key: &Key, reading: Option<BacklogSample>) -> bool {
-        let mut running = self.lock();
+        let mut running = lock(&self.running);
         let Some(running) = running.get_mut(&key.uid) else { return false };
         let is_news = running.reading != reading;
         running.reading = reading;
@@ -236,7 +233,7 @@ async fn delete(poller: &Poller, key: &Key, order: &Order, may_delete: &Arc<Noti
         let is_deleted = result.is_ok();
         // A permission from before the result is of an older plan.
         let _ = may_delete.notified().now_or_never();
-        let mut running = poller.lock();
+        let mut running = lock(&poller.running);
         if let Some(running) =
             running.get_mut(&key.uid).filter(|running| Arc::ptr_eq(&running.may_delete, may_delete))
         {

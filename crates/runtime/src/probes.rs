@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -23,9 +22,6 @@ const HEAD: Duration = Duration::from_secs(10);
 const CONNECTION: Duration = Duration::from_mins(5);
 /// The most connections to one address at a time. A new one closes the oldest.
 const CONNECTIONS: usize = 64;
-
-/// Returns one line for each reason why a probe fails; none if it succeeds.
-pub type Check = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// Why an address cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -99,16 +95,15 @@ pub async fn serve(mut listener: impl Listener, router: Router) {
     }
 }
 
-/// Serves /healthz and /readyz permanently.
-pub async fn probes(listener: TcpListener, healthy: Check, ready: Check) {
+/// Serves /healthz and /readyz permanently. `ready` returns one line for each reason why /readyz fails.
+pub async fn probes(listener: TcpListener, ready: impl Fn() -> Vec<String> + Clone + Send + Sync + 'static) {
     let router = Router::new()
-        .route("/healthz", get(move || std::future::ready(probe(&healthy))))
-        .route("/readyz", get(move || std::future::ready(probe(&ready))));
+        .route("/healthz", get(|| std::future::ready("ok\n")))
+        .route("/readyz", get(move || std::future::ready(readiness(&ready()))));
     serve(listener, router).await;
 }
 
-fn probe(check: &Check) -> (StatusCode, String) {
-    let wrong = check();
+fn readiness(wrong: &[String]) -> (StatusCode, String) {
     if wrong.is_empty() {
         (StatusCode::OK, "ok\n".to_owned())
     } else {

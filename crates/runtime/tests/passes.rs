@@ -147,7 +147,6 @@ async fn a_fault_of_one_object_stops_no_other_object() {
         "controller_runtime_reconcile_panics_total{controller=\"odd\"} 1",
         "controller_runtime_reconcile_timeouts_total{controller=\"odd\"} 1",
         "controller_runtime_reconcile_errors_total{controller=\"odd\"} 5",
-        "controller_runtime_terminal_reconcile_errors_total{controller=\"odd\"} 0",
         "workqueue_depth{controller=\"odd\",name=\"odd\",priority=\"0\"} 0",
         "workqueue_depth{controller=\"odd\",name=\"odd\",priority=\"-100\"} 0",
     ] {

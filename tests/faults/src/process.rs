@@ -174,7 +174,6 @@ impl Process {
             gate,
             link: context.link.clone(),
             clock,
-            metrics,
         };
         election.spawn(async move {
             let ended = candidate.run(move || context.seen(), released).await;

@@ -148,14 +148,13 @@ impl Writer {
         let Lease { namespace, name } = &lease;
         let settings =
             Settings { name: name.clone(), ..Settings::new(namespace.clone(), kubeconfig::identity()) };
-        let (metrics, link) = (Metrics::new()?, Link::default());
+        let (config, link) = (kubeconfig::configure(reached_by).await?, Link::default());
         let candidate = Candidate {
-            client: client::build(kubeconfig::configure(reached_by).await?, &metrics, settings.retry, &link)?,
+            client: client::build(config, &Metrics::new()?, settings.retry, &link)?,
             settings,
             gate: gate.clone(),
             link,
             clock: Clock::System,
-            metrics,
         };
         let mut election = tokio::spawn(candidate.run(Seen::new, stopped));
         let mut opened = gate.watch();

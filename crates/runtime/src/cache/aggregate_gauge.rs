@@ -1,11 +1,12 @@
 //! Gauges that sum over all objects of a kind, for alerts without a label for each object.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use prometheus::{IntGaugeVec, Opts, Registry};
 
 use crate::cache::informer::{Change, Informer};
+use crate::lock;
 use crate::model::object::{Key, Object};
 
 /// A gauge with one series per state; each series is a sum over the objects of a kind.
@@ -44,7 +45,7 @@ impl<const N: usize> Sums<N> {
     }
 
     fn set(&self, key: Key, counts: Option<[i64; N]>) {
-        let mut by_object = self.by_object.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_object = lock(&self.by_object);
         let before = match counts {
             Some(counts) => by_object.insert(key, counts),
             None => by_object.remove(&key),

@@ -1,12 +1,13 @@
 //! The current work of a controller, for gauges, debug pages, and logs that do not repeat themselves.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use crate::lock;
 use crate::model::conditions::shorten;
 use crate::model::object::Key;
 use crate::model::repeated::is_worth_a_line;
@@ -50,36 +51,32 @@ pub struct Failing {
 }
 
 impl Activity {
-    fn lock(&self) -> MutexGuard<'_, Now> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The total and the longest time that the running reconciles have taken so far.
     pub fn unfinished(&self) -> (Duration, Duration) {
-        let now = self.lock();
+        let now = lock(&self.inner);
         let taken = || now.running.values().map(Instant::elapsed);
         (taken().sum(), taken().max().unwrap_or_default())
     }
 
     /// Returns a snapshot.
     pub fn now(&self) -> Now {
-        self.lock().clone()
+        lock(&self.inner).clone()
     }
 
     /// Sets the numbers of keys: waiting for a reconcile, waiting for the caches, and in the queue.
     pub fn waits(&self, waiting: usize, parked: usize, known: usize) {
-        let mut now = self.lock();
+        let mut now = lock(&self.inner);
         (now.waiting, now.parked, now.known) = (waiting, parked, known);
     }
 
     /// Records the start of a reconcile.
     pub fn begins(&self, key: &Key) {
-        self.lock().running.insert(key.clone(), Instant::now());
+        lock(&self.inner).running.insert(key.clone(), Instant::now());
     }
 
     /// Records a successful reconcile, with the message of a refusal if there is one.
     pub fn ends(&self, key: &Key, refused: Option<String>) {
-        let mut now = self.lock();
+        let mut now = lock(&self.inner);
         now.running.remove(key);
         now.failing.remove(key);
         match refused {
@@ -90,19 +87,19 @@ impl Activity {
 
     /// The number of failing objects, and the number of objects with a refusal.
     pub fn in_trouble(&self) -> (usize, usize) {
-        let now = self.lock();
+        let now = lock(&self.inner);
         (now.failing.len(), now.refused.len())
     }
 
     /// Records a reconcile that ended early, which leaves the object's last result unchanged.
     pub fn breaks_off(&self, key: &Key) {
-        self.lock().running.remove(key);
+        lock(&self.inner).running.remove(key);
     }
 
     /// Records a failed reconcile. Returns how often in a row this error occurred.
     pub fn fails(&self, key: &Key, error: &str, at: Timestamp) -> u64 {
         let error = &*shorten(error.to_owned(), LONGEST);
-        let mut now = self.lock();
+        let mut now = lock(&self.inner);
         now.running.remove(key);
         let before = now.failing.get(key).filter(|failing| failing.error == error);
         let times = before.map_or(0, |failing| failing.times) + 1;
@@ -112,14 +109,14 @@ impl Activity {
 
     /// Drops the objects that this process may not reconcile any more.
     pub fn leaves(&self, goes: impl Fn(&Key) -> bool) {
-        let mut now = self.lock();
+        let mut now = lock(&self.inner);
         now.failing.retain(|key, _| !goes(key));
         now.refused.retain(|key, _| !goes(key));
     }
 
     /// Drops a deleted object.
     pub fn forgets(&self, key: &Key) {
-        let mut now = self.lock();
+        let mut now = lock(&self.inner);
         now.failing.remove(key);
         now.refused.remove(key);
     }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use futures::AsyncBufReadExt as _;
 use kube::Client;
-use prometheus::IntCounter;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -20,7 +19,6 @@ use crate::model::resource::LEASES;
 use crate::server::client::brief;
 use crate::server::connectivity::Link;
 use crate::server::gate::{Gate, Seen};
-use crate::server::metrics::Metrics;
 
 /// How long a process retries that was never allowed to access the Lease.
 const FORBIDDEN: Duration = Duration::from_secs(30);
@@ -37,8 +35,6 @@ pub struct Candidate {
     pub link: Link,
     /// The clock for the times in the Lease.
     pub clock: Clock,
-    /// Counts the renewals that had to read the Lease.
-    pub metrics: Metrics,
 }
 
 impl Candidate {
@@ -80,7 +76,6 @@ struct Campaign {
     gate: Gate,
     link: Link,
     clock: Clock,
-    slow: IntCounter,
     returns: watch::Receiver<Option<Instant>>,
     started: Instant,
     observed: Observed,
@@ -100,13 +95,12 @@ struct Campaign {
 
 impl Campaign {
     fn new(candidate: Candidate) -> Self {
-        let Candidate { client, settings, gate, link, clock, metrics } = candidate;
+        let Candidate { client, settings, gate, link, clock } = candidate;
         Self {
             client,
             settings,
             gate,
             clock,
-            slow: metrics.slow_renewals.with_label_values(&[&*metrics.lease]),
             returns: link.recoveries(),
             link,
             started: Instant::now(),
@@ -330,9 +324,6 @@ impl Campaign {
         }
         if is_stuck {
             return Ok(self.stuck());
-        }
-        if is_ours {
-            self.slow.inc();
         }
         // The record is valid only if no other process has held the Lease since.
         let handed = if holder.is_empty() { handed_over(&lease) } else { Seen::new() };

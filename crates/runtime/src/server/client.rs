@@ -6,7 +6,7 @@
 //! requests for that type. Token files ([`crate::server::token`]) and CA files are read again once a minute.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until, timeout};
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt as _};
 
+use crate::lock;
 use crate::model::conditions::shorten;
 use crate::server::connection::{Transport, connector, fenced};
 use crate::server::connectivity::Link;
@@ -138,7 +139,7 @@ pub(crate) fn brief_causes(error: &(dyn std::error::Error + 'static)) -> String 
 }
 
 /// The error without quotes of a kubeconfig or of a credential plugin's answer, which may contain a token.
-pub fn discreet(error: &(dyn std::error::Error + 'static)) -> String {
+fn discreet(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words = error.to_string();
     let mut cause = Some(error);
     while let Some(one) = cause {
@@ -205,14 +206,14 @@ impl Rest {
 
     /// The remaining pause, if there is one.
     fn left(&self, of: &str) -> Option<Duration> {
-        let until = self.until.lock().unwrap_or_else(PoisonError::into_inner).get(of).copied()?;
+        let until = lock(&self.until).get(of).copied()?;
         until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
     }
 
     /// Waits until the pause is over.
     async fn over(&self, of: &str) {
         loop {
-            let until = self.until.lock().unwrap_or_else(PoisonError::into_inner).get(of).copied();
+            let until = lock(&self.until).get(of).copied();
             match until {
                 Some(until) if until > Instant::now() => sleep_until(until).await,
                 _ => return,
@@ -227,7 +228,7 @@ impl Rest {
         let seconds = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         if let Some(seconds) = seconds.filter(|_| is_asked) {
             let until = Instant::now() + Duration::from_secs(seconds).min(self.longest);
-            let mut asked = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut asked = lock(&self.until);
             asked.retain(|_, until| *until > Instant::now());
             let asked = asked.entry(of).or_insert(until);
             *asked = (*asked).max(until);

@@ -8,7 +8,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use tower::util::MapResponse;
 use tower::{BoxError, Service, ServiceExt as _};
 
+use crate::lock;
 use crate::server::connectivity::Link;
 use crate::server::gate::Fence;
 
@@ -75,7 +76,7 @@ impl<C: Connect + Clone> Transport<C> {
     /// The pool since the last doubt. Requests on the previous pool continue.
     fn pool(&self) -> legacy::Client<C, Fenced> {
         let doubts = *self.doubts.borrow();
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = lock(&self.pool);
         if pool.0 != doubts {
             *pool = (doubts, self.builder.build(self.connector.clone()));
         }
@@ -108,12 +109,12 @@ struct Sending(Arc<Mutex<Option<Fence>>>);
 
 impl Sending {
     fn set(&self, fence: Option<Fence>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = fence;
+        *lock(&self.0) = fence;
     }
 
     /// Fails if the term of the current write is over.
     fn check(&self) -> io::Result<()> {
-        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*lock(&self.0) {
             Some(fence) if !fence.holds() => Err(io::Error::other(Late)),
             _ => Ok(()),
         }

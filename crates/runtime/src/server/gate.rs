@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::lock;
 use crate::model::clock::{self, Moment};
 use crate::model::progress::Progress;
 
@@ -99,16 +100,12 @@ impl Gate {
 
     /// The resourceVersion that the predecessor had seen for this cache scope; None if it recorded none.
     pub fn handed(&self, scope: &str) -> Option<u64> {
-        self.predecessor().get(scope).copied()
+        lock(&self.handed).get(scope).copied()
     }
 
     /// Sets the record of the next term's predecessor.
     pub fn hand_over(&self, seen: Seen) {
-        *self.predecessor() = seen;
-    }
-
-    fn predecessor(&self) -> MutexGuard<'_, Seen> {
-        self.handed.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.handed) = seen;
     }
 
     /// The current term; None if this process may not write.
@@ -176,14 +173,14 @@ impl Gate {
 
     fn set(&self, until: Instant, asleep: Duration) {
         let since = self.term().map_or_else(Instant::now, |term| term.since);
-        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(since);
+        *lock(&self.since) = Some(since);
         self.state.send_replace(Some(Term { since, until, asleep }));
     }
 
     /// Whether a cache of this scope shows all writes from before the last term, even after that term's end. The
     /// cache was listed since its start, or has seen as much as the predecessor.
     pub fn is_caught_up(&self, scope: &str, progress: &Progress) -> bool {
-        let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *lock(&self.since);
         since.is_some_and(|since| progress.listed >= Some(since))
             || self.handed(scope).is_some_and(|seen| progress.position >= seen)
     }
@@ -196,12 +193,12 @@ impl Gate {
     /// Records a heartbeat, which must follow every [`BEAT`] from the first one on. The election has its own thread,
     /// and must not keep the Lease while the rest of the process hangs.
     pub fn heartbeat(&self) {
-        *self.beat.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *lock(&self.beat) = Some(Instant::now());
     }
 
     /// The time since the last heartbeat; zero before the first one.
     pub(crate) fn since_heartbeat(&self) -> Duration {
-        let beat = *self.beat.lock().unwrap_or_else(PoisonError::into_inner);
+        let beat = *lock(&self.beat);
         beat.map_or(Duration::ZERO, |beat| beat.elapsed())
     }
 

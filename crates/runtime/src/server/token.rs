@@ -3,7 +3,7 @@
 //! kube also rereads such a file, but by the wall clock: after the clock was set back, it keeps an old token.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use kube::client::{AuthError, Body};
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt as _};
+
+use crate::lock;
 
 /// The maximum age of the token in memory. The kubelet replaces a token long before it expires.
 const AGE: Duration = Duration::from_mins(1);
@@ -42,7 +44,7 @@ impl TokenFile {
 
     /// The header to send. If the file is missing or invalid, this is the header of the last token.
     fn header(&self) -> HeaderValue {
-        let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut token = lock(&self.token);
         let age = if token.refused { AGE_REFUSED } else { AGE };
         if token.read.elapsed() >= age {
             let header = read(&self.path).unwrap_or_else(|_| token.header.clone());
@@ -53,7 +55,7 @@ impl TokenFile {
 
     /// Records that the API server rejected a token.
     fn refused(&self) {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner).refused = true;
+        lock(&self.token).refused = true;
     }
 }
 

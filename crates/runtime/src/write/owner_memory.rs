@@ -2,13 +2,14 @@
 //! everything else again each time.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
 use crate::cache::tracked::TrackedCache;
+use crate::lock;
 use crate::model::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Meta};
@@ -112,37 +113,29 @@ impl OwnerMemory {
         Self { clock, owners: Mutex::default(), gone: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Memory>> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn gone(&self) -> MutexGuard<'_, Vec<(Key, Written)>> {
-        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Drops everything about a deleted owner but the writes that these caches do not show yet. No write for it may
     /// be in flight.
     pub fn forget(&self, owner: &Key, resource: &Resource, caches: &[Arc<dyn TrackedCache>]) {
-        let mut owners = self.lock();
+        let mut owners = lock(&self.owners);
         let Some(Memory { mut written, .. }) = owners.remove(&owner.uid) else { return };
         // Its own status went with it.
         written.ambiguous.retain(|(of, _, name), _| of != resource || **name != *owner.name);
         written.await_lists(caches);
         if !written.is_shown(caches) {
-            self.gone().push((owner.clone(), written));
+            lock(&self.gone).push((owner.clone(), written));
         }
     }
 
     /// The UIDs of the owners in this store.
     pub fn remembered(&self) -> Vec<Arc<str>> {
-        self.lock().keys().cloned().collect()
+        lock(&self.owners).keys().cloned().collect()
     }
 
     /// The refusals of this owner.
     pub fn refusals(&self, owner: &Key) -> Refusals {
         let now = self.clock.now();
         let latest = now.checked_add(LONGEST_BACKOFF).unwrap_or(Timestamp::MAX);
-        let mut memory = self.lock();
+        let mut memory = lock(&self.owners);
         let Some(memory) = memory.get_mut(&owner.uid) else { return Refusals::default() };
         memory.refusals.wait_until_at_most(latest);
         memory.terminating = memory.terminating.filter(|until| *until > now).map(|until| until.min(latest));
@@ -157,18 +150,18 @@ impl OwnerMemory {
 
     /// When to check again whether the owner's namespace is being deleted.
     pub fn terminating_until(&self, owner: &Key) -> Option<Timestamp> {
-        self.lock().get(&owner.uid)?.terminating
+        lock(&self.owners).get(&owner.uid)?.terminating
     }
 
     /// The API server's message for a refusal of this owner that waits for a retry.
     pub fn refused_now(&self, owner: &Key) -> Option<String> {
-        let memory = self.lock();
+        let memory = lock(&self.owners);
         Some(memory.get(&owner.uid)?.refusals.waiting(self.clock.now())?.message.clone())
     }
 
     /// Drops the refusals if the owner's spec has changed.
     pub fn observe_generation(&self, owner: &Key, generation: i64) {
-        if let Some(memory) = self.lock().get_mut(&owner.uid)
+        if let Some(memory) = lock(&self.owners).get_mut(&owner.uid)
             && let Some(refused) = memory.generation.replace(generation)
             && refused != generation
         {
@@ -179,8 +172,8 @@ impl OwnerMemory {
 
     /// Whether the caches show all writes for `owner`, and for deleted owners with its name.
     pub fn caught_up(&self, owner: &Key, caches: &[Arc<dyn TrackedCache>]) -> bool {
-        let mut shown = self.lock().get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches));
-        self.gone().retain_mut(|(key, written)| {
+        let mut shown = lock(&self.owners).get_mut(&owner.uid).is_none_or(|one| one.written.is_shown(caches));
+        lock(&self.gone).retain_mut(|(key, written)| {
             let is_shown = written.is_shown(caches);
             shown &= is_shown || (&key.namespace, &key.name) != (&owner.namespace, &owner.name);
             // Other caches may have to show the rest.
@@ -192,7 +185,7 @@ impl OwnerMemory {
     /// Whether the caches show all writes for all owners.
     pub fn all_caught_up(&self, caches: &[Arc<dyn TrackedCache>]) -> bool {
         // Call `is_shown` for every owner: it drops the shown writes, and the hand-over record lists only the rest.
-        let (mut memory, mut gone) = (self.lock(), self.gone());
+        let (mut memory, mut gone) = (lock(&self.owners), lock(&self.gone));
         let writes = memory.values_mut().map(|memory| &mut memory.written);
         let writes = writes.chain(gone.iter_mut().map(|(_, written)| written));
         let mut shown = true;
@@ -204,7 +197,7 @@ impl OwnerMemory {
 
     /// The types with a write, or a possible write, that no cache has shown yet.
     pub fn unshown(&self) -> HashSet<Resource> {
-        let (memory, gone) = (self.lock(), self.gone());
+        let (memory, gone) = (lock(&self.owners), lock(&self.gone));
         let written = memory.values().map(|memory| &memory.written);
         written.chain(gone.iter().map(|(_, written)| written)).flat_map(Written::resources).collect()
     }
@@ -212,7 +205,7 @@ impl OwnerMemory {
     /// Records the answer to a write; the caches must show its resourceVersion.
     pub(super) fn wrote(&self, owner: &Key, resource: Resource, meta: &Meta) {
         if let Ok(version) = meta.resource_version.parse::<u64>() {
-            let mut memory = self.lock();
+            let mut memory = lock(&self.owners);
             let versions = &mut memory.entry(owner.uid.clone()).or_default().written.versions;
             let place = (resource, owner.namespace.clone());
             let highest = versions.get(&place).map_or(0, |(highest, _)| *highest).max(version);
@@ -222,7 +215,7 @@ impl OwnerMemory {
 
     /// Whether this process has sent a deletion of an object that the caches do not show yet.
     pub fn deletes(&self, owner: &str, uid: &str) -> bool {
-        let memory = self.lock();
+        let memory = lock(&self.owners);
         let Some(Memory { written, .. }) = memory.get(owner) else { return false };
         written.deletes.iter().any(|(_, key, _)| *key.uid == *uid)
             || written.ambiguous.values().flatten().any(|sent| **sent == *uid)
@@ -230,14 +223,14 @@ impl OwnerMemory {
 
     /// Records a deletion that the caches must show.
     pub(super) fn deleted(&self, owner: &Key, resource: Resource, key: Key) {
-        let mut memory = self.lock();
+        let mut memory = lock(&self.owners);
         let written = &mut memory.entry(owner.uid.clone()).or_default().written;
         written.deletes.push((resource, key, Instant::now()));
     }
 
     /// The writes with an unknown outcome; for a deletion, with the UID in its preconditions.
     pub(super) fn unanswered(&self, owner: &Key) -> Vec<(Place, Option<Arc<str>>)> {
-        let memory = self.lock();
+        let memory = lock(&self.owners);
         let ambiguous = memory.get(&owner.uid).map(|memory| memory.written.ambiguous.clone());
         ambiguous.unwrap_or_default().into_iter().collect()
     }
@@ -248,13 +241,13 @@ impl OwnerMemory {
         owner: &Key,
         change: impl FnOnce(&mut HashMap<Place, Option<Arc<str>>>) -> T,
     ) -> T {
-        change(&mut self.lock().entry(owner.uid.clone()).or_default().written.ambiguous)
+        change(&mut lock(&self.owners).entry(owner.uid.clone()).or_default().written.ambiguous)
     }
 
     /// Records that the owner's namespace is being deleted. Returns whether this is new.
     pub(super) fn namespace_terminates(&self, owner: &Key) -> bool {
         let until = self.clock.now().checked_add(TERMINATING).unwrap_or(Timestamp::MAX);
-        let mut memory = self.lock();
+        let mut memory = lock(&self.owners);
         memory.entry(owner.uid.clone()).or_default().terminating.replace(until).is_none()
     }
 
@@ -268,7 +261,7 @@ impl OwnerMemory {
         stops_creations: bool,
     ) {
         let now = self.clock.now();
-        let mut memory = self.lock();
+        let mut memory = lock(&self.owners);
         let memory = memory.entry(owner.uid.clone()).or_default();
         let refusals = &mut memory.refusals;
         // Drop refusals of actions that plans no longer contain, e.g. after a change of the template.
@@ -294,7 +287,7 @@ impl OwnerMemory {
     /// once.
     pub(super) fn pause_creations(&self, owner: &Key, name: &str) {
         let now = self.clock.now();
-        let mut memory = self.lock();
+        let mut memory = lock(&self.owners);
         let memory = memory.entry(owner.uid.clone()).or_default();
         let until = now.checked_add(doubled(FIRST_STOP, memory.stops, LONGEST_BACKOFF));
         let last = memory.refusals.of(Verb::Create, &PODS, name).cloned();
@@ -305,17 +298,17 @@ impl OwnerMemory {
 
     /// Whether a refusal of this action is stored.
     pub(super) fn was_refused(&self, owner: &Key, verb: Verb, resource: &Resource, name: &str) -> bool {
-        self.lock().get(&owner.uid).is_some_and(|memory| memory.refusals.of(verb, resource, name).is_some())
+        lock(&self.owners).get(&owner.uid).is_some_and(|one| one.refusals.of(verb, resource, name).is_some())
     }
 
     /// Whether the last creation of this object made one without a label of the request.
     pub(super) fn is_overwritten(&self, owner: &Key, resource: &Resource, name: &str) -> bool {
-        self.lock().get(&owner.uid).is_some_and(|memory| memory.refusals.is_overwritten(resource, name))
+        lock(&self.owners).get(&owner.uid).is_some_and(|one| one.refusals.is_overwritten(resource, name))
     }
 
     /// Drops the refusal of a creation, because its obstacle has changed.
     pub(super) fn forget_creation(&self, owner: &Key, resource: &Resource, name: &str) {
-        if let Some(memory) = self.lock().get_mut(&owner.uid) {
+        if let Some(memory) = lock(&self.owners).get_mut(&owner.uid) {
             memory.refusals.forget(Verb::Create, resource, name);
         }
     }
@@ -325,7 +318,7 @@ impl OwnerMemory {
         if verb == Verb::MergePatch {
             self.forget_creation(owner, resource, name);
         }
-        if let Some(memory) = self.lock().get_mut(&owner.uid) {
+        if let Some(memory) = lock(&self.owners).get_mut(&owner.uid) {
             memory.refusals.forget(verb, resource, name);
             if verb == Verb::Create {
                 memory.terminating = None;
@@ -342,11 +335,11 @@ impl OwnerMemory {
 
     /// When this process last wrote the status of `owner`.
     pub fn status_written(&self, owner: &Key) -> Option<Instant> {
-        self.lock().get(&owner.uid).and_then(|memory| memory.status_written)
+        lock(&self.owners).get(&owner.uid).and_then(|memory| memory.status_written)
     }
 
     /// Records a status write.
     pub(super) fn wrote_status(&self, owner: &Key) {
-        self.lock().entry(owner.uid.clone()).or_default().status_written = Some(Instant::now());
+        lock(&self.owners).entry(owner.uid.clone()).or_default().status_written = Some(Instant::now());
     }
 }
