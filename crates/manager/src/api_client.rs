@@ -7,27 +7,18 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use http::{Method, Request};
 use kube::Client;
-use quintet_runtime::model::object::{Meta, WireMeta};
-use quintet_runtime::model::resource::{DEPLOYMENTS, Resource, escape};
-use quintet_runtime::server::client::{self, CALL, LONGEST_REST, causes};
+use quintet_runtime::model::object::Meta;
+use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
+use quintet_runtime::server::client::{self, CALL, LONGEST_REST, call, causes};
 use quintet_runtime::server::connectivity::Link;
+use quintet_runtime::server::live_reads::LiveReads;
 use quintet_runtime::server::metrics::Metrics;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use quintet_runtime::write::request;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::kubeconfig;
-
-/// Objects in one page of a list. Nodes with many images are 20 KB each, and a page must arrive within [`CALL`].
-const PAGE: usize = 500;
-/// How often a list restarts when its continue token has expired.
-const LISTS: usize = 3;
-/// The accept header for lists of metadata.
-const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-/// The accept header for whole objects.
-const WHOLE: &str = "application/json";
 
 /// The cluster to use.
 #[derive(Clone, Debug, Default, Args)]
@@ -45,39 +36,10 @@ pub struct ClusterArgs {
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
+    /// Reads objects and lists.
+    pub reads: LiveReads,
     url: Arc<str>,
     namespace: Arc<str>,
-}
-
-/// The metadata of an object of any type.
-#[derive(Deserialize)]
-#[serde(from = "Wire")]
-struct MetaOf(Meta);
-
-#[derive(Deserialize)]
-struct Wire {
-    #[serde(default)]
-    metadata: WireMeta,
-}
-
-impl From<Wire> for MetaOf {
-    fn from(wire: Wire) -> Self {
-        Self(wire.metadata.into())
-    }
-}
-
-#[derive(Deserialize)]
-struct Page<T> {
-    #[serde(default)]
-    metadata: PageMeta,
-    items: Option<Vec<T>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct PageMeta {
-    #[serde(rename = "continue")]
-    rest: Option<String>,
 }
 
 impl Cluster {
@@ -87,7 +49,8 @@ impl Cluster {
         let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
         // The client needs metrics; a command does not serve them.
         let client = client::build(config, &Metrics::new()?, LONGEST_REST, &Link::default())?;
-        Ok(Self { client, url: url.trim_end_matches('/').into(), namespace: namespace.into() })
+        let reads = LiveReads::new(client.clone());
+        Ok(Self { client, reads, url: url.trim_end_matches('/').into(), namespace: namespace.into() })
     }
 
     /// The namespace of the kubeconfig's context.
@@ -95,123 +58,26 @@ impl Cluster {
         &self.namespace
     }
 
-    async fn call<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: String,
-        headers: &[(&'static str, &'static str)],
-        body: Vec<u8>,
-    ) -> kube::Result<T> {
-        let mut request = Request::builder().method(method).uri(path);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(body).map_err(kube::Error::HttpError)?;
-        match tokio::time::timeout(CALL, client::ask::<T>(&self.client, request)).await {
-            Ok(answer) => answer,
-            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
-        }
-    }
-
-    /// An object; None if it does not exist. An unknown type is an error.
-    pub async fn get<T: DeserializeOwned>(
-        &self,
-        resource: &Resource,
-        namespace: &str,
-        name: &str,
-    ) -> kube::Result<Option<T>> {
-        let path = format!("{}/{name}", resource.path(namespace));
-        match self.call(Method::GET, path, &[("accept", WHOLE)], Vec::new()).await {
-            Ok(object) => Ok(Some(object)),
-            Err(error) if is_absent(&error) && !is_type_absent(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// All objects of a type in a namespace. An empty namespace means all.
-    pub async fn list<T: DeserializeOwned>(
-        &self,
-        resource: &Resource,
-        namespace: &str,
-        selector: &str,
-    ) -> kube::Result<Vec<T>> {
-        self.list_as(resource, namespace, selector, WHOLE).await
-    }
-
-    /// The metadata of all objects of a type.
-    pub async fn list_metadata(
-        &self,
-        resource: &Resource,
-        namespace: &str,
-        selector: &str,
-    ) -> kube::Result<Vec<Meta>> {
-        let metas = self.list_as::<MetaOf>(resource, namespace, selector, METADATA).await?;
-        Ok(metas.into_iter().map(|meta| meta.0).collect())
-    }
-
-    async fn list_as<T: DeserializeOwned>(
-        &self,
-        resource: &Resource,
-        namespace: &str,
-        selector: &str,
-        accept: &'static str,
-    ) -> kube::Result<Vec<T>> {
-        let path = resource.path(namespace);
-        let selector = escape(selector);
-        let (mut items, mut rest, mut begun) = (Vec::new(), String::new(), 1);
-        loop {
-            let query = format!("{path}?limit={PAGE}&labelSelector={selector}&continue={rest}");
-            match self.call::<Page<T>>(Method::GET, query, &[("accept", accept)], Vec::new()).await {
-                Ok(page) => {
-                    items.extend(page.items.unwrap_or_default());
-                    match page.metadata.rest.filter(|rest| !rest.is_empty()) {
-                        Some(token) => rest = escape(&token),
-                        None => return Ok(items),
-                    }
-                }
-                Err(error) if code_of(&error) == Some(410) && begun < LISTS => {
-                    (items, rest, begun) = (Vec::new(), String::new(), begun + 1);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
     /// Sends a JSON patch.
     pub async fn patch(&self, resource: &Resource, meta: &Meta, operations: &Value) -> kube::Result<()> {
-        let path = format!(
-            "{}/{}?fieldManager={}",
-            resource.path(&meta.namespace),
-            meta.name,
-            quintet_runtime::FIELD_MANAGER
-        );
-        let headers = [("content-type", "application/json-patch+json"), ("accept", WHOLE)];
-        let body = operations.to_string().into_bytes();
-        self.call::<serde::de::IgnoredAny>(Method::PATCH, path, &headers, body).await.map(|_| ())
+        let patch = request::json_patch(*resource, meta.namespace.clone(), &meta.name, operations);
+        call::<IgnoredAny>(&self.client, CALL, patch.request).await.map(|_| ())
     }
 
     /// Scales a Deployment to 0 and returns the selector of its pods.
     pub async fn scale_to_zero(&self, namespace: &str, name: &str) -> kube::Result<String> {
-        let path = format!(
-            "{}/{name}/scale?fieldManager={}",
-            DEPLOYMENTS.path(namespace),
-            quintet_runtime::FIELD_MANAGER
-        );
-        let headers = [("content-type", "application/merge-patch+json"), ("accept", WHOLE)];
-        let body = json!({ "spec": { "replicas": 0 } }).to_string().into_bytes();
-        let scale = self.call::<Value>(Method::PATCH, path, &headers, body).await?;
+        let (scale, body) = (format!("{name}/scale"), json!({ "spec": { "replicas": 0 } }));
+        let patch = request::merge_patch(DEPLOYMENTS, namespace.into(), &scale, &body);
+        let scale: Value = call(&self.client, CALL, patch.request).await?;
         Ok(scale["status"]["selector"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Deletes an object if its UID and resourceVersion have not changed.
     pub async fn delete(&self, resource: &Resource, metadata: &Value) -> kube::Result<()> {
         let part = |name: &str| metadata[name].as_str().unwrap_or_default();
-        let path = format!("{}/{}", resource.path(part("namespace")), part("name"));
-        let preconditions = json!({ "uid": part("uid"), "resourceVersion": part("resourceVersion") });
-        let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions });
-        let headers = [("content-type", "application/json"), ("accept", WHOLE)];
-        let body = options.to_string().into_bytes();
-        self.call::<serde::de::IgnoredAny>(Method::DELETE, path, &headers, body).await.map(|_| ())
+        let (namespace, uid, version) = (part("namespace"), part("uid"), part("resourceVersion"));
+        let delete = request::delete(*resource, namespace.into(), part("name"), uid.into(), Some(version));
+        call::<IgnoredAny>(&self.client, CALL, delete.request).await.map(|_| ())
     }
 
     /// One sentence for the user: `what` failed, and why.

@@ -154,7 +154,7 @@ pub async fn run(args: &Args) -> Result<String> {
     let start = Instant::now();
     let mut first: Option<Lease> = None;
     loop {
-        let deployment = cluster.get::<Deployment>(&DEPLOYMENTS, home, name).await;
+        let deployment = cluster.reads.read::<Deployment>(&DEPLOYMENTS, home, name).await;
         let deployment = answered(&cluster, "cannot read the Deployment", deployment)?;
         let mut said = vec![match deployment {
             Ok(Some(deployment)) => pods(&deployment, args.leader_elect),
@@ -164,7 +164,7 @@ pub async fn run(args: &Args) -> Result<String> {
             Err(why) => Err(why),
         }];
         if args.leader_elect {
-            let now = cluster.get::<Lease>(&LEASES, &held.namespace, &held.name).await;
+            let now = cluster.reads.read::<Lease>(&LEASES, &held.namespace, &held.name).await;
             said.push(match answered(&cluster, "cannot read the Lease", now)? {
                 Ok(now) => {
                     let seen = lease(&place, first.as_ref(), now.as_ref());

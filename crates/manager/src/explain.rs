@@ -169,7 +169,7 @@ fn agree(args: &Args, wanted: &Wanted) -> Result<()> {
 }
 
 async fn nodes(cluster: &Cluster) -> Result<Vec<Arc<Node>>> {
-    let nodes = cluster.list::<Node>(&NODES, "", "").await;
+    let nodes = cluster.reads.list::<Node>(&NODES, "", "").await;
     let nodes = nodes.map_err(|error| cluster.sorry("cannot list nodes", &error))?;
     Ok(nodes.into_iter().map(Arc::new).collect())
 }
@@ -195,7 +195,7 @@ async fn observe(cluster: &Cluster, namespace: &str, wanted: Wanted) -> Result<S
         Wanted::Spec(job) => job.metadata.name.clone().unwrap_or_default(),
     };
     let resource = Resource::of::<DaemonJob>();
-    let found = match cluster.get::<DaemonJob>(&resource, namespace, &name).await {
+    let found = match cluster.reads.read::<DaemonJob>(&resource, namespace, &name).await {
         Ok(found) => found,
         // If the type does not exist, a DaemonJob from a file is new.
         Err(error) if is_type_absent(&error) && matches!(wanted, Wanted::Spec(_)) => None,
@@ -237,7 +237,7 @@ fn merged(file: DaemonJob, found: Option<DaemonJob>, namespace: &str) -> (Daemon
 
 async fn read_pods(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
     let key = subject.job.key();
-    let pods = cluster.list::<Pod>(&PODS, &key.namespace, KIND_LABEL).await;
+    let pods = cluster.reads.list::<Pod>(&PODS, &key.namespace, KIND_LABEL).await;
     let pods =
         pods.map_err(|error| cluster.sorry("cannot list pods, which show the state of the nodes", &error))?;
     let (own, others): (Vec<_>, Vec<_>) =
@@ -252,7 +252,7 @@ async fn read_ledger(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
     let key = subject.job.key();
     let reads = shard_names(&key.name).map(|name| {
         let namespace = key.namespace.clone();
-        async move { cluster.get::<Shard>(&CONFIG_MAPS, &namespace, &name).await }
+        async move { cluster.reads.read::<Shard>(&CONFIG_MAPS, &namespace, &name).await }
     });
     // If several reads fail, always report the first shard's failure.
     let shards: kube::Result<Vec<_>> = join_all(reads).await.into_iter().collect();

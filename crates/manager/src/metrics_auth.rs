@@ -23,7 +23,7 @@ use quintet_runtime::lock;
 use quintet_runtime::log_repeated;
 use quintet_runtime::model::digest;
 use quintet_runtime::probes::Newest;
-use quintet_runtime::server::client::brief;
+use quintet_runtime::server::client::{brief, call};
 use quintet_runtime::server::metrics::Metrics;
 use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject as _;
@@ -113,13 +113,8 @@ impl Guard {
     async fn ask(&self, path: &str, body: &Value) -> kube::Result<Review> {
         let request = http::Request::post(path)
             .header(header::CONTENT_TYPE, "application/json")
-            .body(body.to_string().into_bytes())
-            .map_err(kube::Error::HttpError)?;
-        // As text: the client would log an answer that it cannot decode, and the answer contains the token.
-        match timeout(QUESTION, self.client.request_text(request)).await {
-            Ok(text) => serde_json::from_str(&text?).map_err(kube::Error::SerdeError),
-            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
-        }
+            .body(body.to_string().into_bytes());
+        call(&self.client, QUESTION, request).await
     }
 
     async fn authorize(&self, token: &str, verb: &str, path: &str) -> kube::Result<Verdict> {

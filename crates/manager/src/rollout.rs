@@ -211,7 +211,8 @@ impl Rollout {
 
     /// The PodSet, or the reason of a failure that a retry may fix.
     async fn poll(&self) -> Result<Result<PodSet, String>> {
-        let found = self.cluster.get::<PodSet>(&Resource::of::<PodSet>(), &self.namespace, &self.name).await;
+        let resource = Resource::of::<PodSet>();
+        let found = self.cluster.reads.read::<PodSet>(&resource, &self.namespace, &self.name).await;
         let found = answered(&self.cluster, &format!("cannot read podset/{}", self.name), found)?;
         match found {
             Ok(Some(podset)) if podset.terminating() => bail!("podset/{} is being deleted", self.name),
@@ -236,7 +237,7 @@ impl Rollout {
     async fn history<'a>(&self, podset: &'a PodSet) -> Result<History<'a>> {
         let key = podset.key();
         let selector = format!("{UID_LABEL}={}", key.uid);
-        let found = self.cluster.list(&CONTROLLER_REVISIONS, &self.namespace, &selector).await;
+        let found = self.cluster.reads.list(&CONTROLLER_REVISIONS, &self.namespace, &selector).await;
         let stored =
             found.map_err(|error| self.cluster.sorry("cannot list the ControllerRevisions", &error))?;
         Ok(History::of(podset, &key, stored))

@@ -197,7 +197,7 @@ async fn free(cluster: &Cluster, held: &Held, namespace: &str, writer: Option<&W
     let (mut freed, mut fruitless, mut done) = (0_usize, 0, HashSet::<Arc<str>>::new());
     loop {
         // Without a label selector: an object that lost its labels still has the finalizer.
-        let listed = cluster.list_metadata(&held.resource, namespace, "").await;
+        let listed = cluster.reads.list_meta(&held.resource, namespace, "").await;
         let listed = match listed {
             Err(error) if held.resource.custom && is_type_absent(&error) => Vec::new(),
             listed => listed.map_err(|error| {
@@ -264,16 +264,19 @@ async fn free(cluster: &Cluster, held: &Held, namespace: &str, writer: Option<&W
 }
 
 async fn patch(cluster: &Cluster, held: &Held, meta: &Meta, writer: Option<&Writer>) -> Freed {
-    if writer.is_some_and(|writer| !writer.may_write()) {
-        return Freed::Later(
-            Duration::from_secs(2),
-            "lost the managers' Lease, and has not re-acquired it".to_owned(),
-        );
-    }
     let Some(operations) = meta.without_finalizer(held.finalizer) else { return Freed::News };
-    match cluster.patch(&held.resource, meta, &operations).await {
-        Ok(()) => Freed::Yes,
-        Err(error) => sorted(&error),
+    let sent = cluster.patch(&held.resource, meta, &operations);
+    let answer = match writer {
+        None => Some(sent.await),
+        Some(writer) => writer.while_held(sent).await,
+    };
+    match answer {
+        None => {
+            let why = "lost the managers' Lease, and has not re-acquired it";
+            Freed::Later(Duration::from_secs(2), why.to_owned())
+        }
+        Some(Ok(())) => Freed::Yes,
+        Some(Err(error)) => sorted(&error),
     }
 }
 
@@ -342,7 +345,7 @@ fn kubectl_name(resource: &Resource) -> String {
 async fn remaining(cluster: &Cluster, namespace: &str) -> String {
     let (mut stays, mut custom, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
     for resource in KINDS.map(|kind| (kind.resource)()) {
-        match cluster.list_metadata(&resource, namespace, "").await {
+        match cluster.reads.list_meta(&resource, namespace, "").await {
             Ok(objects) if objects.is_empty() => {}
             Ok(objects) => {
                 stays.push(format!("{} {}", objects.len(), resource.crd_name()));
@@ -352,7 +355,7 @@ async fn remaining(cluster: &Cluster, namespace: &str) -> String {
             Err(_) => unknown.push(resource.crd_name()),
         }
     }
-    match cluster.list_metadata(&PODS, namespace, KIND_LABEL).await {
+    match cluster.reads.list_meta(&PODS, namespace, KIND_LABEL).await {
         Ok(pods) if pods.is_empty() => {}
         Ok(pods) => {
             let going = pods.iter().filter(|pod| pod.deleted.is_some()).count();

@@ -142,7 +142,7 @@ impl Writer {
             }
         }
         // If this read fails, the election reports the error.
-        let before = cluster.get::<Value>(&LEASES, &lease.namespace, &lease.name).await.ok().flatten();
+        let before = cluster.reads.read::<Value>(&LEASES, &lease.namespace, &lease.name).await.ok().flatten();
         let gate = Gate::closed();
         let (stop, stopped) = watch::channel(false);
         let Lease { namespace, name } = &lease;
@@ -160,7 +160,7 @@ impl Writer {
         let mut opened = gate.watch();
         tokio::select! {
             held = tokio::time::timeout(patience(before.as_ref()), opened.wait_for(Option::is_some)) => if held.is_err() {
-                let now = match cluster.get::<Value>(&LEASES, namespace, name).await {
+                let now = match cluster.reads.read::<Value>(&LEASES, namespace, name).await {
                     Ok(now) => now.unwrap_or_default(),
                     Err(error) => bail!("{}", cluster.sorry("cannot acquire the managers' Lease", &error)),
                 };
@@ -182,9 +182,9 @@ impl Writer {
         Ok(Self { gate, stop, election, lease })
     }
 
-    /// Whether this process still holds the Lease.
-    pub fn may_write(&self) -> bool {
-        self.gate.term().is_some()
+    /// Runs `work` while this process holds the Lease. Returns None if it does not, or if it loses the Lease first.
+    pub async fn while_held<F: Future>(&self, work: F) -> Option<F::Output> {
+        self.gate.while_held(self.gate.term()?.since, work).await
     }
 
     /// Releases the Lease and deletes it, unless another process has acquired it.
@@ -192,7 +192,7 @@ impl Writer {
         let _ = self.stop.send(true);
         let _ = self.election.await;
         let place = self.lease;
-        let lease = match cluster.get::<Value>(&LEASES, &place.namespace, &place.name).await {
+        let lease = match cluster.reads.read::<Value>(&LEASES, &place.namespace, &place.name).await {
             Ok(Some(lease)) => lease,
             Ok(None) => return,
             Err(error) => return tell(&format!("Cannot delete {place}: {}.", brief(&error))),
@@ -239,7 +239,7 @@ async fn others(
     let unanswered = |why: String| {
         Ok(Some((format!("the API server: {why}"), "run this command again when it answers".to_owned())))
     };
-    let read = cluster.get::<Value>(&DEPLOYMENTS, home, deployment).await;
+    let read = cluster.reads.read::<Value>(&DEPLOYMENTS, home, deployment).await;
     let now = match answered(cluster, &format!("cannot read {place}"), read)? {
         Ok(now) => now.unwrap_or_default(),
         Err(why) => return unanswered(why),
@@ -250,7 +250,7 @@ async fn others(
         return Ok(Some((what, help.to_owned())));
     }
 
-    let listed = cluster.list::<Value>(&PODS, home, selector).await;
+    let listed = cluster.reads.list::<Value>(&PODS, home, selector).await;
     let pods = match answered(cluster, &format!("cannot list the pods of {place}"), listed)? {
         Ok(pods) => pods,
         Err(why) => return unanswered(why),
@@ -377,6 +377,25 @@ mod tests {
         for (lease, waits) in [(None, 60), (lasting(15), 60), (lasting(120), 165), (lasting(121), 60)] {
             assert_eq!(patience(lease.as_ref()).as_secs(), waits, "{lease:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stops_a_write_when_the_lease_is_lost() {
+        let (gate, stop) = (Gate::closed(), watch::Sender::new(false));
+        let election = tokio::spawn(async { Ok(()) });
+        let writer = Writer { gate: gate.clone(), stop, election, lease: ours() };
+        let mut has_begun = false;
+        let cut = writer.while_held(async { has_begun = true }).await;
+        assert!(cut.is_none() && !has_begun, "without the Lease");
+        let began = Instant::now();
+        gate.open_until(began + Duration::from_secs(10));
+        let slow = || writer.while_held(sleep(Duration::from_secs(5)));
+        assert!(slow().await.is_some());
+        let (cut, ()) = tokio::join!(slow(), async {
+            sleep(Duration::from_secs(1)).await;
+            gate.close();
+        });
+        assert_eq!((cut, began.elapsed().as_secs()), (None, 6));
     }
 
     #[test]

@@ -98,13 +98,24 @@ where
 }
 
 /// Sends a request and decodes the answer. Unlike `Client::request`, it does not log an answer that cannot be
-/// decoded, which may contain a Secret or the environment of a pod.
+/// decoded, which may contain a Secret, a token or the environment of a pod.
 pub async fn ask<T: serde::de::DeserializeOwned>(
     client: &Client,
     request: Request<Vec<u8>>,
 ) -> Result<T, kube::Error> {
     let text = client.request_text(request).await?;
     serde_json::from_str(&text).map_err(kube::Error::SerdeError)
+}
+
+/// Like [`ask`], for up to `limit`. After that, it returns a `Service` error with an [`Elapsed`].
+pub async fn call<T: serde::de::DeserializeOwned>(
+    client: &Client,
+    limit: Duration,
+    request: Result<Request<Vec<u8>>, http::Error>,
+) -> Result<T, kube::Error> {
+    let request = request.map_err(kube::Error::HttpError)?;
+    let answer = timeout(limit, ask(client, request)).await;
+    answer.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into())))
 }
 
 /// Sends a write during a term, for up to `limit`. Returns None if the term ends first. After the end of the term, no

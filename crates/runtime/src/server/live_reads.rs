@@ -1,19 +1,28 @@
-//! Reads from the API server instead of a cache, for the few rules that need the stored state.
+//! Reads from the API server instead of a cache, for the commands and the few rules that need the stored state.
 
 use std::sync::Arc;
 
 use http::{Request, header};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroupList;
 use kube::Client;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 use crate::FIELD_MANAGER;
 use crate::model::object::{Meta, MetaOnly};
 use crate::model::plan::Body;
 use crate::model::resource::{Resource, escape};
-use crate::server::client::{CALL, WINDOW, ask};
+use crate::server::client::{CALL, WINDOW, call};
+
+/// Objects in one page of a list. Nodes with many images are 20 KB each, and a page must arrive within [`CALL`].
+const PAGE: usize = 500;
+/// How often a list is tried. A list restarts if its continue token has expired (410).
+const LISTS: usize = 3;
+/// The media type of whole objects.
+const WHOLE: &str = "application/json";
+/// The media type of lists of metadata.
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 /// Reads from the API server instead of a cache. Cheap to clone.
 #[derive(Clone)]
@@ -48,15 +57,11 @@ impl LiveReads {
         name: &str,
     ) -> Result<Option<T>, kube::Error> {
         let path = format!("{}/{}", resource.path(namespace), escape(name));
-        let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
         let _permit = self.window.acquire().await;
-        match timeout(CALL, ask(&self.client, request)).await {
-            Ok(Ok(object)) => Ok(Some(object)),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 && status.reason == "NotFound" => {
-                Ok(None)
-            }
-            Ok(Err(error)) => Err(error),
-            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+        match call(&self.client, CALL, Request::get(path).body(Vec::new())).await {
+            Ok(object) => Ok(Some(object)),
+            Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -71,55 +76,80 @@ impl LiveReads {
     ) -> Result<Option<String>, kube::Error> {
         let path = format!("{}?dryRun=All&fieldManager={FIELD_MANAGER}", resource.path(namespace));
         let request = Request::post(path)
-            .header(header::CONTENT_TYPE, "application/json")
-            .header(header::ACCEPT, "application/json")
-            .body(body.bytes().to_vec())
-            .map_err(kube::Error::HttpError)?;
+            .header(header::CONTENT_TYPE, WHOLE)
+            .header(header::ACCEPT, WHOLE)
+            .body(body.bytes().to_vec());
         let _permit = self.window.acquire().await;
-        match timeout(CALL, ask::<IgnoredAny>(&self.client, request)).await {
-            Ok(Ok(_)) => Ok(None),
-            Ok(Err(kube::Error::Api(status))) if status.code == 422 => Ok(Some(status.message.clone())),
-            Ok(Err(kube::Error::Api(status))) if status.code < 500 && status.code != 429 => Ok(None),
-            Ok(Err(error)) => Err(error),
-            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+        match call::<IgnoredAny>(&self.client, CALL, request).await {
+            Ok(_) => Ok(None),
+            Err(kube::Error::Api(status)) if status.code == 422 => Ok(Some(status.message.clone())),
+            Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
-    /// The objects of a namespace that a label selector selects.
+    /// The metadata of the objects that [`Self::list`] returns.
+    pub async fn list_meta(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        selector: &str,
+    ) -> Result<Vec<Meta>, kube::Error> {
+        let listed = self.list_as::<MetaOnly>(resource, namespace, selector, METADATA).await?;
+        Ok(listed.into_iter().map(|only| Meta::from(only.metadata)).collect())
+    }
+
+    /// The objects of a namespace that a label selector selects. An empty namespace means all namespaces, and an empty
+    /// selector selects all objects.
     pub async fn list<T: DeserializeOwned>(
         &self,
         resource: &Resource,
         namespace: &str,
         selector: &str,
     ) -> Result<Vec<T>, kube::Error> {
+        self.list_as(resource, namespace, selector, WHOLE).await
+    }
+
+    async fn list_as<T: DeserializeOwned>(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        selector: &str,
+        accept: &'static str,
+    ) -> Result<Vec<T>, kube::Error> {
         #[derive(Deserialize)]
         #[serde(bound = "T: DeserializeOwned")]
         struct Page<T> {
             #[serde(default)]
             metadata: kube::api::ListMeta,
-            items: Vec<T>,
+            /// Null in an empty list of metadata. An answer without items is not a list.
+            #[serde(deserialize_with = "Option::deserialize")]
+            items: Option<Vec<T>>,
         }
-        let selected = format!("labelSelector={}", escape(selector));
-        let (mut objects, mut next) = (Vec::new(), String::new());
+        let path = format!("{}?labelSelector={}&limit={PAGE}", resource.path(namespace), escape(selector));
+        let (mut objects, mut next, mut started) = (Vec::new(), String::new(), 1);
         loop {
-            let path = format!("{}?{selected}&limit=500{next}", resource.path(namespace));
-            let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+            let request = Request::get(format!("{path}{next}")).header(header::ACCEPT, accept);
             let _permit = self.window.acquire().await;
-            let answer = timeout(CALL, ask::<Page<T>>(&self.client, request)).await;
-            let Page { metadata, items } =
-                answer.map_err(|elapsed| kube::Error::Service(elapsed.into()))??;
-            objects.extend(items);
-            match metadata.continue_.filter(|continue_| !continue_.is_empty()) {
-                Some(continue_) => next = format!("&continue={}", escape(&continue_)),
-                None => return Ok(objects),
+            match call::<Page<T>>(&self.client, CALL, request.body(Vec::new())).await {
+                Ok(Page { metadata, items }) => {
+                    objects.extend(items.unwrap_or_default());
+                    match metadata.continue_.filter(|continue_| !continue_.is_empty()) {
+                        Some(continue_) => next = format!("&continue={}", escape(&continue_)),
+                        None => return Ok(objects),
+                    }
+                }
+                Err(kube::Error::Api(status)) if status.code == 410 && started < LISTS => {
+                    (objects, next, started) = (Vec::new(), String::new(), started + 1);
+                }
+                Err(error) => return Err(error),
             }
         }
     }
 
     /// Whether the API server serves this version of the group. If it does not, no object of the type can be read.
     pub async fn is_served(&self, resource: &Resource) -> Result<bool, kube::Error> {
-        let groups = timeout(CALL, self.client.list_api_groups()).await;
-        let groups = groups.map_err(|elapsed| kube::Error::Service(elapsed.into()))??;
+        let groups: APIGroupList = call(&self.client, CALL, Request::get("/apis").body(Vec::new())).await?;
         let is_asked = |version: &str| version == resource.version;
         let group = groups.groups.into_iter().find(|group| group.name == resource.group);
         Ok(group.is_some_and(|group| group.versions.iter().any(|version| is_asked(&version.version))))

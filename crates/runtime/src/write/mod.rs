@@ -4,5 +4,5 @@ mod answer;
 pub mod events;
 pub mod executor;
 pub mod owner_memory;
-mod request;
+pub mod request;
 mod status;

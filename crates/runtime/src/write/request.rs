@@ -13,13 +13,14 @@ use crate::model::refusals::Verb;
 use crate::model::resource::{Resource, escape};
 
 /// One write to one object.
-pub(super) struct Write {
-    pub verb: Verb,
-    pub resource: Resource,
-    pub namespace: Arc<str>,
-    pub name: String,
+pub struct Write {
+    pub(super) verb: Verb,
+    pub(super) resource: Resource,
+    pub(super) namespace: Arc<str>,
+    pub(super) name: String,
     /// The UID of the object to delete.
-    pub deletes: Option<Arc<str>>,
+    pub(super) deletes: Option<Arc<str>>,
+    /// The request to send.
     pub request: Result<Request<Vec<u8>>, http::Error>,
 }
 
@@ -34,7 +35,8 @@ pub(super) fn create(resource: Resource, namespace: Arc<str>, name: String, body
     Write { verb: Verb::Create, resource, namespace, name, deletes: None, request }
 }
 
-pub(super) fn delete(
+/// Deletes an object if it still has this UID, and this resourceVersion if there is one.
+pub fn delete(
     resource: Resource,
     namespace: Arc<str>,
     name: &str,
@@ -62,11 +64,13 @@ pub(super) fn apply(
     patch(Verb::Apply, resource, namespace, name, (APPLY, &more, body))
 }
 
-pub(super) fn json_patch(resource: Resource, namespace: Arc<str>, name: &str, operations: &Value) -> Write {
+/// Patches an object with the operations of a JSON patch.
+pub fn json_patch(resource: Resource, namespace: Arc<str>, name: &str, operations: &Value) -> Write {
     patch(Verb::JsonPatch, resource, namespace, name.to_owned(), (JSON_PATCH, "", operations))
 }
 
-pub(super) fn merge_patch(resource: Resource, namespace: Arc<str>, name: &str, body: &Value) -> Write {
+/// Merges a body into an object.
+pub fn merge_patch(resource: Resource, namespace: Arc<str>, name: &str, body: &Value) -> Write {
     patch(Verb::MergePatch, resource, namespace, name.to_owned(), (MERGE_PATCH, "", body))
 }
 

@@ -305,6 +305,23 @@ async fn claims_that_fill_the_window_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn restarts_a_list_whose_continue_token_has_expired() {
+    let page = (200, json!({ "metadata": { "continue": "x" }, "items": [pod("a", 1)] }).to_string());
+    // The API server lists the metadata of no objects like this.
+    let nothing = (200, json!({ "metadata": {}, "items": null }).to_string());
+    let expired = || failure(410, "Expired", "the continue token is too old");
+    for (answers, is_listed) in [
+        (vec![page.clone(), expired(), nothing], true),
+        (vec![expired(), expired(), expired(), page], false),
+    ] {
+        let (executor, asked) = executor(&answers);
+        let listed = executor.reads.list_meta(&PODS, "ns", "").await;
+        assert_eq!(listed.is_ok_and(|metas| metas.is_empty()), is_listed);
+        assert_eq!(asked.lock().unwrap().len(), 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn sends_no_write_while_the_gate_is_closed() {
     let (client, asked) = scripted(&[]);
     let executor = Executor::new(client, Gate::closed(), Clock::System);
