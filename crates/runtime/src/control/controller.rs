@@ -138,7 +138,8 @@ impl<R: Reconciler> Controller<R> {
         let mut begun = self.nowhere();
         let mut batch = Vec::new();
         loop {
-            let (now, coming) = self.may_begin();
+            let (since, now, coming) = self.may_begin();
+            state.since = since;
             if now != begun {
                 self.change(&mut state, &begun, &now);
                 begun = now;
@@ -200,10 +201,17 @@ impl<R: Reconciler> Controller<R> {
             && let Some(key) = state.pop()
         {
             if state.may_start(&key, &self.context.executor, &self.caches) {
-                state.start(&key, self.pass(key.clone()));
+                self.start_one(state, key);
             } else {
                 state.park(key);
             }
+        }
+    }
+
+    /// Starts a reconcile in the term for which the caches were judged.
+    fn start_one(&self, state: &mut State, key: Key) {
+        if let Some(since) = state.since {
+            state.start(&key, self.pass(key.clone(), since));
         }
     }
 
@@ -235,8 +243,7 @@ impl<R: Reconciler> Controller<R> {
             {
                 state.ended(ended);
             }
-            let key = object.key();
-            state.start(&key, self.pass(key.clone()));
+            self.start_one(state, object.key());
         }
         state.all_ended().await;
     }
@@ -249,9 +256,10 @@ impl<R: Reconciler> Controller<R> {
     }
 
     /// Returns which parts may be reconciled: their objects and every cache that their plans read are up to date for
-    /// this term. The second value is when to relist a cache that is expected to catch up without a relist.
-    fn may_begin(&self) -> (Vec<bool>, Option<Instant>) {
-        let Some(term) = self.context.gate.term() else { return (self.nowhere(), None) };
+    /// this term. The first value is the start of the term, and the last one when to relist a cache that is expected to
+    /// catch up without a relist.
+    fn may_begin(&self) -> (Option<Instant>, Vec<bool>, Option<Instant>) {
+        let Some(term) = self.context.gate.term() else { return (None, self.nowhere(), None) };
         let mut coming = None;
         let mut behind = Vec::new();
         for cache in self.caches.iter() {
@@ -275,7 +283,7 @@ impl<R: Reconciler> Controller<R> {
             };
             matches!(*part.health().borrow(), Health::Synced { .. }) && !behind.iter().any(is_read)
         };
-        (self.objects.parts().iter().map(is_ready).collect(), coming)
+        (Some(term.since), self.objects.parts().iter().map(is_ready).collect(), coming)
     }
 
     fn nowhere(&self) -> Vec<bool> {
@@ -316,7 +324,7 @@ impl<R: Reconciler> Controller<R> {
     }
 
     /// One reconcile of one object, with a time limit. A panic counts as a failure.
-    fn pass(&self, key: Key) -> impl Future<Output = (Key, PassResult)> + Send + 'static {
+    fn pass(&self, key: Key, since: Instant) -> impl Future<Output = (Key, PassResult)> + Send + 'static {
         let (controller, reconciler) = (self.name, self.reconciler.clone());
         let object = self.objects.get(&key);
         let objects = self.objects.clone();
@@ -337,6 +345,7 @@ impl<R: Reconciler> Controller<R> {
                 object: &object,
                 key: &key,
                 caches: &caches,
+                since,
                 still: &still,
             };
             let pass = AssertUnwindSafe(reconcile(pass)).catch_unwind();
@@ -371,6 +380,8 @@ struct State {
     passes: JoinSet<(Key, PassResult)>,
     running: HashMap<Id, (Key, Instant)>,
     parked: HashSet<Key>,
+    /// The start of the term; None if this process may not write.
+    since: Option<Instant>,
     metrics: Metrics,
     activity: Activity,
     /// When this controller last logged a failing object at level warn.
@@ -388,6 +399,7 @@ impl State {
             passes: JoinSet::new(),
             running: HashMap::new(),
             parked: HashSet::new(),
+            since: None,
             metrics,
             activity: context.activity(controller),
             logged_at: None,

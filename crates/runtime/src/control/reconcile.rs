@@ -14,7 +14,7 @@ use crate::model::object::{Key, Object as _};
 use crate::model::plan::{Action, Event, EventType, Plan};
 use crate::model::refusals::Verb;
 use crate::model::resource::Resource;
-use crate::write::executor::{Error, Execution, Executor};
+use crate::write::executor::{Error, Execution, Executor, Planned};
 
 /// How long a status may be out of date while every reconcile writes something else.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
@@ -60,6 +60,8 @@ pub(super) struct Pass<'a, R: Reconciler> {
     pub object: &'a R::Object,
     pub key: &'a Key,
     pub caches: &'a [Arc<dyn TrackedCache>],
+    /// The start of the term.
+    pub since: Instant,
     /// Whether the plan still applies to the current object.
     pub still: &'a (dyn Fn() -> bool + Sync),
 }
@@ -78,12 +80,20 @@ enum StatusWrite {
 pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed, Error> {
     let Pass { reconciler, context, object, key, .. } = pass;
     let started = Instant::now();
-    if !pass.is_caught_up().await? {
+    let memory = &context.executor.memory;
+    let observed = async {
+        if !pass.is_caught_up().await? {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        Ok(Some((began, reconciler.observe(object, memory.refusals(key)).await?)))
+    };
+    // An observation that lasts into another term could be older than the caches of that term.
+    let observed = context.gate.while_held(pass.since, observed).await;
+    let Some((began, world)) = observed.unwrap_or(Err(Error::NotLeading))? else {
         // The caches do not show the clarified writes yet; the next reconcile waits until they do.
         return Ok(Passed { again: Some(Instant::now()), ..Passed::default() });
-    }
-    let (began, memory) = (Instant::now(), &context.executor.memory);
-    let world = reconciler.observe(object, memory.refusals(key)).await?;
+    };
     let now = context.clock.now();
     let mut plan = reconciler.plan(object, &world, now);
     memory.withhold(key, &mut plan);
@@ -129,6 +139,11 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
 }
 
 impl<R: Reconciler> Pass<'_, R> {
+    fn planned(&self) -> Planned<'_> {
+        let (key, version) = (self.key, self.object.resource_version());
+        Planned { key, resource: self.resource, version, since: self.since }
+    }
+
     /// Whether the caches show all writes for the object. Reads the objects of writes with an unknown outcome first.
     async fn is_caught_up(&self) -> Result<bool, Error> {
         let Executor { memory, .. } = &*self.context.executor;
@@ -142,10 +157,9 @@ impl<R: Reconciler> Pass<'_, R> {
 
     /// Executes the steps of a plan, and records Events for writes and refusals.
     async fn execute(&self, steps: Vec<Vec<Action<R::Status, R::Effect>>>) -> Execution {
-        let (resource, version) = (&self.resource, self.object.resource_version());
         let effect = |effect| self.reconciler.effect(self.object, effect);
         let executor = &self.context.executor;
-        let execution = executor.execute(self.key, resource, version, steps, self.still, effect).await;
+        let execution = executor.execute(self.planned(), steps, self.still, effect).await;
         self.reconciler.executed(self.key, &execution);
         // A process that lost the Lease must not record Events either.
         if !matches!(execution.failure, Some(Error::NotLeading)) {
@@ -162,8 +176,7 @@ impl<R: Reconciler> Pass<'_, R> {
         if let Some(until) = self.deferred(writes) {
             return Ok(StatusWrite::Deferred(until));
         }
-        let version = self.object.resource_version();
-        self.context.executor.write_status(self.key, &self.resource, &status, version).await?;
+        self.context.executor.write_status(self.planned(), &status).await?;
         Ok(StatusWrite::Written)
     }
 

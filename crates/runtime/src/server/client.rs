@@ -24,7 +24,7 @@ use crate::lock;
 use crate::model::conditions::shorten;
 use crate::server::connection::{Transport, connector, fenced};
 use crate::server::connectivity::Link;
-use crate::server::gate::{Gate, Term};
+use crate::server::gate::Gate;
 use crate::server::metrics::Metrics;
 use crate::server::token::TokenFile;
 
@@ -118,19 +118,19 @@ pub async fn call<T: serde::de::DeserializeOwned>(
     answer.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into())))
 }
 
-/// Sends a write during a term, for up to `limit`. Returns None if the term ends first. After the end of the term, no
+/// Sends a write during the term that began at `since`, for up to `limit`. Returns None if the term ends first. After the end of the term, no
 /// part of the request is handed to the connection.
 pub(crate) async fn ask_in_term<T: serde::de::DeserializeOwned>(
     client: &Client,
     gate: &Gate,
-    term: Term,
+    since: Instant,
     limit: Duration,
     mut request: Request<Vec<u8>>,
 ) -> Option<Result<Result<T, kube::Error>, Elapsed>> {
     debug_assert!(!request.body().is_empty(), "the fence needs a body");
-    request.extensions_mut().insert(gate.fence(term.since));
+    request.extensions_mut().insert(gate.fence(since));
     let _writing = gate.writing();
-    gate.while_held(term.since, timeout(limit, ask(client, request))).await
+    gate.while_held(since, timeout(limit, ask(client, request))).await
 }
 
 /// The error in one log line: the API server's message if it answered, else the error and its causes. An answer that

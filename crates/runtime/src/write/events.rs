@@ -22,7 +22,7 @@ use crate::model::object::Key;
 use crate::model::plan::{Event, EventType};
 use crate::model::resource::{EVENTS, Resource};
 use crate::server::client::{ask_in_term, brief};
-use crate::server::gate::{Gate, Term};
+use crate::server::gate::Gate;
 use crate::server::metrics::Metrics;
 
 /// Records in the channel; further records are dropped.
@@ -44,6 +44,8 @@ struct Record {
     resource: Resource,
     object: Key,
     event: Event,
+    /// The start of the term in which the Event was recorded.
+    since: Instant,
     _unsent: Unsent,
 }
 
@@ -66,6 +68,7 @@ impl Drop for Unsent {
 /// Records Events for the controllers. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
+    gate: Gate,
     sender: mpsc::Sender<Record>,
     unsent: Arc<watch::Sender<usize>>,
     metrics: Metrics,
@@ -81,14 +84,15 @@ impl Recorder {
         instance: String,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (sender, receiver) = mpsc::channel(WAITING);
-        let task = send_all(client, gate, clock, instance, receiver);
-        (Self { sender, unsent: Arc::default(), metrics }, task)
+        let task = send_all(client, gate.clone(), clock, instance, receiver);
+        (Self { gate, sender, unsent: Arc::default(), metrics }, task)
     }
 
-    /// Records an Event about an object. Never waits.
+    /// Records an Event about an object, for this term. Never waits.
     pub fn record(&self, resource: Resource, object: &Key, event: Event) {
-        let record =
-            Record { resource, object: object.clone(), event, _unsent: Unsent::one_of(&self.unsent) };
+        let Some(term) = self.gate.term() else { return };
+        let (object, unsent) = (object.clone(), Unsent::one_of(&self.unsent));
+        let record = Record { resource, object, event, since: term.since, _unsent: unsent };
         if self.sender.try_send(record).is_err() {
             self.metrics.events_dropped.inc();
         }
@@ -121,8 +125,10 @@ async fn send_all(
     let mut known: HashMap<SeriesKey, Series> = HashMap::new();
     let mut serial: u64 = 0;
     while let Some(record) = receiver.recv().await {
-        let Some(term) = gate.term() else { continue };
-        let client = Sender { client: &client, gate: &gate, term };
+        if !gate.fence(record.since).holds() {
+            continue;
+        }
+        let client = Sender { client: &client, gate: &gate, since: record.since };
         let now = Instant::now();
         let key = (record.object.uid.clone(), record.event.reason, record.event.type_);
         let note = shorten(record.event.note.clone(), LONGEST_NOTE);
@@ -208,7 +214,7 @@ fn namespace_of(object: &Key) -> &str {
 struct Sender<'a> {
     client: &'a Client,
     gate: &'a Gate,
-    term: Term,
+    since: Instant,
 }
 
 impl Sender<'_> {
@@ -220,7 +226,7 @@ impl Sender<'_> {
             .header(http::header::CONTENT_TYPE, content_type)
             .body(body.to_string().into_bytes());
         let Ok(request) = request else { return false };
-        match ask_in_term::<IgnoredAny>(self.client, self.gate, self.term, CALL, request).await {
+        match ask_in_term::<IgnoredAny>(self.client, self.gate, self.since, CALL, request).await {
             None => {
                 tracing::debug!("dropped an Event, because the lease was lost");
                 false

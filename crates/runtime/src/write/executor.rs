@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::StreamExt as _;
 use kube::Client;
 use serde::Serialize;
-use serde_json::json;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::model::clock::Clock;
 use crate::model::object::{Key, Meta, MetaOnly};
@@ -72,6 +72,19 @@ impl Error {
     }
 }
 
+/// The object of a plan, and the term in which the plan was made. No write follows the plan in a later term.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned<'a> {
+    /// The object.
+    pub key: &'a Key,
+    /// The type of the object.
+    pub resource: Resource,
+    /// The resourceVersion of the object in the plan.
+    pub version: &'a str,
+    /// The start of the term.
+    pub since: Instant,
+}
+
 /// The result of executing the steps of a plan.
 #[derive(Debug, Default)]
 pub struct Execution {
@@ -97,7 +110,8 @@ pub struct Execution {
 /// The only writer of the process.
 pub struct Executor {
     client: Client,
-    gate: Gate,
+    /// Whether this process may write.
+    pub gate: Gate,
     /// The places of one kind's requests: a slow webhook for the objects of a kind must not delay other kinds.
     pub(super) window: Semaphore,
     /// Reads from the API server instead of a cache.
@@ -159,9 +173,7 @@ impl Executor {
     /// removed waiting refusals from `steps`; see [`OwnerMemory::withhold`].
     pub async fn execute<S, E>(
         &self,
-        owner: &Key,
-        resource: &Resource,
-        version: &str,
+        of: Planned<'_>,
         steps: Vec<Vec<Action<S, E>>>,
         still: &(dyn Fn() -> bool + Sync),
         effect: impl Fn(E) -> Result<(), String>,
@@ -187,8 +199,8 @@ impl Executor {
                     if stop.load(Ordering::Relaxed) || !is_effect && !still() {
                         return None;
                     }
-                    let what = describe(&action, owner, resource);
-                    let answer = self.act(owner, resource, version, action, claimed, effect).await;
+                    let what = describe(&action, of);
+                    let answer = self.act(of, action, claimed, effect).await;
                     drop(place);
                     Some((what, answer))
                 })
@@ -196,7 +208,7 @@ impl Executor {
             let mut refused_in_a_row = 0;
             while let Some(answer) = answers.next().await {
                 if let Some((what, answer)) = answer {
-                    if self.settle(owner, what, answer, &mut refused_in_a_row, &mut execution) {
+                    if self.settle(of.key, what, answer, &mut refused_in_a_row, &mut execution) {
                         stop.store(true, Ordering::Relaxed);
                     }
                 } else {
@@ -269,9 +281,7 @@ impl Executor {
 
     async fn act<S: Serialize, E>(
         &self,
-        owner: &Key,
-        of: &Resource,
-        version: &str,
+        of: Planned<'_>,
         action: Action<S, E>,
         claimed: bool,
         effect: impl Fn(E) -> Result<(), String>,
@@ -296,11 +306,11 @@ impl Executor {
                 request::merge_patch(resource, namespace, &name, &body)
             }
             Action::Claim { status, token } => {
-                return self.claim(owner, of, version, &status, &token).await;
+                return self.claim(of, &status, &token).await;
             }
             Action::Effect(own) => {
                 // A claim is carried through even if this process has lost the Lease meanwhile.
-                if !claimed && self.gate.deadline().is_none() {
+                if !claimed && !self.gate.fence(of.since).holds() {
                     return Err(Error::NotLeading);
                 }
                 return effect(own).map(|()| Answer::Done(None)).map_err(Error::Effect);
@@ -308,13 +318,13 @@ impl Executor {
         };
         let (verb, resource, namespace, name) =
             (write.verb, write.resource, write.namespace.clone(), write.name.clone());
-        match self.write(owner, write).await? {
+        match self.write(of, write).await? {
             Answer::Refused { reason: RefusalReason::AlreadyExists, .. } if verb == Verb::Create => {
-                self.met(owner, of, (resource, namespace), &name, owner_label).await
+                self.met(of, (resource, namespace), &name, owner_label).await
             }
             Answer::Done(Some(meta)) => match owner_label {
-                Some(label) if missing_label(owner, &meta, label).is_some() => {
-                    self.undo(owner, of, verb, (resource, namespace), &meta, label).await
+                Some(label) if missing_label(of.key, &meta, label).is_some() => {
+                    self.undo(of, verb, (resource, namespace), &meta, label).await
                 }
                 _ => Ok(Answer::Done(Some(meta))),
             },
@@ -326,35 +336,38 @@ impl Executor {
     /// adopted without it. If that is rejected, tries to restore the labels.
     async fn undo(
         &self,
-        owner: &Key,
-        of: &Resource,
+        of: Planned<'_>,
         verb: Verb,
         (resource, namespace): (Resource, Arc<str>),
         meta: &Meta,
         label: &'static str,
     ) -> Result<Answer, Error> {
-        let undo = if verb == Verb::Apply
-            && let Some(operations) = meta.without_controller()
-        {
-            request::json_patch(resource, namespace.clone(), &meta.name, &operations)
-        } else {
-            request::delete(resource, namespace.clone(), &meta.name, meta.uid.clone(), None)
+        let (undo, done, failed) = match meta.without_controller().filter(|_| verb == Verb::Apply) {
+            Some(operations) => {
+                let release = request::json_patch(resource, namespace.clone(), &meta.name, &operations);
+                (release, "was released", "cannot be released")
+            }
+            None => {
+                let delete =
+                    request::delete(resource, namespace.clone(), &meta.name, meta.uid.clone(), None);
+                (delete, "was deleted", "cannot be deleted")
+            }
         };
-        let undone = if verb == Verb::Apply { "released" } else { "deleted" };
-        let outcome = match self.write(owner, undo).await {
+        let owner = of.key;
+        let outcome = match self.write(of, undo).await {
             Ok(Answer::Refused { message, .. }) => {
-                let labels = json!({ label: &*owner.uid, KIND_LABEL: of.kind });
+                let labels = json!({ label: &*owner.uid, KIND_LABEL: of.resource.kind });
                 let body = json!({ "metadata": { "uid": &*meta.uid, "labels": labels } });
                 let restore = request::merge_patch(resource, namespace, &meta.name, &body);
-                if let Ok(Answer::Done(Some(restored))) = self.write(owner, restore).await
+                if let Ok(Answer::Done(Some(restored))) = self.write(of, restore).await
                     && missing_label(owner, &restored, label).is_none()
                 {
                     return Ok(Answer::Done(Some(restored)));
                 }
-                format!("cannot be {undone}: {message}")
+                format!("{failed}: {message}")
             }
             Err(error) => format!("may still exist: {error}"),
-            Ok(_) => format!("was {undone}"),
+            Ok(_) => done.to_owned(),
         };
         let label = missing_label(owner, meta, label).unwrap_or(label);
         let message = format!(
@@ -371,19 +384,19 @@ impl Executor {
     /// foreign object.
     async fn met(
         &self,
-        owner: &Key,
-        of: &Resource,
+        of: Planned<'_>,
         (resource, namespace): (Resource, Arc<str>),
         name: &str,
         owner_label: Option<&'static str>,
     ) -> Result<Answer, Error> {
+        let owner = of.key;
         let found = self.reads.read_meta(&resource, &namespace, name).await?;
         if let (Some(meta), Some(label)) = (&found, owner_label)
             && self.memory.is_overwritten(owner, &resource, name)
             && meta.is_controlled_by(owner)
         {
             if missing_label(owner, meta, label).is_some() {
-                return self.undo(owner, of, Verb::Create, (resource, namespace), meta, label).await;
+                return self.undo(of, Verb::Create, (resource, namespace), meta, label).await;
             }
             // A client or an earlier request restored the label.
             self.memory.forget_creation(owner, &resource, name);
@@ -419,16 +432,19 @@ impl Executor {
     }
 
     /// Sends one write while the gate is open and for up to [`CALL`]. The caller has a place in the window.
-    pub(super) async fn write(&self, owner: &Key, write: Write) -> Result<Answer, Error> {
+    pub(super) async fn write(&self, of: Planned<'_>, write: Write) -> Result<Answer, Error> {
+        let owner = of.key;
         let Write { verb, resource, namespace, name, deletes, request } = write;
         let request = request.map_err(|error| Error::Read(kube::Error::HttpError(error)))?;
-        let term = self.gate.term().ok_or(Error::NotLeading)?;
+        if !self.gate.fence(of.since).holds() {
+            return Err(Error::NotLeading);
+        }
         // Record the write before it is sent: even if this task is cancelled, the next plan waits for the outcome.
         let place = (resource, namespace.clone(), name.clone());
         self.memory.ambiguous(owner, |ambiguous| ambiguous.insert(place.clone(), deletes.clone()));
         // If the Lease is renewed meanwhile, the deadline moves, because a slow webhook may need the time.
         let mut is_said = false;
-        let sorted = match ask_in_term::<MetaOnly>(&self.client, &self.gate, term, CALL, request).await {
+        let sorted = match ask_in_term::<MetaOnly>(&self.client, &self.gate, of.since, CALL, request).await {
             None => Sorted::Ambiguous("the lease was lost, or not renewed in time".to_owned()),
             Some(Ok(Ok(only))) => {
                 let meta = match deletes {
@@ -477,9 +493,10 @@ fn missing_label(owner: &Key, meta: &Meta, label: &'static str) -> Option<&'stat
     (!has_owner).then_some(label).or_else(|| (!has_kind).then_some(KIND_LABEL))
 }
 
-fn describe<S, E>(action: &Action<S, E>, owner: &Key, own: &Resource) -> (Verb, Resource, String) {
+fn describe<S, E>(action: &Action<S, E>, of: Planned<'_>) -> (Verb, Resource, String) {
     let itself = || {
-        (if matches!(action, Action::Claim { .. }) { Verb::Claim } else { Verb::Effect }, own, &*owner.name)
+        let verb = if matches!(action, Action::Claim { .. }) { Verb::Claim } else { Verb::Effect };
+        (verb, &of.resource, &*of.key.name)
     };
     let (verb, resource, name) = action.target().unwrap_or_else(itself);
     (verb, *resource, name.to_owned())

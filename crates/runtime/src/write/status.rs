@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::object::Key;
 use crate::model::refusals::RefusalReason;
-use crate::model::resource::Resource;
 use crate::write::answer::Answer;
-use crate::write::executor::{Error, Executor};
+use crate::write::executor::{Error, Executor, Planned};
 use crate::write::request;
 
 impl Executor {
@@ -19,27 +17,20 @@ impl Executor {
     /// ignores it when it writes the status of a custom resource.
     pub async fn write_status<S: Serialize>(
         &self,
-        owner: &Key,
-        resource: &Resource,
+        of: Planned<'_>,
         status: &S,
-        version: &str,
     ) -> Result<(), Error> {
         let _place = self.window.acquire().await;
-        self.apply_status(owner, resource, status, version).await
+        self.apply_status(of, status).await
     }
 
     /// As [`Self::write_status`], for a caller that has a place in the window: a second one could be a deadlock.
-    async fn apply_status<S: Serialize>(
-        &self,
-        owner: &Key,
-        resource: &Resource,
-        status: &S,
-        version: &str,
-    ) -> Result<(), Error> {
+    async fn apply_status<S: Serialize>(&self, of: Planned<'_>, status: &S) -> Result<(), Error> {
+        let Planned { key: owner, resource, version, .. } = of;
         let object = format!("the status of {} {owner}", resource.kind);
-        let mut answer = self.write(owner, request::status(owner, *resource, status, version)).await?;
+        let mut answer = self.write(of, request::status(owner, resource, status, version)).await?;
         if matches!(&answer, Answer::Refused { reason: RefusalReason::Untyped, .. }) {
-            answer = self.write(owner, request::untyped_status(owner, *resource, status, version)).await?;
+            answer = self.write(of, request::untyped_status(owner, resource, status, version)).await?;
         }
         match answer {
             Answer::Done(_) => {
@@ -49,7 +40,7 @@ impl Executor {
             Answer::Stale | Answer::NamespaceTerminating => {
                 // The cache may be behind for long, and the owner gone. The next plan waits until the cache shows the
                 // owner as the API server has it, or its deletion.
-                let place = (*resource, owner.namespace.clone(), owner.name.to_string());
+                let place = (resource, owner.namespace.clone(), owner.name.to_string());
                 self.memory.ambiguous(owner, |ambiguous| ambiguous.insert(place, Some(owner.uid.clone())));
                 Err(Error::Stale(object))
             }
@@ -60,18 +51,16 @@ impl Executor {
     /// Writes a status that contains a claim; of several claimants only one succeeds.
     pub(super) async fn claim<S: Serialize>(
         &self,
-        owner: &Key,
-        resource: &Resource,
-        version: &str,
+        of: Planned<'_>,
         status: &S,
         token: &str,
     ) -> Result<Answer, Error> {
-        match self.apply_status(owner, resource, status, version).await {
+        match self.apply_status(of, status).await {
             Ok(()) => Ok(Answer::Done(None)),
             Err(Error::Stale(_)) => Ok(Answer::Stale),
             Err(error @ Error::Unanswered { .. }) => {
                 // The claim may have been committed, so read the object.
-                let found = self.reads.read::<Claimed>(resource, &owner.namespace, &owner.name).await?;
+                let found = self.reads.read::<Claimed>(&of.resource, &of.key.namespace, &of.key.name).await?;
                 let claim = found.and_then(|found| found.status.claim);
                 if claim.is_some_and(|claim| claim.token == token) {
                     Ok(Answer::Done(None))

@@ -4,7 +4,7 @@ use super::*;
 use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::refusals::{RefusalReason, Verb};
 use quintet_runtime::server::client;
-use quintet_runtime::write::executor::{Error, Execution, Executor};
+use quintet_runtime::write::executor::{Error, Execution, Executor, Planned};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 fn create(name: &str) -> Action<Value> {
@@ -23,6 +23,12 @@ fn executor(answers: &[(u16, String)]) -> (Executor, Asked) {
     (Executor::new(client, Gate::open(), clock), asked)
 }
 
+/// The object of a plan that is made now.
+fn planned<'a>(executor: &Executor, key: &'a Key) -> Planned<'a> {
+    let since = executor.gate.term().map_or_else(Instant::now, |term| term.since);
+    Planned { key, resource: PODS, version: "1", since }
+}
+
 /// Executes a plan of one step. Returns when to retry the actions that were withheld.
 async fn carry_or_wait(
     executor: &Executor,
@@ -30,7 +36,7 @@ async fn carry_or_wait(
 ) -> (Execution, Option<jiff::Timestamp>) {
     let mut plan = Plan { steps: vec![step], ..Plan::default() };
     executor.memory.withhold(&owner(), &mut plan);
-    (executor.execute(&owner(), &PODS, "1", plan.steps, &|| true, |_| Ok(())).await, plan.again)
+    (executor.execute(planned(executor, &owner()), plan.steps, &|| true, |_| Ok(())).await, plan.again)
 }
 
 async fn carry(executor: &Executor, step: Vec<Action<Value>>) -> Result<Execution, Error> {
@@ -51,7 +57,7 @@ async fn informer_with(name: &str) -> (Informer<Pod>, tokio::task::JoinHandle<()
 async fn drops_a_plan_for_an_object_that_has_changed() {
     let (executor, asked) = executor(&[]);
     let execution =
-        executor.execute(&owner(), &PODS, "1", vec![vec![create("a")]], &|| false, |_| Ok(())).await;
+        executor.execute(planned(&executor, &owner()), vec![vec![create("a")]], &|| false, |_| Ok(())).await;
     assert!(!execution.complete && execution.writes == 0);
     assert!(asked.lock().unwrap().is_empty());
 }
@@ -88,7 +94,7 @@ async fn waits_for_the_cache_after_a_stale_status_write() {
     ] {
         let (executor, asked) = executor(&[stale.clone(), found]);
         let owner = Key { uid: "uid-owner".into(), ..owner() };
-        let written = executor.write_status(&owner, &PODS, &json!({}), "1").await;
+        let written = executor.write_status(planned(&executor, &owner), &json!({})).await;
         assert!(matches!(written, Err(Error::Stale(_))));
         executor.clarify(&owner).await.unwrap();
         assert_eq!(asked.lock().unwrap().len(), 2, "reads the object");
@@ -281,7 +287,7 @@ async fn a_failure_or_a_change_stops_the_actions_that_wait() {
     let (executor, asked) = slow_executor(64);
     let began = Instant::now();
     let still = || began.elapsed() < Duration::from_secs(5);
-    let execution = executor.execute(&owner(), &PODS, "1", vec![creations(64)], &still, |_| Ok(())).await;
+    let execution = executor.execute(planned(&executor, &owner()), vec![creations(64)], &still, |_| Ok(())).await;
     assert!(!execution.complete);
     assert_eq!((execution.writes, asked.lock().unwrap().len()), (32, 32));
 
@@ -327,6 +333,27 @@ async fn sends_no_write_while_the_gate_is_closed() {
     let executor = Executor::new(client, Gate::closed(), Clock::System);
     assert!(matches!(carry(&executor, vec![create("a")]).await, Err(Error::NotLeading)));
     assert!(asked.lock().unwrap().is_empty());
+}
+
+/// The term ends and another one begins at once, while writes of two reconciles run and wait.
+#[tokio::test(start_paused = true)]
+async fn sends_no_write_of_a_plan_in_a_later_term() {
+    let (client, asked) = scripted(&[]);
+    let gate = Gate::closed();
+    gate.open_until(Instant::now() + Duration::from_mins(1));
+    let executor = Executor::new(client, gate.clone(), Clock::System);
+    let (one, other) = (owner(), Key { uid: "other".into(), ..owner() });
+    let all = |owner| {
+        let of = planned(&executor, owner);
+        executor.execute(of, vec![creations(64)], &|| true, |_| Ok(()))
+    };
+    let (one, other, ()) = futures::join!(all(&one), all(&other), async {
+        sleep(Duration::from_millis(100)).await;
+        gate.close();
+        gate.open_until(Instant::now() + Duration::from_mins(1));
+    });
+    assert!(one.failure.is_some() && other.failure.is_some());
+    assert_eq!(asked.lock().unwrap().len(), 32, "only those that ran");
 }
 
 #[tokio::test(start_paused = true)]
@@ -556,7 +583,7 @@ async fn patches_a_status_that_cannot_be_applied() {
     let untyped =
         failure(500, "InternalError", "failed to create typed live object: .spec.author: expected string");
     let (executor, asked) = executor(&[untyped, (200, pod("owner", 9).to_string())]);
-    executor.write_status(&owner(), &PODS, &json!({ "x": 1 }), "1").await.unwrap();
+    executor.write_status(planned(&executor, &owner()), &json!({ "x": 1 })).await.unwrap();
     assert_eq!(asked.lock().unwrap().len(), 2);
     assert!(executor.memory.refusals(&owner()).is_empty());
 }
