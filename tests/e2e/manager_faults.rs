@@ -92,6 +92,25 @@ fn reopens_silent_watches_when_a_renewal_fails() {
     assert!(!manager.logged().contains("did not answer within"), "{}", manager.logged());
 }
 
+/// A shutdown waits up to 3 s for the release of the Lease. A second signal ends the wait.
+#[test]
+fn exits_at_once_after_a_second_signal() {
+    let env = TestEnv::new("mf-signals");
+    env.allow_leases();
+    let proxy = Proxy::to(api_port(&env)).unwrap();
+    let manager = manager_through(&env, &proxy, &["--controllers=book"]);
+    env.wait("the manager leads", || manager.leads());
+    proxy.silence();
+    let pid = manager.pid().to_string();
+    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+    std::thread::sleep(Duration::from_millis(500));
+    // `stop` sends the second signal.
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    let log = env.kube().log(&format!("{}-manager.log", env.namespace()));
+    let logged = std::fs::read_to_string(&log).unwrap();
+    assert!(logged.contains("received a signal during the shutdown"), "{logged}");
+}
+
 /// An unplugged machine acknowledges nothing. Without Lease renewals, TCP gives up the connection.
 #[test]
 fn tcp_gives_up_connections_to_an_unplugged_server() {

@@ -66,10 +66,25 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("podset-create", "/cut-off")],
     },
     Mutant {
+        name: "keeps writing after losing the race to create",
+        file: "crates/runtime/src/election/candidate.rs",
+        edits: &[("            Err(kube::Error::Api(status)) if status.code == 409 => None,\n", "")],
+        catchers: &[Catcher::Tests("quintet-runtime", "stands_by_after_losing_the_race_to_create")],
+    },
+    Mutant {
         name: "informer hides deletions",
         file: "crates/runtime/src/cache/informer.rs",
         edits: &[("            self.tell(&Change::Deleted { old });\n", "            let _ = old;\n")],
         catchers: &[Catcher::Plans("podset-pod-lost", "event:pods")],
+    },
+    Mutant {
+        name: "a panic of a subscriber ends the watch",
+        file: "crates/runtime/src/cache/informer.rs",
+        edits: &[(
+            "is_told &= catch_unwind(AssertUnwindSafe(|| subscriber(change))).is_ok();",
+            "subscriber(change);\n            is_told &= true;",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_panic_of_a_subscriber")],
     },
     Mutant {
         name: "list removes no deleted objects",
@@ -120,6 +135,12 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("podset-create", "event:pods")],
     },
     Mutant {
+        name: "takes a line without end for the end of a watch",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[("if line.len() > LARGEST_EVENT {", "if line.len() > usize::MAX - 1 {")],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_line_has_a_limit")],
+    },
+    Mutant {
         name: "does not wait for its own writes",
         file: "crates/runtime/src/write/owner_memory.rs",
         edits: &[(
@@ -127,6 +148,12 @@ const MUTANTS: &[Mutant] = &[
             "lock(&self.owners).get_mut(&owner.uid).is_none_or(|one| one.written.is_shown(caches) || true)",
         )],
         catchers: &[Catcher::Plans("daemonjob-retry", "/delayed")],
+    },
+    Mutant {
+        name: "exits before the last log lines",
+        file: "crates/manager/src/logs/lines.rs",
+        edits: &[("Instant::now() < until {", "Instant::now() > until {")],
+        catchers: &[Catcher::Tests("quintet", "drain_waits_for_a_full_queue")],
     },
     Mutant {
         name: "adopts a foreign pod",

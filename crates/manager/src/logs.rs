@@ -57,7 +57,7 @@ impl LogHandle {
         self.handle.with_current(ToString::to_string).unwrap_or_else(|error| error.to_string())
     }
 
-    /// Waits up to a second until all earlier lines are written.
+    /// Waits up to a second until all lines are written.
     pub fn flush(&self) {
         self.lines.drain();
     }

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             return fail(&format!("cannot start the async runtime: {error}"), 1);
         }
     };
-    match asked {
+    let code = match asked {
         Asked::Help(help) => {
             say(&help);
             ExitCode::SUCCESS
@@ -71,7 +71,10 @@ fn main() -> ExitCode {
         }
         Asked::Command(Command::Rollout(args)) => ended(runtime.block_on(rollout::run(&args))),
         Asked::Command(Command::Uninstall(args)) => ended(runtime.block_on(uninstall::run(&args))),
-    }
+    };
+    // A name lookup or a credential plugin without an answer must not delay the exit.
+    runtime.shutdown_background();
+    code
 }
 
 fn ended(result: anyhow::Result<()>) -> ExitCode {

@@ -15,7 +15,7 @@ use quintet_runtime::server::connectivity::Link;
 use quintet_runtime::server::gate::{BEAT, Gate};
 use quintet_runtime::server::metrics::Metrics;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -73,7 +73,11 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
         let settings = settings(&args, &config, identity);
         elect(config, settings, context.clone(), released, log)
     });
-    let failure = first_failure(&mut tasks, election.as_mut()).await?;
+    let mut signals = [
+        signal(SignalKind::terminate()).context("cannot handle SIGTERM")?,
+        signal(SignalKind::interrupt()).context("cannot handle SIGINT")?,
+    ];
+    let failure = first_failure(&mut signals, &mut tasks, election.as_mut()).await;
     tracing::info!("shutting down");
     let _ = stop.send(true);
     let shutdown = tokio::time::timeout(SHUTDOWN, async {
@@ -87,8 +91,13 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
             let _ = election.await;
         }
     });
-    if shutdown.await.is_err() {
-        tracing::warn!("shutdown timed out; exiting");
+    tokio::select! {
+        ended = shutdown => {
+            if ended.is_err() {
+                tracing::warn!("shutdown timed out; exiting");
+            }
+        }
+        () = signalled(&mut signals) => tracing::warn!("received a signal during the shutdown; exiting"),
     }
     failure.map_or(Ok(()), Err)
 }
@@ -186,16 +195,22 @@ impl Tasks {
     }
 }
 
+/// Waits for SIGTERM or SIGINT.
+async fn signalled([terminate, interrupt]: &mut [Signal; 2]) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
 /// Waits for a signal (`None`), or for the end of something that must run.
 async fn first_failure(
+    signals: &mut [Signal; 2],
     tasks: &mut Tasks,
     election: Option<&mut oneshot::Receiver<Result<()>>>,
-) -> Result<Option<anyhow::Error>> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
-    Ok(tokio::select! {
-        _ = terminate.recv() => None,
-        _ = interrupt.recv() => None,
+) -> Option<anyhow::Error> {
+    tokio::select! {
+        () = signalled(signals) => None,
         Some(ended) = tasks.others.join_next() => Some(match ended {
             Ok(name) => anyhow::anyhow!("task {name} exited unexpectedly"),
             Err(error) => anyhow::anyhow!("a task panicked: {error}"),
@@ -205,7 +220,7 @@ async fn first_failure(
             Err(error) => anyhow::anyhow!("a controller panicked: {error}"),
         }),
         ended = election_ended(election) => Some(ended),
-    })
+    }
 }
 
 fn settings(args: &Args, config: &Config, identity: String) -> Settings {

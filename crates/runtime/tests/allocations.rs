@@ -75,9 +75,10 @@ fn listed() -> String {
     events.map(|event| event.to_string() + "\n").collect()
 }
 
-/// An answer that arrives after a delay and in parts, as over a connection, and does not end.
+/// An answer that arrives after a delay and in parts, as over a connection.
 struct Parts {
     begin: Pin<Box<Sleep>>,
+    ends: bool,
     parts: VecDeque<Bytes>,
 }
 
@@ -92,7 +93,11 @@ impl hyper::body::Body for Parts {
         if !self.begin.is_elapsed() && self.begin.as_mut().poll(context).is_pending() {
             return Poll::Pending;
         }
-        self.parts.pop_front().map_or(Poll::Pending, |part| Poll::Ready(Some(Ok(Frame::data(part)))))
+        match self.parts.pop_front() {
+            Some(part) => Poll::Ready(Some(Ok(Frame::data(part)))),
+            None if self.ends => Poll::Ready(None),
+            None => Poll::Pending,
+        }
     }
 }
 
@@ -108,12 +113,18 @@ fn server() -> Client {
         (minutes(0), parts(listed())),
     ];
     let answers = Arc::new(Mutex::new(answers));
-    let service = tower::service_fn(move |_request: Request<Body>| {
-        let answer = answers.lock().unwrap().pop();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let ends = request.uri().query() == Some("limit=1");
+        let answer = if ends {
+            // The newest version of the store, before a watch continues.
+            Some((minutes(0), parts(json!({ "metadata": { "resourceVersion": "200000" } }).to_string())))
+        } else {
+            answers.lock().unwrap().pop()
+        };
         async move {
             match answer {
                 Some((wait, parts)) => {
-                    Response::builder().body(Parts { begin: Box::pin(sleep(wait)), parts })
+                    Response::builder().body(Parts { begin: Box::pin(sleep(wait)), ends, parts })
                 }
                 None => std::future::pending().await,
             }

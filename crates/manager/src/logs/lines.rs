@@ -2,9 +2,10 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -17,34 +18,38 @@ const FLUSH: Duration = Duration::from_secs(1);
 /// The queue of log lines. Writing to it never blocks.
 #[derive(Clone, Debug)]
 pub struct Lines {
-    sender: SyncSender<Message>,
-    dropped: Arc<AtomicU64>,
+    sender: SyncSender<Vec<u8>>,
+    counts: Arc<Counts>,
 }
 
-#[derive(Debug)]
-enum Message {
-    Line(Vec<u8>),
-    Flush(SyncSender<()>),
+#[derive(Debug, Default)]
+struct Counts {
+    /// Lines that are not written yet.
+    waiting: AtomicUsize,
+    /// Dropped lines that no warning has reported yet.
+    dropped: AtomicUsize,
 }
 
 impl Lines {
     /// Starts the thread that writes to `output`.
     pub fn to(output: impl Write + Send + 'static) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(WAITING);
-        let dropped = Arc::new(AtomicU64::new(0));
-        let lost = dropped.clone();
-        std::thread::Builder::new()
+        let counts = Arc::new(Counts::default());
+        let shared = counts.clone();
+        thread::Builder::new()
             .name("log".to_owned())
             .stack_size(128 * 1024)
-            .spawn(move || write_all(output, &receiver, &lost))?;
-        Ok(Self { sender, dropped })
+            .spawn(move || write_all(output, &receiver, &shared))?;
+        Ok(Self { sender, counts })
     }
 
-    /// Waits up to [`FLUSH`] until all earlier lines are written.
+    /// Waits up to [`FLUSH`] until all lines and the warning about dropped lines are written.
     pub fn drain(&self) {
-        let (done, written) = sync_channel(1);
-        if self.sender.try_send(Message::Flush(done)).is_ok() {
-            let _ = written.recv_timeout(FLUSH);
+        let (until, Counts { waiting, dropped }) = (Instant::now() + FLUSH, &*self.counts);
+        // Read `dropped` first: the log's thread queues its warning before it subtracts from `dropped`.
+        let unwritten = || dropped.load(Ordering::SeqCst) + waiting.load(Ordering::SeqCst);
+        while unwritten() > 0 && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -52,8 +57,10 @@ impl Lines {
 impl Write for Lines {
     /// Queues a line. The log's formatter passes whole lines.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.sender.try_send(Message::Line(line.to_vec())).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+        self.counts.waiting.fetch_add(1, Ordering::SeqCst);
+        if self.sender.try_send(line.to_vec()).is_err() {
+            self.counts.dropped.fetch_add(1, Ordering::SeqCst);
+            self.counts.waiting.fetch_sub(1, Ordering::SeqCst);
         }
         Ok(line.len())
     }
@@ -72,28 +79,23 @@ impl MakeWriter<'_> for Lines {
 }
 
 /// Writes the queued lines. A line is lost if the write fails, because standard error is closed or the disk is full.
-fn write_all(mut output: impl Write, receiver: &Receiver<Message>, dropped: &AtomicU64) {
+fn write_all(mut output: impl Write, receiver: &Receiver<Vec<u8>>, counts: &Counts) {
     loop {
-        let message = match receiver.try_recv() {
-            Ok(message) => Ok(message),
+        let line = match receiver.try_recv() {
+            Ok(line) => line,
             Err(TryRecvError::Empty) => {
-                let lines = dropped.swap(0, Ordering::Relaxed);
+                let lines = counts.dropped.load(Ordering::SeqCst);
                 if lines > 0 {
                     tracing::warn!(lines, "dropped log lines: the reader of standard error is too slow");
+                    counts.dropped.fetch_sub(lines, Ordering::SeqCst);
                 }
-                receiver.recv()
+                let Ok(line) = receiver.recv() else { return };
+                line
             }
             Err(TryRecvError::Disconnected) => return,
         };
-        match message {
-            Ok(Message::Line(line)) => {
-                let _ = output.write_all(&line);
-            }
-            Ok(Message::Flush(done)) => {
-                let _ = done.try_send(());
-            }
-            Err(_) => return,
-        }
+        let _ = output.write_all(&line);
+        counts.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -129,7 +131,7 @@ mod tests {
             log.write_all(number.to_string().as_bytes()).unwrap();
         }
         // The thread may already have taken one line.
-        let dropped = log.dropped.load(Ordering::Relaxed);
+        let dropped = log.counts.dropped.load(Ordering::SeqCst);
         assert!((99..=100).contains(&dropped), "{dropped}");
         for number in 0..WAITING {
             go.send(()).unwrap();
@@ -148,5 +150,24 @@ mod tests {
         }
         log.drain();
         assert_eq!(lines.try_iter().count(), 3);
+    }
+
+    #[test]
+    fn drain_waits_for_a_full_queue() {
+        let (taken, lines) = std::sync::mpsc::channel();
+        let (go, let_go) = std::sync::mpsc::channel();
+        let mut log = Lines::to(Slow { let_go, taken }).unwrap();
+        for _ in 0..WAITING + 100 {
+            log.write_all(b"line\n").unwrap();
+        }
+        let kept = WAITING + 100 - log.counts.dropped.load(Ordering::SeqCst);
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            for _ in 0..kept {
+                go.send(()).unwrap();
+            }
+        });
+        log.drain();
+        assert_eq!(lines.try_iter().count(), kept);
     }
 }

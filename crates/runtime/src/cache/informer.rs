@@ -32,6 +32,8 @@ use crate::server::connectivity::Link;
 
 /// Bytes kept of the error for an object that cannot be decoded.
 const LONGEST_ERROR: usize = 512;
+/// The error of an object over which a subscriber or the decoder panicked.
+const PANICKED: &str = "it caused a panic; see the log";
 /// A watch without an event or bookmark for this long counts as dead. Bookmarks arrive about once a minute.
 pub const SILENCE: Duration = Duration::from_secs(150);
 /// A change of an object.
@@ -95,6 +97,7 @@ pub(super) struct Inner<T> {
     pub(super) resource: Resource,
     pub(super) namespace: String,
     pub(super) selector: Option<&'static str>,
+    scope: String,
     cache: RwLock<Store<T>>,
     subscribers: Mutex<Vec<Subscriber<T>>>,
     undecodable: Mutex<BTreeMap<Key, String>>,
@@ -180,7 +183,9 @@ impl<T: Object> Informer<T> {
 
     /// The cached object with this key; None if the object is gone or another object has its name.
     pub fn get(&self, key: &Key) -> Option<Arc<T>> {
-        self.find(&key.namespace, &key.name).filter(|object| object.key().uid == key.uid)
+        let place = (key.namespace.clone(), key.name.clone());
+        let cache = self.part(&key.namespace)?.read();
+        cache.objects.get(&place).filter(|object| object.key().uid == key.uid).cloned()
     }
 
     /// The cached object with this name.
@@ -266,9 +271,8 @@ impl<T: Object> TrackedCache for NamespaceInformer<T> {
         self.inner.namespace.is_empty() || self.inner.namespace == namespace
     }
 
-    fn scope(&self) -> String {
-        let (namespace, name) = (&self.inner.namespace, self.inner.resource.crd_name());
-        if namespace.is_empty() { name } else { format!("{namespace}/{name}") }
+    fn scope(&self) -> &str {
+        &self.inner.scope
     }
 
     fn progress(&self) -> Progress {
@@ -294,11 +298,13 @@ impl<T: Object> TrackedCache for NamespaceInformer<T> {
 
 impl<T: Object> NamespaceInformer<T> {
     fn new(resource: Resource, namespace: &str, selector: Option<&'static str>) -> Self {
+        let name = resource.crd_name();
         Self {
             inner: Arc::new(Inner {
                 resource,
                 namespace: namespace.to_owned(),
                 selector,
+                scope: if namespace.is_empty() { name } else { format!("{namespace}/{name}") },
                 cache: RwLock::default(),
                 subscribers: Mutex::default(),
                 undecodable: Mutex::default(),
@@ -345,17 +351,21 @@ impl<T: Object> NamespaceInformer<T> {
         self.inner.cache.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, change: &Change<'_, T>) {
+    /// Passes a change to every subscriber. Returns whether none of them panicked.
+    fn tell(&self, change: &Change<'_, T>) -> bool {
+        let mut is_told = true;
         for subscriber in lock(&self.inner.subscribers).iter() {
-            subscriber(change);
+            // A panic of one subscriber must neither hide the change from the others nor end the watch.
+            is_told &= catch_unwind(AssertUnwindSafe(|| subscriber(change))).is_ok();
         }
+        is_told
     }
 
     /// Stores one object as the API server sent it, and passes `came` to the subscribers.
     pub(super) fn apply(&self, raw: &RawValue, came: bool) -> Result<(Key, String), serde_json::Error> {
         // A panic over one object must end neither the cache of all other objects nor the process.
         let taken = catch_unwind(AssertUnwindSafe(|| self.take_in(raw, came)));
-        match taken.unwrap_or_else(|_| Err("it caused a panic; see the log".to_owned())) {
+        match taken.unwrap_or_else(|_| Err(PANICKED.to_owned())) {
             Ok(taken) => Ok(taken),
             Err(error) => self.set_aside(raw, error),
         }
@@ -377,16 +387,16 @@ impl<T: Object> NamespaceInformer<T> {
         }
         let object = Arc::new(object);
         let old = self.write().insert(&key, object.clone());
-        match &old {
+        let is_told = match &old {
             // The name now belongs to another object: for its owner, the old one is deleted.
             Some(before) if before.key().uid != key.uid => {
-                self.tell(&Change::Deleted { old: before });
-                self.tell(&Change::Applied { new: &object, old: None, came });
+                let is_told = self.tell(&Change::Deleted { old: before });
+                self.tell(&Change::Applied { new: &object, old: None, came }) && is_told
             }
-            Some(before) if object.same(before) => {}
+            Some(before) if object.same(before) => true,
             _ => self.tell(&Change::Applied { new: &object, old: old.as_ref(), came }),
-        }
-        Ok((key, version))
+        };
+        if is_told { Ok((key, version)) } else { Err(PANICKED.to_owned()) }
     }
 
     /// Records an object that cannot be decoded.

@@ -62,6 +62,8 @@ enum Interrupted {
     Watch(Box<Status>),
     #[error("the server was silent for {} s", .0.as_secs())]
     Silent(Duration),
+    #[error("an event has more than {} bytes", LARGEST_EVENT)]
+    TooLarge,
     #[error("the request cannot be built: {0}")]
     Request(#[from] http::Error),
 }
@@ -539,7 +541,10 @@ impl<B: AsyncBufRead + Unpin> Events<B> {
     }
 
     async fn read_line(&mut self, line: &mut Vec<u8>) -> Result<bool, Interrupted> {
-        self.body.read_until(b'\n', line).await?;
+        (&mut self.body).take(LARGEST_EVENT as u64 + 1).read_until(b'\n', line).await?;
+        if line.len() > LARGEST_EVENT {
+            return Err(Interrupted::TooLarge);
+        }
         // The connection may end within a line: a partial line is dropped.
         Ok(line.ends_with(b"\n"))
     }

@@ -14,7 +14,7 @@ pub trait TrackedCache: Send + Sync {
     /// Whether the cache holds objects of this namespace.
     fn covers(&self, namespace: &str) -> bool;
     /// The type, and the namespace if the cache is limited to one. The hand-over identifies caches by this value.
-    fn scope(&self) -> String;
+    fn scope(&self) -> &str;
     /// How far the cache has come.
     fn progress(&self) -> Progress;
     /// A receiver that wakes when the cache advances.

@@ -180,7 +180,7 @@ impl Context {
             let part = part.clone();
             lock(&self.inner.caches).push(Box::new(move || Cache {
                 resource: part.resource(),
-                scope: part.scope(),
+                scope: part.scope().to_owned(),
                 objects: part.count(),
                 undecodable: part.undecodable().len(),
                 progress: part.progress(),

@@ -161,6 +161,7 @@ impl<R: Reconciler> Controller<R> {
                 }
                 Some(ended) = state.passes.join_next_with_id(), if !state.passes.is_empty() => {
                     self.ended(&mut state, ended, &begun);
+                    state.has_news = true;
                 }
                 () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {}
                 () = sleep_until(coming.unwrap_or_else(Instant::now)), if coming.is_some() => {}
@@ -168,7 +169,9 @@ impl<R: Reconciler> Controller<R> {
                 // The API server is back, so keys that failed while it was away need no backoff.
                 _ = returns.changed() => state.queue.forgive(Instant::now()),
                 () = any_changed(&mut health), if waits => {}
-                () = any_changed(&mut progress), if waits || !state.parked.is_empty() => {}
+                () = any_changed(&mut progress), if waits || !state.parked.is_empty() => {
+                    state.has_news = true;
+                }
                 _ = stop.wait_for(|stop| *stop) => break,
             }
         }
@@ -196,12 +199,14 @@ impl<R: Reconciler> Controller<R> {
 
     /// Starts reconciles until all workers are busy.
     fn start(&self, state: &mut State) {
-        state.unpark(&self.context.executor, &self.caches);
+        if std::mem::take(&mut state.has_news) {
+            state.unpark(&self.context.executor, &self.caches);
+        }
         while state.passes.len() < WORKERS
             && let Some(key) = state.pop()
         {
             if state.may_start(&key, &self.context.executor, &self.caches) {
-                self.start_one(state, key);
+                self.start_one(state, &key);
             } else {
                 state.park(key);
             }
@@ -209,9 +214,9 @@ impl<R: Reconciler> Controller<R> {
     }
 
     /// Starts a reconcile in the term for which the caches were judged.
-    fn start_one(&self, state: &mut State, key: Key) {
+    fn start_one(&self, state: &mut State, key: &Key) {
         if let Some(since) = state.since {
-            state.start(&key, self.pass(key.clone(), since));
+            state.start(key, self.pass(key.clone(), since));
         }
     }
 
@@ -243,7 +248,7 @@ impl<R: Reconciler> Controller<R> {
             {
                 state.ended(ended);
             }
-            self.start_one(state, object.key());
+            self.start_one(state, &object.key());
         }
         state.all_ended().await;
     }
@@ -264,13 +269,13 @@ impl<R: Reconciler> Controller<R> {
         let mut behind = Vec::new();
         for cache in self.caches.iter() {
             let scope = cache.scope();
-            if self.context.gate.is_caught_up(&scope, &cache.progress()) {
+            if self.context.gate.is_caught_up(scope, &cache.progress()) {
                 continue;
             }
             // Writes of the predecessor, sent before it lost the Lease, may not be in this cache yet.
             behind.push(cache);
             let soon = term.since + HANDED;
-            if self.context.gate.handed(&scope).is_some() && Instant::now() < soon {
+            if self.context.gate.handed(scope).is_some() && Instant::now() < soon {
                 coming = Some(soon);
             } else {
                 cache.relist(term.since);
@@ -382,6 +387,9 @@ struct State {
     parked: HashSet<Key>,
     /// The start of the term; None if this process may not write.
     since: Option<Instant>,
+    /// Whether a reconcile ended or a cache advanced since the last check of the parked keys. Nothing else frees a
+    /// parked key, and a check of thousands of keys at every event costs too much.
+    has_news: bool,
     metrics: Metrics,
     activity: Activity,
     /// When this controller last logged a failing object at level warn.
@@ -400,6 +408,7 @@ impl State {
             running: HashMap::new(),
             parked: HashSet::new(),
             since: None,
+            has_news: false,
             metrics,
             activity: context.activity(controller),
             logged_at: None,
@@ -442,9 +451,8 @@ impl State {
     }
 
     fn unpark(&mut self, executor: &Executor, caches: &[Arc<dyn TrackedCache>]) {
-        let parked = std::mem::take(&mut self.parked);
-        let (ready, parked): (HashSet<_>, _) =
-            parked.into_iter().partition(|key| self.may_start(key, executor, caches));
+        let mut parked = std::mem::take(&mut self.parked);
+        let ready: Vec<_> = parked.extract_if(|key| self.may_start(key, executor, caches)).collect();
         self.parked = parked;
         for key in ready {
             self.add(key, Priority::Fresh);

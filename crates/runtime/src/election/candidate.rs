@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures::AsyncBufReadExt as _;
+use futures::{AsyncBufReadExt as _, AsyncReadExt as _};
 use kube::Client;
 use serde_json::json;
 use tokio::sync::watch;
@@ -22,6 +22,10 @@ use crate::server::gate::{Gate, Seen};
 
 /// How long a process retries that was never allowed to access the Lease.
 const FORBIDDEN: Duration = Duration::from_secs(30);
+/// How often one attempt reads the Lease while its writes conflict. A broken webhook may answer every write with 409.
+const CONFLICTS: u32 = 5;
+/// The largest event of the Lease in bytes: more than the limit of etcd.
+const LARGEST_EVENT: u64 = 4 * 1024 * 1024;
 
 /// A candidate for the Lease.
 pub struct Candidate {
@@ -261,11 +265,17 @@ impl Campaign {
         {
             return renewed;
         }
-        match send::<Lease>(&self.client, "GET", &self.settings.path(), None).await {
-            Ok(lease) => self.take_over(lease, is_stuck).await,
-            Err(kube::Error::Api(status)) if status.code == 404 => self.create(is_stuck).await,
-            Err(error) => self.refused(error, "get"),
+        for _ in 0..CONFLICTS {
+            let tried = match send::<Lease>(&self.client, "GET", &self.settings.path(), None).await {
+                Ok(lease) => self.take_over(lease, is_stuck).await,
+                Err(kube::Error::Api(status)) if status.code == 404 => self.create(is_stuck).await,
+                Err(error) => Some(self.refused(error, "get")),
+            };
+            if let Some(tried) = tried {
+                return tried;
+            }
         }
+        Ok(Attempt::Refused(format!("the Lease was changed {CONFLICTS} times between a read and a write")))
     }
 
     /// Renews the Lease that this process wrote last. Returns None if the Lease was changed or deleted, so that the
@@ -283,16 +293,16 @@ impl Campaign {
         }
     }
 
-    /// Creates the missing Lease.
-    async fn create(&mut self, is_stuck: bool) -> Result<Attempt, Error> {
+    /// Creates the missing Lease. Returns None if another client created it, so that the caller reads it.
+    async fn create(&mut self, is_stuck: bool) -> Option<Result<Attempt, Error>> {
         let (settings, observed) = (&self.settings, &self.observed);
         let holder = observed.spec.holder_identity.clone().unwrap_or_default();
         if !observed.is_free() && holder != settings.identity && !observed.is_expired(settings) {
             // The Lease was deleted, and its holder may continue until it notices.
-            return Ok(Attempt::HeldByOther(holder));
+            return Some(Ok(Attempt::HeldByOther(holder)));
         }
         if is_stuck {
-            return Ok(self.stuck());
+            return Some(Ok(self.stuck()));
         }
         let spec = held(settings, &LeaseSpec::default(), &self.clock);
         let body = json!({
@@ -303,14 +313,16 @@ impl Campaign {
         match send::<Lease>(&self.client, "POST", &LEASES.path(&settings.namespace), Some(&body)).await {
             Ok(lease) => {
                 self.observed = Observed::written(lease);
-                Ok(Attempt::Held(Some(Seen::new())))
+                Some(Ok(Attempt::Held(Some(Seen::new()))))
             }
-            Err(error) => self.refused(error, "create"),
+            Err(kube::Error::Api(status)) if status.code == 409 => None,
+            Err(error) => Some(self.refused(error, "create")),
         }
     }
 
-    /// Takes the Lease, unless another process holds it.
-    async fn take_over(&mut self, lease: Lease, is_stuck: bool) -> Result<Attempt, Error> {
+    /// Takes the Lease, unless another process holds it. Returns None if another client changed or deleted the Lease,
+    /// so that the caller reads it.
+    async fn take_over(&mut self, lease: Lease, is_stuck: bool) -> Option<Result<Attempt, Error>> {
         let observed = &mut self.observed;
         if observed.at.is_none() || observed.spec != lease.spec {
             *observed = Observed { at: Some(Instant::now()), lost: observed.lost, ..Observed::of(&lease) };
@@ -320,10 +332,10 @@ impl Campaign {
         let is_ours = holder == self.settings.identity;
         observed.lost |= !is_ours;
         if !holder.is_empty() && !is_ours && !observed.is_expired(&self.settings) {
-            return Ok(Attempt::HeldByOther(holder));
+            return Some(Ok(Attempt::HeldByOther(holder)));
         }
         if is_stuck {
-            return Ok(self.stuck());
+            return Some(Ok(self.stuck()));
         }
         // The record is valid only if no other process has held the Lease since.
         let handed = if holder.is_empty() { handed_over(&lease) } else { Seen::new() };
@@ -332,16 +344,10 @@ impl Campaign {
         match send::<Lease>(&self.client, "PUT", &self.settings.path(), Some(&body)).await {
             Ok(lease) => {
                 let lost = std::mem::replace(&mut self.observed, Observed::written(lease)).lost;
-                Ok(Attempt::Held(lost.then_some(handed)))
+                Some(Ok(Attempt::Held(lost.then_some(handed))))
             }
-            // Another client wrote the Lease. The next read shows whether this process still holds it.
-            Err(kube::Error::Api(status)) if status.code == 409 && is_ours => {
-                Ok(Attempt::Refused("the Lease was changed meanwhile".to_owned()))
-            }
-            Err(kube::Error::Api(status)) if status.code == 409 => {
-                Ok(Attempt::HeldByOther("(unknown)".to_owned()))
-            }
-            Err(error) => self.refused(error, "update"),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => None,
+            Err(error) => Some(self.refused(error, "update")),
         }
     }
 
@@ -387,7 +393,8 @@ impl Campaign {
         let mut line = String::new();
         loop {
             line.clear();
-            match timeout_at(observed.expiry(settings), lines.read_line(&mut line)).await {
+            let mut bounded = (&mut lines).take(LARGEST_EVENT);
+            match timeout_at(observed.expiry(settings), bounded.read_line(&mut line)).await {
                 Ok(Ok(read)) if read > 0 => {}
                 // The Lease has expired.
                 Err(_elapsed) => return,

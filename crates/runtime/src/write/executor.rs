@@ -3,12 +3,14 @@
 //! Each write first asks the gate whether this process may still write; the remaining time is its deadline. Writes
 //! run concurrently in a sliding window. Answers are done, stale, refused (one object waits) or failed (all wait).
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt as _;
 use kube::Client;
 use serde::Serialize;
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -112,8 +114,8 @@ pub struct Executor {
     client: Client,
     /// Whether this process may write.
     pub gate: Gate,
-    /// The places of one kind's requests: a slow webhook for the objects of a kind must not delay other kinds.
-    pub(super) window: Semaphore,
+    /// The slots of one kind's requests: a slow webhook for the objects of a kind must not delay other kinds.
+    pub(super) window: Arc<Semaphore>,
     /// Reads from the API server instead of a cache.
     pub reads: LiveReads,
     /// Refusals, and writes that the caches must still show, by owner.
@@ -127,7 +129,7 @@ impl Executor {
             reads: LiveReads::new(client.clone()),
             client,
             gate,
-            window: Semaphore::new(WINDOW),
+            window: Arc::new(Semaphore::new(WINDOW)),
             memory: Arc::new(OwnerMemory::new(clock)),
         }
     }
@@ -138,7 +140,7 @@ impl Executor {
         Self {
             client: self.client.clone(),
             gate: self.gate.clone(),
-            window: Semaphore::new(WINDOW),
+            window: Arc::new(Semaphore::new(WINDOW)),
             reads: LiveReads::new(self.client.clone()),
             memory: self.memory.clone(),
         }
@@ -187,24 +189,27 @@ impl Executor {
             let claimed = index > 0;
             let stop = AtomicBool::new(false);
             let (stop, effect) = (&stop, &effect);
-            let mut answers = futures::stream::iter(step)
-                // Only one action of a reconcile waits for a place, so that reconciles take turns, and so that a failure
+            let answers = futures::stream::iter(step)
+                // Only one action of a reconcile waits for a slot, so that reconciles take turns, and so that a failure
                 // stops the actions that still wait.
-                .then(|action| async move {
-                    let is_effect = matches!(action, Action::Effect(_));
-                    let place = if is_effect { None } else { self.window.acquire().await.ok() };
-                    (action, is_effect, place)
+                .then(|action| {
+                    let (is_effect, window) = (matches!(action, Action::Effect(_)), self.window.clone());
+                    async move {
+                        let slot = if is_effect { None } else { window.acquire_owned().await.ok() };
+                        (action, is_effect, slot)
+                    }
                 })
-                .map(|(action, is_effect, place)| async move {
+                .map(|(action, is_effect, slot)| async move {
                     if stop.load(Ordering::Relaxed) || !is_effect && !still() {
                         return None;
                     }
                     let what = describe(&action, of);
                     let answer = self.act(of, action, claimed, effect).await;
-                    drop(place);
+                    drop(slot);
                     Some((what, answer))
                 })
                 .buffer_unordered(WINDOW);
+            let mut answers = pin!(answers);
             let mut refused_in_a_row = 0;
             while let Some(answer) = answers.next().await {
                 if let Some((what, answer)) = answer {
@@ -342,17 +347,14 @@ impl Executor {
         meta: &Meta,
         label: &'static str,
     ) -> Result<Answer, Error> {
-        let (undo, done, failed) = match meta.without_controller().filter(|_| verb == Verb::Apply) {
-            Some(operations) => {
-                let release = request::json_patch(resource, namespace.clone(), &meta.name, &operations);
-                (release, "was released", "cannot be released")
-            }
-            None => {
-                let delete =
-                    request::delete(resource, namespace.clone(), &meta.name, meta.uid.clone(), None);
-                (delete, "was deleted", "cannot be deleted")
-            }
+        let undo = if verb == Verb::Apply
+            && let Some(operations) = meta.without_controller()
+        {
+            request::json_patch(resource, namespace.clone(), &meta.name, &operations)
+        } else {
+            request::delete(resource, namespace.clone(), &meta.name, meta.uid.clone(), None)
         };
+        let undone = if verb == Verb::Apply { "released" } else { "deleted" };
         let owner = of.key;
         let outcome = match self.write(of, undo).await {
             Ok(Answer::Refused { message, .. }) => {
@@ -364,10 +366,10 @@ impl Executor {
                 {
                     return Ok(Answer::Done(Some(restored)));
                 }
-                format!("{failed}: {message}")
+                format!("cannot be {undone}: {message}")
             }
             Err(error) => format!("may still exist: {error}"),
-            Ok(_) => done.to_owned(),
+            Ok(_) => format!("was {undone}"),
         };
         let label = missing_label(owner, meta, label).unwrap_or(label);
         let message = format!(
@@ -431,7 +433,7 @@ impl Executor {
         Ok(Answer::Refused { reason, message, stops_creations: false })
     }
 
-    /// Sends one write while the gate is open and for up to [`CALL`]. The caller has a place in the window.
+    /// Sends one write while the gate is open and for up to [`CALL`]. The caller has a slot in the window.
     pub(super) async fn write(&self, of: Planned<'_>, write: Write) -> Result<Answer, Error> {
         let owner = of.key;
         let Write { verb, resource, namespace, name, deletes, request } = write;

@@ -14,6 +14,7 @@ use crate::model::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Meta};
 use crate::model::plan::Plan;
+use crate::model::progress::Progress;
 use crate::model::refusals::{Refusal, RefusalReason, Refusals, Verb};
 use crate::model::resource::{PODS, Resource};
 
@@ -36,26 +37,36 @@ struct Written {
 }
 
 impl Written {
-    /// Drops the writes that the caches show. Returns whether no write to a type of these caches is left.
+    /// Drops the writes that the caches show; deletions only when the caches show all of them. Returns whether no write
+    /// to a type of these caches is left.
     fn is_shown(&mut self, caches: &[Arc<dyn TrackedCache>]) -> bool {
+        let follows = |cache: &Arc<dyn TrackedCache>, of: &Resource, namespace: &str| {
+            cache.resource() == *of && cache.covers(namespace)
+        };
+        let listed_since =
+            |progress: Progress, answered: Instant| progress.listed.is_some_and(|began| began > answered);
         for cache in caches {
-            let resource = cache.resource();
             let progress = cache.progress();
-            let listed_since = |answered: Instant| progress.listed.is_some_and(|began| began > answered);
-            let follows = |of: &Resource, namespace: &str| *of == resource && cache.covers(namespace);
             self.versions.retain(|(of, namespace), (version, answered)| {
-                !(follows(of, namespace) && (progress.position >= *version || listed_since(*answered)))
-            });
-            self.deletes.retain(|(of, key, answered)| {
-                let is_shown = || cache.shows_deletion(key) || listed_since(*answered);
-                !(follows(of, &key.namespace) && is_shown())
+                let is_shown = progress.position >= *version || listed_since(progress, *answered);
+                !(is_shown && follows(cache, of, namespace))
             });
         }
-        let followed = |of: &Resource, namespace: &str| {
-            caches.iter().any(|cache| cache.resource() == *of && cache.covers(namespace))
+        let is_unshown = |(of, key, answered): &(Resource, Key, Instant)| {
+            caches.iter().any(|cache| {
+                follows(cache, of, &key.namespace)
+                    && !cache.shows_deletion(key)
+                    && !listed_since(cache.progress(), *answered)
+            })
         };
-        !self.versions.keys().any(|(of, namespace)| followed(of, namespace))
-            && !self.deletes.iter().any(|(of, key, _)| followed(of, &key.namespace))
+        // A cache shows the last deletion about last, so most checks end at the first one.
+        if self.deletes.iter().rev().any(is_unshown) {
+            return false;
+        }
+        let is_followed =
+            |of: &Resource, namespace: &str| caches.iter().any(|cache| follows(cache, of, namespace));
+        self.deletes.retain(|(of, key, _)| !is_followed(of, &key.namespace));
+        !self.versions.keys().any(|(of, namespace)| is_followed(of, namespace))
     }
 
     /// Keeps only writes to types of these caches. Requests a list, which shows the writes with an unknown outcome.
@@ -341,5 +352,77 @@ impl OwnerMemory {
     /// Records a status write.
     pub(super) fn wrote_status(&self, owner: &Key) {
         lock(&self.owners).entry(owner.uid.clone()).or_default().status_written = Some(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::lock;
+
+    /// A cache that shows the deletions of the pods with these numbers, and counts the checks of a pod.
+    #[derive(Default)]
+    struct Counting {
+        shown: Mutex<Range<usize>>,
+        checks: AtomicUsize,
+    }
+
+    impl TrackedCache for Counting {
+        fn resource(&self) -> Resource {
+            PODS
+        }
+
+        fn covers(&self, _namespace: &str) -> bool {
+            true
+        }
+
+        fn scope(&self) -> &'static str {
+            "pods."
+        }
+
+        fn progress(&self) -> Progress {
+            Progress::default()
+        }
+
+        fn watch_progress(&self) -> watch::Receiver<Progress> {
+            watch::Sender::new(Progress::default()).subscribe()
+        }
+
+        fn shows_deletion(&self, key: &Key) -> bool {
+            self.checks.fetch_add(1, Ordering::Relaxed);
+            key.name.parse::<usize>().is_ok_and(|number| lock(&self.shown).contains(&number))
+        }
+
+        fn relist(&self, _since: Instant) {}
+    }
+
+    /// Every event of a type causes a check, so a check must not read thousands of deleted pods.
+    #[test]
+    fn checks_few_deletions_at_each_event() {
+        const DELETED: usize = 2_000;
+        let key = |name: &str| Key { namespace: "ns".into(), name: name.into(), uid: name.into() };
+        let (memory, owner) = (OwnerMemory::new(Clock::System), key("owner"));
+        for number in 0..DELETED {
+            memory.deleted(&owner, PODS, key(&number.to_string()));
+        }
+        let cache = Arc::new(Counting::default());
+        let caches: [Arc<dyn TrackedCache>; 1] = [cache.clone()];
+        for shown in 0..DELETED {
+            *lock(&cache.shown) = 0..shown;
+            assert!(!memory.caught_up(&owner, &caches), "{shown} of {DELETED}");
+        }
+        let checks = cache.checks.load(Ordering::Relaxed);
+        assert!(checks <= 3 * DELETED, "{checks} checks of a pod");
+        // The last answer may belong to an earlier event.
+        *lock(&cache.shown) = 1..DELETED;
+        assert!(!memory.caught_up(&owner, &caches));
+        *lock(&cache.shown) = 0..DELETED;
+        assert!(memory.caught_up(&owner, &caches));
+        assert!(memory.unshown().is_empty());
     }
 }

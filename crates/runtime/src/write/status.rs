@@ -15,16 +15,12 @@ impl Executor {
 
     /// Applies the whole status if the object still has this resourceVersion. The UID is not a guard: the API server
     /// ignores it when it writes the status of a custom resource.
-    pub async fn write_status<S: Serialize>(
-        &self,
-        of: Planned<'_>,
-        status: &S,
-    ) -> Result<(), Error> {
+    pub async fn write_status<S: Serialize>(&self, of: Planned<'_>, status: &S) -> Result<(), Error> {
         let _place = self.window.acquire().await;
         self.apply_status(of, status).await
     }
 
-    /// As [`Self::write_status`], for a caller that has a place in the window: a second one could be a deadlock.
+    /// As [`Self::write_status`], for a caller that has a slot in the window: a second one could be a deadlock.
     async fn apply_status<S: Serialize>(&self, of: Planned<'_>, status: &S) -> Result<(), Error> {
         let Planned { key: owner, resource, version, .. } = of;
         let object = format!("the status of {} {owner}", resource.kind);

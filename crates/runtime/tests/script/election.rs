@@ -27,10 +27,20 @@ async fn elect_by((client, asked): (Client, Asked), seconds: u64) -> (Vec<String
 
 /// The result of an election over a script, if it returns within `seconds`.
 async fn elect_with(gate: &Gate, client: Client, seconds: u64) -> Option<Result<(), election::Error>> {
+    elect_with_link(gate, client, seconds, &Link::default()).await
+}
+
+/// Like `elect_with`, with the link that the election notifies.
+async fn elect_with_link(
+    gate: &Gate,
+    client: Client,
+    seconds: u64,
+    link: &Link,
+) -> Option<Result<(), election::Error>> {
     let settings = Settings::new("ns".into(), "me".into());
     let (_stop, stopped) = tokio::sync::watch::channel(false);
     let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
-    let candidate = Candidate { client, settings, gate: gate.clone(), link: Link::default(), clock };
+    let candidate = Candidate { client, settings, gate: gate.clone(), link: link.clone(), clock };
     let election = candidate.run(Seen::new, stopped);
     tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await.ok()
 }
@@ -189,6 +199,63 @@ async fn re_creates_a_deleted_lease_at_its_expiry() {
     let (asked, gate) = elect(&answers, 16).await;
     assert_eq!(asked.last().map(String::as_str), Some("POST"));
     assert!(gate.deadline().is_some());
+}
+
+/// The holder notices a deletion when it renews. A process that has created the Lease may write from then on.
+#[tokio::test(start_paused = true)]
+async fn stands_by_after_losing_the_race_to_create() {
+    let answers = [
+        failure(404, "NotFound", "none"),
+        (201, lease("me", 1, 0)),
+        failure(404, "NotFound", "deleted"),
+        failure(404, "NotFound", "deleted"),
+        failure(409, "AlreadyExists", "created"),
+        (200, lease("other", 9, 5)),
+    ];
+    let (asked, gate) = elect(&answers, 6).await;
+    assert_eq!(asked, ["GET", "POST", "PUT", "GET", "POST", "GET", "GET"], "the last is a watch");
+    assert_eq!(gate.deadline(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_the_holder_after_losing_a_released_lease() {
+    let answers = [(200, lease("", 1, 0)), failure(409, "Conflict", "changed"), (200, lease("other", 2, 0))];
+    let (gate, (client, asked)) = (Gate::closed(), scripted(&answers));
+    let _writing = gate.writing();
+    let ended = elect_with(&gate, client, 2).await;
+    assert!(matches!(ended, Some(Err(election::Error::Uncancelled { holder })) if holder == "other"));
+    assert_eq!(verbs(&asked), ["GET", "PUT", "GET"]);
+}
+
+/// Another client may change the Lease, e.g. its labels, without acquiring it.
+#[tokio::test(start_paused = true)]
+async fn conflicts_do_not_count_as_an_outage() {
+    let answers = [
+        failure(404, "NotFound", "none"),
+        (201, lease("me", 1, 0)),
+        failure(409, "Conflict", "changed"),
+        (200, lease("me", 2, 0)),
+        failure(409, "Conflict", "changed"),
+        (200, lease("me", 3, 0)),
+        (200, lease("me", 4, 5)),
+    ];
+    let (gate, link, (client, asked)) = (Gate::closed(), Link::default(), scripted(&answers));
+    let recoveries = link.recoveries();
+    let _ = elect_with_link(&gate, client, 8, &link).await;
+    assert_eq!(verbs(&asked), ["GET", "POST", "PUT", "GET", "PUT", "GET", "PUT"]);
+    assert!(gate.deadline().is_some());
+    assert!(!recoveries.has_changed().unwrap());
+}
+
+/// A webhook may reject every write with 409. The attempts must keep their pace.
+#[tokio::test(start_paused = true)]
+async fn retries_at_its_pace_if_every_write_conflicts() {
+    let mut answers = Vec::new();
+    for _ in 0..40 {
+        answers.extend([(200, lease("", 1, 0)), failure(409, "Conflict", "no")]);
+    }
+    let (asked, gate) = elect(&answers, 3).await;
+    assert_eq!((asked.len(), gate.deadline()), (20, None), "two attempts of five turns");
 }
 
 /// If another process held the Lease meanwhile, a new term starts, and the caches must catch up.

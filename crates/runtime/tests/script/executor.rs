@@ -275,7 +275,10 @@ async fn a_slow_step_delays_no_other_kind_and_other_objects_by_a_turn() {
             carry(&other_kind, vec![create("of-another-kind")]).await.unwrap();
             assert_eq!(began.elapsed().as_secs(), 10, "only its own request");
             carry(&executor, vec![create("of-another-object")]).await.unwrap();
-            assert!(began.elapsed().as_secs() <= 30, "it waits for one turn, not for 150 requests: {began:?}");
+            assert!(
+                began.elapsed().as_secs() <= 30,
+                "it waits for one turn, not for 150 requests: {began:?}"
+            );
         })
     };
     work.await.0.unwrap();
@@ -287,7 +290,8 @@ async fn a_failure_or_a_change_stops_the_actions_that_wait() {
     let (executor, asked) = slow_executor(64);
     let began = Instant::now();
     let still = || began.elapsed() < Duration::from_secs(5);
-    let execution = executor.execute(planned(&executor, &owner()), vec![creations(64)], &still, |_| Ok(())).await;
+    let execution =
+        executor.execute(planned(&executor, &owner()), vec![creations(64)], &still, |_| Ok(())).await;
     assert!(!execution.complete);
     assert_eq!((execution.writes, asked.lock().unwrap().len()), (32, 32));
 
@@ -298,7 +302,7 @@ async fn a_failure_or_a_change_stops_the_actions_that_wait() {
     assert_eq!(asked.lock().unwrap().len(), 32, "nothing follows a failure");
 }
 
-/// Each claim has a place in the window already.
+/// Each claim has a slot in the window already.
 #[tokio::test(start_paused = true)]
 async fn claims_that_fill_the_window_end() {
     let (executor, _) = slow_executor(64);
@@ -316,10 +320,9 @@ async fn restarts_a_list_whose_continue_token_has_expired() {
     // The API server lists the metadata of no objects like this.
     let nothing = (200, json!({ "metadata": {}, "items": null }).to_string());
     let expired = || failure(410, "Expired", "the continue token is too old");
-    for (answers, is_listed) in [
-        (vec![page.clone(), expired(), nothing], true),
-        (vec![expired(), expired(), expired(), page], false),
-    ] {
+    for (answers, is_listed) in
+        [(vec![page.clone(), expired(), nothing], true), (vec![expired(), expired(), expired(), page], false)]
+    {
         let (executor, asked) = executor(&answers);
         let listed = executor.reads.list_meta(&PODS, "ns", "").await;
         assert_eq!(listed.is_ok_and(|metas| metas.is_empty()), is_listed);
@@ -444,7 +447,8 @@ async fn the_caches_must_show_the_writes_for_a_deleted_owner() {
 async fn reports_successful_writes_beside_a_failure() {
     let (executor, _) = executor(&[(201, pod("a", 7).to_string()), failure(504, "Timeout", "later")]);
     let steps = vec![vec![create("a"), create("b")], vec![create("c")]];
-    let execution = executor.execute::<Value, _>(&owner(), &PODS, "1", steps, &|| true, |_| Ok(())).await;
+    let execution =
+        executor.execute::<Value, _>(planned(&executor, &owner()), steps, &|| true, |_| Ok(())).await;
     assert_eq!((execution.writes, execution.complete, execution.done.len()), (1, false, 1));
     assert!(matches!(execution.failure, Some(Error::Unanswered { .. })), "{execution:?}");
 }

@@ -8,8 +8,17 @@ use quintet_runtime::model::object::Object as _;
 
 /// Runs an informer over a script. Returns the informer, the changes that its subscribers received, and the requests.
 async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked) {
+    follow_after(answers, |_| ()).await
+}
+
+/// Like `follow`, with another subscriber before the one that records the changes.
+async fn follow_after(
+    answers: &[(u16, String)],
+    first: impl Fn(&Change<'_, Pod>) + Send + Sync + 'static,
+) -> (Informer<Pod>, Vec<String>, Asked) {
     let (client, asked) = scripted(answers);
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], Some("quintet.dev/kind"));
+    informer.subscribe(first);
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
     let sink = told.clone();
     informer.subscribe(move |change| {
@@ -130,6 +139,28 @@ async fn a_panic_over_one_object_affects_no_other_object() {
     assert!(informer.undecodable()[0].1.contains("panic"), "{:?}", informer.undecodable());
 }
 
+/// A panic of one subscriber over any change neither hides the change from another nor ends the watch.
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_a_subscriber_affects_no_other_subscriber() {
+    let mut poisoned = pod("bad", 2);
+    poisoned["spec"]["nodeName"] = json!(5);
+    let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &poisoned) + &bookmark(5, true);
+    let watch = event("ADDED", &pod("b", 6))
+        + &event("DELETED", &pod("a", 7))
+        + &event("DELETED", &poisoned)
+        + &event("ADDED", &pod("c", 8));
+    let (informer, told, _) = follow_after(&[(200, list), (200, watch)], |change| match change {
+        Change::Applied { new, .. } if &*new.meta.name != "b" => {}
+        _ => panic!("on purpose"),
+    })
+    .await;
+    assert_eq!(
+        told,
+        ["new a", "undecodable bad", "come b", "undecodable b", "deleted a", "vanished bad", "come c"]
+    );
+    assert_eq!(informer.all().len(), 2, "b and c");
+}
+
 /// After a restore of etcd, resourceVersions start below those of earlier writes. The API server accepts a watch from a
 /// version that its store has not reached, and sends nothing.
 #[tokio::test(start_paused = true)]
@@ -139,8 +170,7 @@ async fn lists_again_after_a_restore_of_etcd() {
     let ended = bookmark(1_000, false);
     for store in [1_000, 999] {
         let answers = [(200, list.clone()), (200, ended.clone()), newest(store), (200, again.clone())];
-        let (informer, _, asked) = follow(&answers).await;
-        assert_eq!(informer.parts()[0].progress().position, 500);
+        let (_, _, asked) = follow(&answers).await;
         assert_eq!(asked.lock().unwrap()[3].contains("sendInitialEvents"), store < 1_000, "{asked:?}");
     }
 }
@@ -149,13 +179,19 @@ async fn lists_again_after_a_restore_of_etcd() {
 /// answer for the API server.
 #[tokio::test(start_paused = true)]
 async fn lists_by_pages_after_a_stream_that_failed() {
-    let status = |code: u16| event("ERROR", &json!({ "kind": "Status", "code": code, "message": "cannot stream" }));
+    let status =
+        |code: u16| event("ERROR", &json!({ "kind": "Status", "code": code, "message": "cannot stream" }));
     let page = json!({ "metadata": { "resourceVersion": "9" }, "items": [pod("a", 1), pod("b", 2)] });
     let half = event("ADDED", &pod("a", 1)) + &event("ADDED", &pod("gone", 1));
-    for first in [(200, status(500)), (200, half.clone() + &status(504)), (200, half), (400, "no".to_owned())] {
+    for first in [(200, status(500)), (200, half.clone() + &status(504)), (200, half), (400, "no".to_owned())]
+    {
         let expired = failure(410, "Expired", "too old");
         let (informer, told, asked) = follow(&[first.clone(), (200, page.to_string()), expired]).await;
-        assert_eq!((informer.all().len(), informer.parts()[0].progress().position), (2, 9), "{first:?} {told:?}");
+        assert_eq!(
+            (informer.all().len(), informer.parts()[0].progress().position),
+            (2, 9),
+            "{first:?} {told:?}"
+        );
         let asked = asked.lock().unwrap();
         assert!(asked[1].contains("limit=") && asked[3].contains("sendInitialEvents"), "{asked:?}");
     }

@@ -9,7 +9,8 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::json;
 
-use crate::cache::informer::{Change, Informer};
+use crate::cache::informer::{Change, Informer, SILENCE};
+use crate::cache::list_watch::{Events, Interrupted, LARGEST_EVENT};
 use crate::model::core_types::Pod;
 use crate::model::protobuf::CONTENT_TYPE;
 use crate::model::protobuf::tests::{expired, frame, named};
@@ -123,6 +124,22 @@ async fn falls_back_to_json_if_protobuf_is_unreadable() {
         let followed = follow(vec![(code, of, body), (200, "application/json", in_json.clone())]).await;
         assert_eq!(followed.told, ["new a"], "{code} {of}");
         assert_eq!(followed.asked, asked(&[("list", false), ("list", true), ("1", true)]), "{code} {of}");
+    }
+}
+
+/// A proxy may send bytes without end. The process must not run out of memory.
+#[tokio::test]
+async fn a_line_has_a_limit() {
+    for length in [LARGEST_EVENT, LARGEST_EVENT + 1, LARGEST_EVENT + 10] {
+        let mut body = vec![b'x'; length];
+        body[length - 1] = b'\n';
+        let mut events = Events { body: &body[..], of: None, frame: Vec::new() };
+        let mut line = Vec::new();
+        let read = events.next(&mut line, SILENCE).await;
+        let is_allowed = length == LARGEST_EVENT;
+        assert_eq!(matches!(read, Ok(true)), is_allowed, "{length}");
+        assert_eq!(matches!(read, Err(Interrupted::TooLarge)), !is_allowed, "{length}");
+        assert!(line.len() <= LARGEST_EVENT + 1, "{} bytes of {length}", line.len());
     }
 }
 
