@@ -120,6 +120,36 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-runtime", "every_wake_is_followed_by_a_reconcile")],
     },
     Mutant {
+        name: "kinds share a window",
+        file: "crates/runtime/src/write/executor.rs",
+        edits: &[(
+            "            window: Arc::new(Semaphore::new(WINDOW)),\n            reads: LiveReads::new(self",
+            "            window: self.window.clone(),\n            reads: LiveReads::new(self",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_slow_step_delays_no_other_kind")],
+    },
+    Mutant {
+        name: "sends queued actions after a failure",
+        file: "crates/runtime/src/write/executor.rs",
+        edits: &[("if stop.load(Ordering::Relaxed) || !is_effect", "if !is_effect")],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_failure_or_a_change_stops_the_actions")],
+    },
+    Mutant {
+        name: "writes in a later term",
+        file: "crates/runtime/src/write/executor.rs",
+        edits: &[
+            (
+                "if !self.gate.fence(of.since).holds() {\n            return Err(Error::NotLeading);",
+                "if self.gate.deadline().is_none() {\n            return Err(Error::NotLeading);",
+            ),
+            (
+                "&self.gate, of.since, CALL, request)",
+                "&self.gate, self.gate.term().map_or(of.since, |term| term.since), CALL, request)",
+            ),
+        ],
+        catchers: &[Catcher::Tests("quintet-runtime", "sends_no_write_of_a_plan_in_a_later_term")],
+    },
+    Mutant {
         name: "bulk keys starve",
         file: "crates/runtime/src/control/queue.rs",
         edits: &[("const FRESH_IN_A_ROW: u32 = 16;", "const FRESH_IN_A_ROW: u32 = u32::MAX;")],
