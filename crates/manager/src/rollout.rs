@@ -104,6 +104,8 @@ pub fn examples(program: &str) -> String {
          {program} rollout status podset/NAME --timeout=5m\n  \
          {program} rollout history podset/NAME\n  \
          {program} rollout undo podset/NAME --to-revision=2\n  \
+         {program} rollout pause podset/NAME\n  \
+         {program} rollout resume podset/NAME\n  \
          {program} rollout restart podset/NAME"
     )
 }

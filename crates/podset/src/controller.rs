@@ -91,6 +91,17 @@ impl Reconciler for PodSets {
                 }
             }
         };
+        if let Orphans::Found(found) = &world.orphans {
+            // An adopted pod that an admission policy took the labels from is in no watch.
+            let is_in = |one: &Arc<Pod>| world.pods.iter().any(|pod| pod.meta.uid == one.meta.uid);
+            let owned = found.iter().filter(|pod| pod.meta.is_controlled_by(&key) && !is_in(pod));
+            world.pods.extend(owned.cloned().collect::<Vec<_>>());
+        }
+        if !world.refusals.left.is_empty() {
+            for pod in world.pods.iter().filter(has_label).filter(|pod| world.refusals.has_left(&pod.meta)) {
+                self.executor.memory.leave(&key, &pod.meta.name, None);
+            }
+        }
         world.revisions = self.revisions.owned_by(&key);
         if let Some(name) = revision_to_read(object, &world) {
             let read =

@@ -9,7 +9,7 @@ use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::table::aligned;
 use serde_json::{Value, json};
 
-use crate::api::{PodSet, UpdateStrategy};
+use crate::api::PodSet;
 use crate::revision::{self, StoredRevision};
 use crate::template::{DEFAULT_TEMPLATE, hash_of, template_hash};
 
@@ -162,9 +162,16 @@ pub fn pause(podset: &PodSet, paused: bool) -> Result<Value, String> {
     if is_paused(podset) == paused {
         return Err(format!("{} is {}", name(podset), if paused { "paused already" } else { "not paused" }));
     }
-    let strategy = podset.spec.update_strategy.clone().unwrap_or_default();
-    let strategy = UpdateStrategy { paused: paused.then_some(true), ..strategy };
-    Ok(unchanged(podset, &json!({ "op": "add", "path": "/spec/updateStrategy", "value": strategy })))
+    let path = "/spec/updateStrategy";
+    // Fields of a newer definition must stay.
+    Ok(unchanged(
+        podset,
+        &match (paused, &podset.spec.update_strategy) {
+            (true, None) => json!({ "op": "add", "path": path, "value": { "paused": true } }),
+            (true, Some(_)) => json!({ "op": "add", "path": format!("{path}/paused"), "value": true }),
+            (false, _) => json!({ "op": "remove", "path": format!("{path}/paused") }),
+        },
+    ))
 }
 
 /// The patch, for this generation of the spec alone.
@@ -179,8 +186,8 @@ fn unchanged(podset: &PodSet, change: &Value) -> Value {
 
 fn refuse_while_paused(podset: &PodSet, what: &str) -> Result<(), String> {
     if is_paused(podset) {
-        let name = name(podset);
-        return Err(format!("cannot {what} {name}: first run quintet rollout resume {name}"));
+        let (name, namespace) = (name(podset), podset.meta().namespace.as_deref().unwrap_or_default());
+        return Err(format!("cannot {what} {name}: first run quintet rollout resume {name} -n {namespace}"));
     }
     Ok(())
 }
@@ -342,7 +349,7 @@ mod tests {
     #[test]
     fn refuses_while_paused() {
         let paused = podset("two", true);
-        let expected = "cannot undo podset/p: first run quintet rollout resume podset/p";
+        let expected = "cannot undo podset/p: first run quintet rollout resume podset/p -n ns";
         assert_eq!(undone(&paused, &["one", "two"], None), Err(expected.to_owned()));
         assert!(restart(&paused, Timestamp::UNIX_EPOCH).is_err());
         assert_eq!(pause(&paused, true), Err("podset/p is paused already".to_owned()));
@@ -351,13 +358,15 @@ mod tests {
     #[test]
     fn pauses_and_resumes() {
         let mut of = podset("two", false);
-        of.spec.update_strategy.as_mut().unwrap().partition =
-            Some(k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(1));
         assert_eq!(pause(&of, false), Err("podset/p is not paused".to_owned()));
-        let changed = |of: &PodSet, paused| pause(of, paused).unwrap()[2]["value"].clone();
-        assert_eq!(changed(&of, true), json!({"type": "RollingUpdate", "partition": 1, "paused": true}));
+        let change = |of: &PodSet, paused| pause(of, paused).unwrap()[2].clone();
+        let path = "/spec/updateStrategy";
+        let field = format!("{path}/paused");
+        assert_eq!(change(&of, true), json!({"op": "add", "path": field, "value": true}));
         of.spec.update_strategy.as_mut().unwrap().paused = Some(true);
-        assert_eq!(changed(&of, false), json!({"type": "RollingUpdate", "partition": 1}));
+        assert_eq!(change(&of, false), json!({"op": "remove", "path": field}));
+        of.spec.update_strategy = None;
+        assert_eq!(change(&of, true), json!({"op": "add", "path": path, "value": {"paused": true}}));
     }
 
     #[rstest]

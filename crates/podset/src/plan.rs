@@ -74,7 +74,11 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
 
     // An admission policy may remove the label of each new pod, so the first one is created alone.
     let is_tried = members.is_empty() || !strays.is_empty();
-    let deletes: Vec<_> = going.into_iter().map(|pod| Action::delete(PODS, &pod.meta, false)).collect();
+    // A pod without the label may get it back meanwhile.
+    let deletes = going
+        .into_iter()
+        .map(|pod| Action::delete(PODS, &pod.meta, pod.is_running() && !has_label(podset, pod)));
+    let deletes: Vec<_> = deletes.collect();
     let Creations { creates, more, labels, refused } = creations(podset, world, sources, is_tried, now);
     if let Some(at) = refused.map(|refusal| refusal.until).filter(|until| *until > now) {
         plan.requeue_at(at);
@@ -181,7 +185,7 @@ fn ended<'a>(
     let ended = world.pods.iter().filter(|pod| !pod.is_running() && pod.meta.deleted.is_none());
     let ended = ended.map(|pod| (pod, false));
     for (pod, is_stray) in ended.chain(strays.iter().map(|pod| (*pod, true))) {
-        if is_stray && is_overwritten(world, pod) {
+        if is_stray && world.refusals.has_left(&pod.meta) {
             found.going.push(pod);
             continue;
         }
@@ -434,11 +438,6 @@ fn first_refusal<'a, 'b>(
     targets.find_map(|(verb, resource, name)| world.refusals.of(verb, resource, name))
 }
 
-/// Whether a pod without its label lost it when it was created, and its deletion failed.
-fn is_overwritten(world: &World, pod: &Pod) -> bool {
-    world.refusals.is_overwritten(&PODS, &pod.meta.name)
-}
-
 /// The refusal of the creation of the pod with this name.
 fn refusal<'a>(world: &'a World, name: &str) -> Option<&'a Refusal> {
     world.refusals.of(Verb::Create, &PODS, name)
@@ -453,7 +452,8 @@ fn free_names<'a>(
     part: Option<&'a str>,
     now: Timestamp,
 ) -> impl Iterator<Item = String> + 'a {
-    let is_free = |pod: &&Arc<Pod>| pod.is_counted() && !has_label(podset, pod) && is_overwritten(world, pod);
+    let is_free =
+        |pod: &&Arc<Pod>| pod.is_counted() && !has_label(podset, pod) && world.refusals.has_left(&pod.meta);
     let taken = world.pods.iter().filter(|pod| !is_free(pod)).map(|pod| &*pod.meta.name);
     let taken: BTreeSet<&str> = taken.chain(world.taken.iter().map(|name| &**name)).collect();
     (0..).map(move |number| pod_name(podset, part, number)).filter(move |name| {

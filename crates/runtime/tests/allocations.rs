@@ -76,13 +76,13 @@ fn listed() -> String {
 }
 
 /// An answer that arrives after a delay and in parts, as over a connection.
-struct Parts {
+struct Answer {
     begin: Pin<Box<Sleep>>,
     ends: bool,
     parts: VecDeque<Bytes>,
 }
 
-impl hyper::body::Body for Parts {
+impl hyper::body::Body for Answer {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -124,7 +124,7 @@ fn server() -> Client {
         async move {
             match answer {
                 Some((wait, parts)) => {
-                    Response::builder().body(Parts { begin: Box::pin(sleep(wait)), ends, parts })
+                    Response::builder().body(Answer { begin: Box::pin(sleep(wait)), ends, parts })
                 }
                 None => std::future::pending().await,
             }

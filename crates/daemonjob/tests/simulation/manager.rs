@@ -214,7 +214,7 @@ impl Manager {
         let job = self.jobs.objects.get(JOB)?.clone();
         let generation = job.generation();
         if self.generation.replace(generation).is_some_and(|before| before != generation) {
-            self.refusals.clear(self.local(server.now));
+            self.refusals.clear();
         }
         let world = self.observe(server, &job, stopping);
         let now = self.local(server.now);

@@ -1,9 +1,11 @@
 //! The writes that the API server rejected for one owner, and when each may be retried.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::model::object::Meta;
 use crate::model::resource::{PODS, Resource};
 
 /// The kind of a write.
@@ -79,6 +81,9 @@ pub struct Refusals {
     pub creations: Option<Refusal>,
     /// Whether the owner's namespace is being deleted, so that no object can be created in it.
     pub namespace_terminating: bool,
+    /// The UIDs of objects that were created without a label of the request and could not be deleted, by name. They
+    /// outlast a change of the spec.
+    pub left: BTreeMap<String, Arc<str>>,
 }
 
 impl Refusals {
@@ -87,11 +92,9 @@ impl Refusals {
         self.by_target.get(&(verb, resource.kind, name.to_owned()))
     }
 
-    /// Whether the last creation of this object made one without a label of the request. Such an object is deleted, or
-    /// stays if its deletion is rejected.
-    pub fn is_overwritten(&self, resource: &Resource, name: &str) -> bool {
-        let creation = self.of(Verb::Create, resource, name);
-        creation.is_some_and(|refusal| refusal.reason == RefusalReason::LabelsOverwritten)
+    /// Whether this object was created without a label of the request, and could not be deleted.
+    pub fn has_left(&self, meta: &Meta) -> bool {
+        self.left.get(&*meta.name) == Some(&meta.uid)
     }
 
     /// When a rejected write may be retried.
@@ -130,11 +133,9 @@ impl Refusals {
         }
     }
 
-    /// Drops every refusal, because the spec has changed, except those of objects that were created without a label: such
-    /// an object may still exist. These may be retried now.
-    pub fn clear(&mut self, now: Timestamp) {
-        self.retain(|refusal| refusal.reason == RefusalReason::LabelsOverwritten);
-        self.wait_until_at_most(now);
+    /// Drops every refusal.
+    pub fn clear(&mut self) {
+        self.by_target.clear();
         self.creations = None;
     }
 

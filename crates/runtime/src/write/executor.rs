@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::model::clock::Clock;
 use crate::model::object::{Key, Meta, MetaOnly};
-use crate::model::plan::Action;
+use crate::model::plan::{Action, Body};
 use crate::model::refusals::{RefusalReason, Verb};
 use crate::model::resource::{PODS, Resource};
 use crate::server::client::{CALL, Resting, WINDOW, ask_in_term, brief};
@@ -68,9 +68,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the API server rejected a write to the owner itself, or a webhook that must allow the write failed.
+    /// Whether the API server rejected a status of the owner, or a webhook that must allow the status failed.
     pub fn is_rejection(&self) -> bool {
-        matches!(self, Self::Refused { .. } | Self::Unanswered { is_said: true, .. })
+        let is_failed_webhook = matches!(self, Self::Unanswered { verb: Verb::Status, is_said: true, .. });
+        is_failed_webhook || matches!(self, Self::Refused { .. })
     }
 }
 
@@ -194,8 +195,10 @@ impl Executor {
                 // stops the actions that still wait.
                 .then(|action| {
                     let (is_effect, window) = (matches!(action, Action::Effect(_)), self.window.clone());
+                    let is_over = stop.load(Ordering::Relaxed) || !is_effect && !still();
                     async move {
-                        let slot = if is_effect { None } else { window.acquire_owned().await.ok() };
+                        let slot =
+                            if is_effect || is_over { None } else { window.acquire_owned().await.ok() };
                         (action, is_effect, slot)
                     }
                 })
@@ -291,18 +294,20 @@ impl Executor {
         claimed: bool,
         effect: impl Fn(E) -> Result<(), String>,
     ) -> Result<Answer, Error> {
-        let mut owner_label = None;
+        let mut labels = None;
         let write = match action {
             Action::Create { resource, namespace, name, owner_label: label, body } => {
-                owner_label = label;
-                request::create(resource, namespace, name, &body)
+                let create = request::create(resource, namespace, name, &body);
+                labels = label.map(|owner| Labels { owner, body });
+                create
             }
             Action::Delete { resource, namespace, name, uid, resource_version } => {
                 request::delete(resource, namespace, &name, uid, resource_version.as_deref())
             }
             Action::Apply { resource, namespace, name, owner_label: label, body, force } => {
-                owner_label = label;
-                request::apply(resource, namespace, name, &body, force)
+                let apply = request::apply(resource, namespace, name, &body, force);
+                labels = label.map(|owner| Labels { owner, body: body.into() });
+                apply
             }
             Action::JsonPatch { resource, namespace, name, operations } => {
                 request::json_patch(resource, namespace, &name, &operations)
@@ -325,11 +330,11 @@ impl Executor {
             (write.verb, write.resource, write.namespace.clone(), write.name.clone());
         match self.write(of, write).await? {
             Answer::Refused { reason: RefusalReason::AlreadyExists, .. } if verb == Verb::Create => {
-                self.met(of, (resource, namespace), &name, owner_label).await
+                self.met(of, (resource, namespace), &name, labels).await
             }
-            Answer::Done(Some(meta)) => match owner_label {
-                Some(label) if missing_label(of.key, &meta, label).is_some() => {
-                    self.undo(of, verb, (resource, namespace), &meta, label).await
+            Answer::Done(Some(meta)) => match labels {
+                Some(labels) if labels.missing(of.key, &meta).is_some() => {
+                    self.undo(of, verb, (resource, namespace), &meta, &labels).await
                 }
                 _ => Ok(Answer::Done(Some(meta))),
             },
@@ -345,40 +350,48 @@ impl Executor {
         verb: Verb,
         (resource, namespace): (Resource, Arc<str>),
         meta: &Meta,
-        label: &'static str,
+        labels: &Labels,
     ) -> Result<Answer, Error> {
-        let undo = if verb == Verb::Apply
-            && let Some(operations) = meta.without_controller()
-        {
-            request::json_patch(resource, namespace.clone(), &meta.name, &operations)
+        let is_adopted = verb == Verb::Apply;
+        let undo = if is_adopted {
+            // Without them, the API server removes all fields that the adoption added.
+            let identity = json!({ "name": &*meta.name, "namespace": &*namespace, "uid": &*meta.uid });
+            let body = json!({ "apiVersion": resource.api_version(), "kind": resource.kind,
+                "metadata": identity });
+            request::apply(resource, namespace.clone(), meta.name.to_string(), &body, true)
         } else {
             request::delete(resource, namespace.clone(), &meta.name, meta.uid.clone(), None)
         };
-        let undone = if verb == Verb::Apply { "released" } else { "deleted" };
+        let undone = if is_adopted { "released" } else { "deleted" };
         let owner = of.key;
+        self.memory.leave(owner, &meta.name, Some(&meta.uid).filter(|_| !is_adopted));
         let outcome = match self.write(of, undo).await {
             Ok(Answer::Refused { message, .. }) => {
-                let labels = json!({ label: &*owner.uid, KIND_LABEL: of.resource.kind });
-                let body = json!({ "metadata": { "uid": &*meta.uid, "labels": labels } });
+                let body = labels.body.value();
+                let body = json!({ "metadata": { "uid": &*meta.uid, "labels": body["metadata"]["labels"] } });
                 let restore = request::merge_patch(resource, namespace, &meta.name, &body);
                 if let Ok(Answer::Done(Some(restored))) = self.write(of, restore).await
-                    && missing_label(owner, &restored, label).is_none()
+                    && labels.missing(owner, &restored).is_none()
                 {
+                    self.memory.leave(owner, &meta.name, None);
                     return Ok(Answer::Done(Some(restored)));
                 }
                 format!("cannot be {undone}: {message}")
             }
             Err(error) => format!("may still exist: {error}"),
-            Ok(_) => format!("was {undone}"),
+            Ok(_) => {
+                self.memory.leave(owner, &meta.name, None);
+                format!("was {undone}")
+            }
         };
-        let label = missing_label(owner, meta, label).unwrap_or(label);
+        let label = labels.missing(owner, meta).unwrap_or(labels.owner);
         let message = format!(
             "An admission policy removed or changed the label {label} of {} {}, which {outcome}; exempt the \
             objects that {FIELD_MANAGER} creates from the policy",
             resource.kind, meta.name
         );
         // The next creation would meet the same policy.
-        let stops_creations = verb == Verb::Create;
+        let stops_creations = !is_adopted;
         Ok(Answer::Refused { reason: RefusalReason::LabelsOverwritten, message, stops_creations })
     }
 
@@ -389,19 +402,25 @@ impl Executor {
         of: Planned<'_>,
         (resource, namespace): (Resource, Arc<str>),
         name: &str,
-        owner_label: Option<&'static str>,
+        labels: Option<Labels>,
     ) -> Result<Answer, Error> {
         let owner = of.key;
         let found = self.reads.read_meta(&resource, &namespace, name).await?;
-        if let (Some(meta), Some(label)) = (&found, owner_label)
-            && self.memory.is_overwritten(owner, &resource, name)
-            && meta.is_controlled_by(owner)
+        if let (Some(meta), Some(labels)) = (&found, &labels)
+            && labels.missing(owner, meta).is_some()
+            && self.memory.has_left(owner, meta)
         {
-            if missing_label(owner, meta, label).is_some() {
-                return self.undo(of, Verb::Create, (resource, namespace), meta, label).await;
+            // While the object terminates or after its deletion, nothing shows that the policy still exists.
+            if meta.deleted.is_some() {
+                return Ok(Answer::Stale);
             }
-            // A client or an earlier request restored the label.
-            self.memory.forget_creation(owner, &resource, name);
+            let answer = self.undo(of, Verb::Create, (resource, namespace), meta, labels).await?;
+            let is_gone = !self.memory.has_left(owner, meta);
+            return Ok(if is_gone && matches!(answer, Answer::Refused { .. }) {
+                Answer::Stale
+            } else {
+                answer
+            });
         }
         let (reason, message) = match found {
             Some(meta)
@@ -488,11 +507,21 @@ impl Executor {
     }
 }
 
-/// The label that a created object lacks: the one with the owner's UID, or that of the watch.
-fn missing_label(owner: &Key, meta: &Meta, label: &'static str) -> Option<&'static str> {
-    let has_owner = meta.labels.get(label) == Some(&*owner.uid);
-    let has_kind = meta.labels.get(KIND_LABEL).is_some();
-    (!has_owner).then_some(label).or_else(|| (!has_kind).then_some(KIND_LABEL))
+/// The labels of a request, which an admission policy must not remove.
+struct Labels {
+    /// The label with the owner's UID.
+    owner: &'static str,
+    /// The object of the request.
+    body: Body,
+}
+
+impl Labels {
+    /// The label that an object lacks, of those that no owner's object can be without.
+    fn missing(&self, owner: &Key, meta: &Meta) -> Option<&'static str> {
+        let has_owner = meta.labels.get(self.owner) == Some(&*owner.uid);
+        let has_kind = meta.labels.get(KIND_LABEL).is_some();
+        (!has_owner).then_some(self.owner).or_else(|| (!has_kind).then_some(KIND_LABEL))
+    }
 }
 
 fn describe<S, E>(action: &Action<S, E>, of: Planned<'_>) -> (Verb, Resource, String) {

@@ -176,7 +176,7 @@ impl OwnerMemory {
             && let Some(refused) = memory.generation.replace(generation)
             && refused != generation
         {
-            memory.refusals.clear(self.clock.now());
+            memory.refusals.clear();
             (memory.terminating, memory.stops) = (None, 0);
         }
     }
@@ -277,8 +277,7 @@ impl OwnerMemory {
         let refusals = &mut memory.refusals;
         // Drop refusals of actions that plans no longer contain, e.g. after a change of the template.
         refusals.retain(|refusal| {
-            refusal.reason == RefusalReason::LabelsOverwritten
-                || refusal.until.checked_add(LONGEST_BACKOFF).is_ok_and(|forgotten| forgotten > now)
+            refusal.until.checked_add(LONGEST_BACKOFF).is_ok_and(|forgotten| forgotten > now)
         });
         let times = refusals.of(verb, resource, name).map_or(0, |refusal| refusal.times);
         // The next creation may have another name. Requests that were sent together count once.
@@ -312,9 +311,19 @@ impl OwnerMemory {
         lock(&self.owners).get(&owner.uid).is_some_and(|one| one.refusals.of(verb, resource, name).is_some())
     }
 
-    /// Whether the last creation of this object made one without a label of the request.
-    pub(super) fn is_overwritten(&self, owner: &Key, resource: &Resource, name: &str) -> bool {
-        lock(&self.owners).get(&owner.uid).is_some_and(|one| one.refusals.is_overwritten(resource, name))
+    /// Records an object that was created without a label and may stay; None drops the record.
+    pub fn leave(&self, owner: &Key, name: &str, uid: Option<&Arc<str>>) {
+        let mut memory = lock(&self.owners);
+        let left = &mut memory.entry(owner.uid.clone()).or_default().refusals.left;
+        match uid {
+            Some(uid) => left.insert(name.to_owned(), uid.clone()),
+            None => left.remove(name),
+        };
+    }
+
+    /// Whether this object was created without a label, and could not be deleted.
+    pub(super) fn has_left(&self, owner: &Key, meta: &Meta) -> bool {
+        lock(&self.owners).get(&owner.uid).is_some_and(|memory| memory.refusals.has_left(meta))
     }
 
     /// Drops the refusal of a creation, because its obstacle has changed.

@@ -2,7 +2,7 @@
 
 use super::*;
 use quintet_runtime::model::plan::{Action, Plan};
-use quintet_runtime::model::refusals::{RefusalReason, Verb};
+use quintet_runtime::model::refusals::{RefusalReason, Refusals, Verb};
 use quintet_runtime::server::client;
 use quintet_runtime::write::executor::{Error, Execution, Executor, Planned};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -179,21 +179,36 @@ async fn a_retry_deletes_the_pod_that_lost_its_label() {
         exists(),
         labelled("a", true),
     ]);
-    for (times, outcome) in [(1, "denied by a policy"), (2, "denied by a policy"), (3, "was deleted")] {
+    for times in 1..=2 {
         let execution = carry(&executor, vec![create_labelled("a")]).await.unwrap();
-        assert!(execution.refusals[0].2.contains(outcome), "{:?}", execution.refusals);
-        let refusals = executor.memory.refusals(&owner());
-        assert_eq!(refusals.of(Verb::Create, &PODS, "a").unwrap().times, times);
-        assert!(refusals.is_overwritten(&PODS, "a"));
+        assert!(execution.refusals[0].2.contains("denied by a policy"), "{:?}", execution.refusals);
         // Other refusals end with the spec.
-        executor.memory.observe_generation(&owner(), i64::from(times));
-        executor.memory.observe_generation(&owner(), 1 + i64::from(times));
-        assert!(executor.memory.refusals(&owner()).is_overwritten(&PODS, "a"));
+        executor.memory.observe_generation(&owner(), times);
+        executor.memory.observe_generation(&owner(), times + 1);
+        assert_eq!(executor.memory.refusals(&owner()).left.len(), 1);
     }
-    // A client has restored the label.
+    let deleted = carry(&executor, vec![create_labelled("a")]).await.unwrap();
+    assert!(deleted.is_stale && deleted.refusals.is_empty(), "no policy was met");
     assert!(carry(&executor, vec![create_labelled("a")]).await.unwrap().is_stale);
-    assert!(executor.memory.refusals(&owner()).is_empty());
+    assert_eq!(executor.memory.refusals(&owner()), Refusals::default());
     assert_eq!(verbs(&asked), "POST DELETE PATCH POST GET DELETE PATCH POST GET DELETE POST GET");
+}
+
+/// A pod that still terminates does not show that the policy still exists.
+#[tokio::test(start_paused = true)]
+async fn a_terminating_pod_without_its_label_is_not_refused() {
+    let mut going = pod("a", 6);
+    going["metadata"]["labels"] = json!({});
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let denied = || failure(403, "Forbidden", "denied by a policy");
+    let exists = failure(409, "AlreadyExists", "exists");
+    let answers = [labelled("a", false), denied(), denied(), exists, (200, going.to_string())];
+    let (executor, asked) = executor(&answers);
+    assert!(carry(&executor, vec![create_labelled("a")]).await.unwrap().refused);
+    sleep(Duration::from_secs(10)).await;
+    let execution = carry(&executor, vec![create_labelled("a")]).await.unwrap();
+    assert!(execution.is_stale && execution.refusals.is_empty());
+    assert_eq!(verbs(&asked), "POST DELETE PATCH POST GET");
 }
 
 /// If the pod cannot be deleted, the label can be restored, as a policy for creations alone allows.
@@ -215,7 +230,7 @@ async fn releases_a_pod_that_was_adopted_without_its_label() {
     let execution = carry(&executor, vec![adoption]).await.unwrap();
     assert!(execution.refusals[0].2.contains("the label uid of Pod a, which was released"));
     let refusals = executor.memory.refusals(&owner());
-    assert!(refusals.creations.is_none() && !refusals.is_overwritten(&PODS, "a"));
+    assert!(refusals.creations.is_none() && refusals.left.is_empty());
     assert_eq!(verbs(&asked), "PATCH PATCH");
 }
 
@@ -294,6 +309,20 @@ async fn a_failure_or_a_change_stops_the_actions_that_wait() {
         executor.execute(planned(&executor, &owner()), vec![creations(64)], &still, |_| Ok(())).await;
     assert!(!execution.complete);
     assert_eq!((execution.writes, asked.lock().unwrap().len()), (32, 32));
+
+    // Another reconcile keeps the window full meanwhile.
+    let (executor, asked) = slow_executor(400);
+    let began = Instant::now();
+    let still = || began.elapsed() < Duration::from_secs(5);
+    let other = Key { uid: "other".into(), ..owner() };
+    let stopped = async {
+        let of = planned(&executor, &other);
+        executor.execute(of, vec![creations(1_000)], &still, |_| Ok(())).await;
+        assert!(began.elapsed() <= Duration::from_secs(25), "one turn, not one for each action: {began:?}");
+        asked.lock().unwrap().len()
+    };
+    let (_, sent) = futures::join!(carry(&executor, creations(300)), stopped);
+    assert!(sent < 150, "{sent}");
 
     let failed = failure(503, "ServiceUnavailable", "no server is available");
     let (client, asked) = scripted_slowly(&vec![failed; 64], Duration::from_secs(10));

@@ -41,12 +41,19 @@ fn releases_a_pod_only_beside_a_labelled_one() {
     assert_eq!(steps(&scene.plan(1)), "patch 0");
 }
 
+/// Records that a pod was created without its label and could not be deleted.
+fn leave(scene: &mut Scene, number: usize) {
+    let meta = scene.world.pods[number].meta.clone();
+    scene.world.refusals.left.insert(meta.name.to_string(), meta.uid);
+}
+
 /// If policies remove the label and forbid deletions, a retry must not leave one more pod.
 #[test]
 fn a_retry_uses_the_name_of_a_pod_that_lost_its_label() {
     let mut scene = Scene::new(of(3), "0 Running, 1 Running");
     stray(&mut scene, 0);
     stray(&mut scene, 1);
+    leave(&mut scene, 1);
     scene.refuse(Verb::Create, 1, RefusalReason::LabelsOverwritten, 60);
     scene.world.refusals.creations = scene.world.refusals.of(Verb::Create, &PODS, &name(1)).cloned();
     assert_eq!(steps(&scene.plan(1)), "delete 1", "it is not released");
@@ -57,8 +64,13 @@ fn a_retry_uses_the_name_of_a_pod_that_lost_its_label() {
     Arc::make_mut(&mut scene.world.pods[1]).meta.deleted = Some(after(1));
     assert_eq!(steps(&scene.plan(60)), "create 2 (attempt 1); create 3 4");
     let mut scene = Scene::new(of(2), "0 Running");
-    scene.refuse(Verb::Create, 0, RefusalReason::LabelsOverwritten, 60);
+    leave(&mut scene, 0);
     assert_eq!(steps(&scene.plan(60)), "create 1", "a client has restored the label");
+    // Another pod with this name is a pod that the user took out.
+    let mut scene = Scene::new(of(1), "0 Running");
+    stray(&mut scene, 0);
+    scene.world.refusals.left.insert(name(0), "another".into());
+    assert_eq!(steps(&scene.plan(60)), "create 1 (attempt 1)");
 }
 
 /// After a restart, the refusals are lost.
