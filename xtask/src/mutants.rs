@@ -104,13 +104,13 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lists only by streams",
         file: "crates/runtime/src/cache/list_watch.rs",
-        edits: &[("if !interrupted.is_misunderstanding() => {", "if interrupted.code() == Some(1) => {")],
+        edits: &[("if !interrupted.is_misunderstanding() && ", "if interrupted.code() == Some(1) && ")],
         catchers: &[Catcher::Tests("quintet-runtime", "lists_by_pages_after_a_stream_that_failed")],
     },
     Mutant {
         name: "continues a watch in a restored store",
         file: "crates/runtime/src/cache/list_watch.rs",
-        edits: &[("newest < revision(&at)", "newest < 0 * revision(&at)")],
+        edits: &[("newest > 0 && newest < revision(&at)", "newest > u64::MAX - 1")],
         catchers: &[Catcher::Tests("quintet-runtime", "lists_again_after_a_restore_of_etcd")],
     },
     Mutant {

@@ -91,13 +91,19 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
             let _ = election.await;
         }
     });
+    let second_signal = async {
+        if failure.is_some() {
+            signalled(&mut signals).await;
+        }
+        signalled(&mut signals).await;
+    };
     tokio::select! {
         ended = shutdown => {
             if ended.is_err() {
                 tracing::warn!("shutdown timed out; exiting");
             }
         }
-        () = signalled(&mut signals) => tracing::warn!("received a signal during the shutdown; exiting"),
+        () = second_signal => tracing::warn!("received a signal during the shutdown; exiting"),
     }
     failure.map_or(Ok(()), Err)
 }

@@ -98,6 +98,10 @@ impl Interrupted {
         matches!(self, Self::Protobuf(_) | Self::Json(_)) || self.code() == Some(406)
     }
 
+    fn is_too_large(&self) -> bool {
+        matches!(self, Self::TooLarge)
+    }
+
     /// Whether only a new list helps: the resourceVersion is too old.
     fn needs_list(&self) -> bool {
         self.code() == Some(410)
@@ -215,16 +219,19 @@ impl<T: Object> Keeper<T> {
     /// from a version that its store has not reached, and sends nothing.
     async fn resume(&mut self, at: String) -> Next {
         match self.part.newest(&self.client).await {
-            Ok(newest) if newest < revision(&at) => {
+            Ok(newest) if newest > 0 && newest < revision(&at) => {
                 let resource = self.part.resource().plural;
                 tracing::warn!(resource, cache = at, store = newest, "the store was restored; listing again");
                 Next::List
             }
-            Ok(_) => self.follow(at).await,
-            Err(interrupted) => {
+            Err(interrupted)
+                if interrupted.is_silence() || matches!(interrupted.code(), Some(404 | 410 | 429)) =>
+            {
                 let from = Some(at).filter(|_| !interrupted.needs_list());
                 self.interrupted(&interrupted, from)
             }
+            // A watch may be possible where this list is not, e.g. without the selector.
+            _ => self.follow(at).await,
         }
     }
 
@@ -332,7 +339,7 @@ impl<T: Object> NamespaceInformer<T> {
             Err(interrupted) => return Err(interrupted),
             // An event may report that the watch cache cannot serve the list (500, 504). A proxy may cut a long answer.
             Ok(events) => match self.fill(events, began).await {
-                Err(interrupted) if !interrupted.is_misunderstanding() => {
+                Err(interrupted) if !interrupted.is_misunderstanding() && !interrupted.is_too_large() => {
                     tell(1, self.resource(), &interrupted, "listing by pages");
                 }
                 filled => return filled,
