@@ -112,7 +112,7 @@ fn a_canary_outlives_lost_pods_and_a_new_manager() {
 }
 
 #[test]
-fn rollout_has_status_history_undo_and_restart() {
+fn rollout_has_the_commands_of_kubectl() {
     let env = TestEnv::new("pv-rollout");
     let _manager = env.manager("podset");
     start_canary(&env);
@@ -167,10 +167,8 @@ fn rollout_has_status_history_undo_and_restart() {
     assert!(!succeeded && text.contains("NotReady"), "{text}");
     env.patch("podset", "set", &json!({ "spec": { "updateStrategy": { "paused": true } } }));
     let (succeeded, text) = rollout(&env, &["undo", "podset/set"]);
-    assert_eq!(
-        (succeeded, &*text),
-        (false, "quintet: cannot undo podset/set: remove updateStrategy.paused first")
-    );
+    let resume = format!("first run quintet rollout resume podset/set -n {}", env.namespace());
+    assert_eq!((succeeded, text), (false, format!("quintet: cannot undo podset/set: {resume}")));
     let (succeeded, text) = rollout(&env, &["status", "podset/none"]);
     assert!(!succeeded && text.contains("podset/none does not exist in namespace"), "{text}");
 }
