@@ -104,7 +104,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lists only by streams",
         file: "crates/runtime/src/cache/list_watch.rs",
-        edits: &[("if !interrupted.is_misunderstanding() && ", "if interrupted.code() == Some(1) && ")],
+        edits: &[("if !interrupted.is_misunderstanding()", "if interrupted.code() == Some(1)")],
         catchers: &[Catcher::Tests("quintet-runtime", "lists_by_pages_after_a_stream_that_failed")],
     },
     Mutant {

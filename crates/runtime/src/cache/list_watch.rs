@@ -98,10 +98,6 @@ impl Interrupted {
         matches!(self, Self::Protobuf(_) | Self::Json(_)) || self.code() == Some(406)
     }
 
-    fn is_too_large(&self) -> bool {
-        matches!(self, Self::TooLarge)
-    }
-
     /// Whether only a new list helps: the resourceVersion is too old.
     fn needs_list(&self) -> bool {
         self.code() == Some(410)
@@ -227,8 +223,7 @@ impl<T: Object> Keeper<T> {
             Err(interrupted)
                 if interrupted.is_silence() || matches!(interrupted.code(), Some(404 | 410 | 429)) =>
             {
-                let from = Some(at).filter(|_| !interrupted.needs_list());
-                self.interrupted(&interrupted, from)
+                self.interrupted(&interrupted, Some(at))
             }
             // A watch may be possible where this list is not, e.g. without the selector.
             _ => self.follow(at).await,
@@ -260,10 +255,7 @@ impl<T: Object> Keeper<T> {
                 }
                 Next::Resume(at)
             }
-            Err(interrupted) => {
-                let from = Some(at).filter(|_| !interrupted.needs_list());
-                self.interrupted(&interrupted, from)
-            }
+            Err(interrupted) => self.interrupted(&interrupted, Some(at)),
         }
     }
 
@@ -274,6 +266,7 @@ impl<T: Object> Keeper<T> {
     }
 
     fn interrupted(&mut self, interrupted: &Interrupted, from: Option<String>) -> Next {
+        let from = from.filter(|_| !interrupted.needs_list());
         let (part, resource) = (&self.part, self.part.resource());
         if interrupted.is_misunderstanding() {
             part.inner.protobuf.store(false, Ordering::Relaxed);
@@ -339,7 +332,10 @@ impl<T: Object> NamespaceInformer<T> {
             Err(interrupted) => return Err(interrupted),
             // An event may report that the watch cache cannot serve the list (500, 504). A proxy may cut a long answer.
             Ok(events) => match self.fill(events, began).await {
-                Err(interrupted) if !interrupted.is_misunderstanding() && !interrupted.is_too_large() => {
+                Err(interrupted)
+                    if !interrupted.is_misunderstanding()
+                        && !matches!(interrupted, Interrupted::TooLarge) =>
+                {
                     tell(1, self.resource(), &interrupted, "listing by pages");
                 }
                 filled => return filled,
@@ -352,9 +348,7 @@ impl<T: Object> NamespaceInformer<T> {
     async fn newest(&self, client: &Client) -> Result<u64, Interrupted> {
         let path = self.inner.resource.path(&self.inner.namespace);
         let request = Request::get(format!("{path}?limit=1")).body(Vec::new())?;
-        let text = timeout(CALL, client.request_text(request))
-            .await
-            .map_err(|_elapsed| Interrupted::Silent(CALL))??;
+        let text = text(client, request).await?;
         let page: Page<'_> = serde_json::from_str(&text)?;
         Ok(revision(&page.metadata.resource_version))
     }
@@ -365,9 +359,7 @@ impl<T: Object> NamespaceInformer<T> {
         let mut next = String::new();
         loop {
             let request = self.request(&format!("limit={PAGE}{next}"))?;
-            let text = timeout(CALL, client.request_text(request))
-                .await
-                .map_err(|_elapsed| Interrupted::Silent(CALL))??;
+            let text = text(client, request).await?;
             let page: Page<'_> = serde_json::from_str(&text)?;
             for raw in page.items {
                 let (key, _) = self.apply(raw, false)?;
@@ -494,6 +486,12 @@ impl<T: Object> NamespaceInformer<T> {
             frame: Vec::new(),
         })
     }
+}
+
+/// The answer to a request, which must be complete within [`CALL`].
+async fn text(client: &Client, request: Request<Vec<u8>>) -> Result<String, Interrupted> {
+    let text = timeout(CALL, client.request_text(request)).await;
+    Ok(text.map_err(|_elapsed| Interrupted::Silent(CALL))??)
 }
 
 /// A resourceVersion as a number, which it is for an API server with etcd; 0 otherwise.

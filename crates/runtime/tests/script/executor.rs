@@ -125,11 +125,7 @@ async fn deletes_a_pod_that_was_created_without_its_label() {
         (2, "b", "denied by a policy", 20),
         (3, "c", "the label quintet.dev/kind of Pod c, which was deleted", 40),
     ] {
-        let mut creation = create(name);
-        if let Action::Create { owner_label, .. } = &mut creation {
-            *owner_label = Some("uid");
-        }
-        let execution = carry(&executor, vec![creation]).await.unwrap();
+        let execution = carry(&executor, vec![create_labelled(name)]).await.unwrap();
         assert!(execution.refusals[0].2.contains(outcome), "{:?}", execution.refusals);
         let stop = executor.memory.refusals(&owner()).creations.unwrap();
         assert_eq!((stop.reason, stop.times), (RefusalReason::LabelsOverwritten, times));
