@@ -312,6 +312,12 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("podset-pod-lost", "event:pods")],
     },
     Mutant {
+        name: "reads each pod that the manager deleted",
+        file: "crates/podset/src/controller.rs",
+        edits: &[("memory.deletes(&owner.uid, &pod.meta.uid)", "memory.deletes(&owner.uid, \"\")")],
+        catchers: &[Catcher::Tests("quintet-faults", "reads_no_pod_that_it_deleted")],
+    },
+    Mutant {
         name: "new leader trusts old caches",
         file: "crates/runtime/src/server/gate.rs",
         edits: &[("since.is_some_and(|since| progress.listed >= Some(since))", "since.is_some()")],

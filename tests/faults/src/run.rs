@@ -403,14 +403,35 @@ fn count(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::plan::Fault;
-    use crate::scenarios::ALL;
+    use crate::process::Kind;
+    use crate::scenarios::{ALL, PODSETS, Scenario, WHO};
+
+    /// Without nodes, no pod gets a node.
+    const UNSCHEDULED: Scenario = Scenario {
+        name: "podset-unscheduled",
+        kinds: &[Kind::PodSet],
+        steps: &[
+            (When::After(Duration::ZERO), |server| {
+                let podset = json!({ "metadata": { "name": "s" }, "spec": { "replicas": 3 } });
+                server.create(WHO, PODSETS, &podset);
+            }),
+            (When::Settled, |server| {
+                server.merge(WHO, &format!("{PODSETS}/s"), &json!({ "spec": { "replicas": 0 } }));
+            }),
+        ],
+    };
+
+    fn requests(name: &str) -> Vec<String> {
+        requests_of(ALL.iter().find(|scenario| scenario.name == name).unwrap())
+    }
 
     /// The manager's requests in a scenario without a fault, in order, without Leases, Events and watches.
-    fn requests(name: &str) -> Vec<String> {
-        let scenario = ALL.iter().find(|scenario| scenario.name == name).unwrap();
-        let plan = Plan { scenario: name.to_owned(), fault: Fault::None };
+    fn requests_of(scenario: &Scenario) -> Vec<String> {
+        let plan = Plan { scenario: scenario.name.to_owned(), fault: Fault::None };
         let outcome = run(&scenario.story(), &plan, 1, None, true);
         assert_eq!(outcome.violations, Vec::<String>::new());
         let asked = outcome.trace.iter().filter_map(|line| {
@@ -456,5 +477,13 @@ mod tests {
             [2, 1, 0],
             "labelled, created and deleted: {asked:?}"
         );
+    }
+
+    /// A pod without a node is gone at once. The watch reports such a deletion as it reports a pod that lost the label.
+    #[test]
+    fn reads_no_pod_that_it_deleted() {
+        let asked = requests_of(&UNSCHEDULED);
+        let count = |request: &str| asked.iter().filter(|asked| *asked == request).count();
+        assert_eq!(["delete-pods", "get-pods"].map(count), [3, 0], "deleted and read: {asked:?}");
     }
 }
