@@ -78,19 +78,7 @@ impl Reconciler for PodSets {
             }
         }
         let has_label = |pod: &&Arc<Pod>| pod.is_counted() && pod.label(UID_LABEL) == Some(&*key.uid);
-        world.orphans = match adoption::selector(object, world.pods.iter().filter(has_label).count()) {
-            None => Orphans::Unread,
-            Some(Err(why)) => Orphans::Rejected(why),
-            Some(Ok(selector)) => {
-                match self.executor.reads.list::<Pod>(&PODS, &key.namespace, &selector).await {
-                    Ok(pods) => Orphans::Found(pods.into_iter().map(Arc::new).collect()),
-                    Err(kube::Error::Api(status)) if status.code == 400 => {
-                        Orphans::Rejected(status.message.clone())
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        };
+        world.orphans = self.orphans(object, &key, world.pods.iter().filter(has_label).count()).await?;
         if let Orphans::Found(found) = &world.orphans {
             // An adopted pod that an admission policy took the labels from is in no watch.
             let is_in = |one: &Arc<Pod>| world.pods.iter().any(|pod| pod.meta.uid == one.meta.uid);
@@ -125,6 +113,33 @@ impl Reconciler for PodSets {
 }
 
 impl PodSets {
+    /// Reads the pods to adopt, if pods are missing. `counted` is the number of counted pods with the label of the
+    /// selector.
+    async fn orphans(&self, podset: &PodSet, key: &Key, counted: usize) -> Result<Orphans, Error> {
+        let selector = match adoption::selector(podset, counted) {
+            None => return Ok(Orphans::Unread),
+            Some(Err(why)) => return Ok(Orphans::Rejected(why)),
+            Some(Ok(selector)) => selector,
+        };
+        let reads = &self.executor.reads;
+        let pods = match reads.list::<Pod>(&PODS, &key.namespace, &selector).await {
+            Ok(pods) => pods,
+            Err(kube::Error::Api(status)) if status.code == 400 => {
+                return Ok(Orphans::Rejected(status.message.clone()));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        // The deletion of this PodSet may have orphaned the pods, and the watch of PodSets may be behind that of pods. The
+        // garbage collector deletes what a deleted PodSet adopts. So read the PodSet after the pods, as for a ReplicaSet.
+        if pods.iter().any(|pod| pod.meta.owner.is_none()) {
+            let found = reads.read_meta(&Resource::of::<PodSet>(), &key.namespace, &key.name).await?;
+            if found.is_none_or(|meta| meta.uid != key.uid || meta.deleted.is_some()) {
+                return Err(Error::Stale(format!("PodSet {key}")));
+            }
+        }
+        Ok(Orphans::Found(pods.into_iter().map(Arc::new).collect()))
+    }
+
     /// Lists the pods that lost the label of the watch before this process watched them. One namespace without
     /// permissions must not stop the others.
     async fn search(&self, part: usize) -> Result<(), Error> {
