@@ -306,6 +306,18 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-podset", "a_rejected_adoption_leaves_its_place")],
     },
     Mutant {
+        name: "adopts a pod that has changed",
+        file: "crates/podset/src/adoption.rs",
+        edits: &[("            \"resourceVersion\": &*pod.meta.resource_version,\n", "")],
+        catchers: &[Catcher::Plans("podset-adopt", "request:apply-pods")],
+    },
+    Mutant {
+        name: "adopts pods that its own deletion orphaned",
+        file: "crates/podset/src/controller.rs",
+        edits: &[("if pods.iter().any(|pod| pod.meta.owner.is_none()) {", "if pods.is_empty() {")],
+        catchers: &[Catcher::Plans("podset-adopt-again", "event:podsets")],
+    },
+    Mutant {
         name: "pods wake no PodSet",
         file: "crates/podset/src/controller.rs",
         edits: &[("controller.owns(&pods);", "")],

@@ -299,6 +299,10 @@ impl Asker<'_> {
         self.ask("DELETE", &path, JSON, json!({ "gracePeriodSeconds": 0 })).await;
         self.ask("PATCH", &path, PATCH, json!([{ "op": "remove", "path": "/metadata/finalizers/0" }])).await;
         self.ask("GET", &path, JSON, Value::Null).await;
+        // Only one owner can be the controller.
+        let owner = |uid: &str| json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": uid, "uid": uid, "controller": true });
+        let owners = json!({ "metadata": { "ownerReferences": [owner("one"), owner("two")] } });
+        self.ask("POST", PODS, JSON, pod("shared", &owners)).await;
         // A finished pod is deleted immediately, even if it has a node.
         self.ask("POST", PODS, JSON, pod("ended", &bound)).await;
         let path = format!("{PODS}/ended");
@@ -340,6 +344,9 @@ impl Asker<'_> {
         self.ask("DELETE", &path, JSON, Value::Null).await;
         self.ask("PATCH", &path, MERGE, json!({ "metadata": { "finalizers": null } })).await;
         self.ask("PATCH", &status, APPLY, of(json!({}), json!({ "replicas": 2 }))).await;
+        // The garbage collector removes the finalizer `orphan` after the owner references.
+        self.ask("POST", PODSETS, JSON, podset(json!({}))).await;
+        self.ask("DELETE", &path, JSON, json!({ "propagationPolicy": "Orphan" })).await;
         let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": "l" }, "spec": { "holderIdentity": "me" } });
         self.ask("POST", LEASES, JSON, lease.clone()).await;
         self.ask("PUT", &format!("{LEASES}/l"), JSON, lease.clone()).await;

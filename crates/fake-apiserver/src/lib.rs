@@ -12,8 +12,7 @@
 //! [`conformance`] is a script that both must answer equally. The server has no other features. Missing are
 //! admission beyond schemas (expression rules, quota), strategic merge patches, `generateName`, `/scale`,
 //! `managedFields` in answers, and defaults of core types that no plan reads. `v1` and `events.k8s.io/v1`
-//! Events are two types. A continued list can be continued once. Orphans are released immediately, not by a
-//! controller. Only a [`Script`] answers 429.
+//! Events are two types. A continued list can be continued once. Only a [`Script`] answers 429.
 
 pub mod conformance;
 mod connection;

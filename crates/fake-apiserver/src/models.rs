@@ -96,6 +96,7 @@ impl Models {
         {
             self.namespace(namespace);
         }
+        self.orphan();
         self.collect();
     }
 
@@ -313,10 +314,7 @@ impl Models {
             let uids: HashSet<&str> = state.values().map(|object| text(object, "/metadata/uid")).collect();
             let going: HashSet<&str> = state
                 .values()
-                .filter(|object| {
-                    !text(object, "/metadata/deletionTimestamp").is_empty()
-                        && items(&object["metadata"]["finalizers"]).any(|one| one == "foregroundDeletion")
-                })
+                .filter(|object| is_held(object, "foregroundDeletion"))
                 .map(|object| text(object, "/metadata/uid"))
                 .collect();
             let is_orphan = |object: &Value| {
@@ -352,12 +350,45 @@ impl Models {
             }
         }
         for (_, path, _) in waiting {
-            let (_, object) = self.server.ask(WHO, &Method::GET, &path, "", None);
-            let left: Vec<&Value> =
-                items(&object["metadata"]["finalizers"]).filter(|one| *one != "foregroundDeletion").collect();
-            self.server.merge(WHO, &path, &json!({ "metadata": { "finalizers": left } }));
+            self.remove(&path, "finalizers", |one| one == "foregroundDeletion");
         }
     }
+
+    /// Finishes deletions that keep the dependents.
+    fn orphan(&mut self) {
+        let is_going = |object: &&Arc<Value>| is_held(object, "orphan");
+        let owners: Vec<_> = self.server.look(|state| state.values().filter(is_going).cloned().collect());
+        for owner in owners {
+            if !self.is_due(&owner, "orphan", COLLECTED) {
+                continue;
+            }
+            let uid = text(&owner, "/metadata/uid");
+            let is_it = |reference: &Value| reference["uid"] == uid;
+            let (dependents, own) = self.server.look(|state| {
+                let is_owned = |object: &Value| items(&object["metadata"]["ownerReferences"]).any(is_it);
+                (paths(state, is_owned), paths(state, |object| text(object, "/metadata/uid") == uid))
+            });
+            for (_, path, _) in dependents {
+                self.remove(&path, "ownerReferences", is_it);
+            }
+            for (_, path, _) in own {
+                self.remove(&path, "finalizers", |one| one == "orphan");
+            }
+        }
+    }
+
+    /// Removes items of a list in an object's metadata.
+    fn remove(&self, path: &str, list: &str, is_removed: impl Fn(&Value) -> bool) {
+        let (_, object) = self.server.ask(WHO, &Method::GET, path, "", None);
+        let left: Vec<&Value> = items(&object["metadata"][list]).filter(|item| !is_removed(item)).collect();
+        self.server.merge(WHO, path, &json!({ "metadata": { list: left } }));
+    }
+}
+
+/// Whether an object is being deleted and has this finalizer.
+fn is_held(object: &Value, finalizer: &str) -> bool {
+    !text(object, "/metadata/deletionTimestamp").is_empty()
+        && items(&object["metadata"]["finalizers"]).any(|one| one == finalizer)
 }
 
 /// Type, path, and whether it is being deleted, of each selected object.

@@ -692,16 +692,17 @@ impl State {
         }
         let uid = text(&old["metadata"], "uid").to_owned();
         let mut new = old.clone();
-        match text(options, "propagationPolicy") {
-            "Orphan" => self.orphan(&uid, moment),
-            "Foreground" => {
-                let mut finalizers = list(&old, "finalizers").to_vec();
-                if !finalizers.iter().any(|finalizer| finalizer == "foregroundDeletion") {
-                    finalizers.push(json!("foregroundDeletion"));
-                }
-                new["metadata"]["finalizers"] = json!(finalizers);
-            }
-            _ => {}
+        let held = match text(options, "propagationPolicy") {
+            "Orphan" => Some("orphan"),
+            "Foreground" => Some("foregroundDeletion"),
+            _ => None,
+        };
+        if let Some(held) = held
+            && !list(&old, "finalizers").iter().any(|finalizer| finalizer == held)
+        {
+            let mut finalizers = list(&old, "finalizers").to_vec();
+            finalizers.push(json!(held));
+            new["metadata"]["finalizers"] = json!(finalizers);
         }
         let is_over = matches!(text(&old["status"], "phase"), "Succeeded" | "Failed");
         let is_bound = !text(&old["spec"], "nodeName").is_empty();
@@ -747,25 +748,6 @@ impl State {
             new["status"]["phase"] = json!("Terminating");
         }
         Ok((200, self.put(place, new, stored.owners, moment)))
-    }
-
-    /// Removes an owner from all its dependents.
-    fn orphan(&mut self, uid: &str, moment: &Moment<'_>) {
-        let is_owned =
-            |stored: &Stored| list(&stored.object, "ownerReferences").iter().any(|owner| owner["uid"] == uid);
-        let owned: Vec<(Place, Stored)> = self
-            .objects
-            .iter()
-            .filter(|(_, stored)| is_owned(stored))
-            .map(|(place, stored)| (place.clone(), stored.clone()))
-            .collect();
-        for (place, stored) in owned {
-            let mut object = (*stored.object).clone();
-            if let Some(owners) = object["metadata"]["ownerReferences"].as_array_mut() {
-                owners.retain(|owner| owner["uid"] != uid);
-            }
-            self.put(&place, object, stored.owners, moment);
-        }
     }
 
     fn put(&mut self, place: &Place, mut object: Value, owners: Owners, moment: &Moment<'_>) -> Value {

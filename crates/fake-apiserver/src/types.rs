@@ -143,6 +143,11 @@ impl Type {
         } else if self.kind == "Pod" && object["spec"]["containers"].as_array().is_none_or(Vec::is_empty) {
             wrong.push("spec.containers: Required value".to_owned());
         }
+        let owners = object["metadata"]["ownerReferences"].as_array();
+        if owners.into_iter().flatten().filter(|owner| owner["controller"] == true).count() > 1 {
+            let why = "Only one reference can have Controller set to true";
+            wrong.push(format!("metadata.ownerReferences: Invalid value: {why}"));
+        }
         wrong
     }
 }

@@ -65,12 +65,29 @@ async fn stops_a_running_pod_first_and_a_finalizer_keeps_it() {
     assert_eq!(phase(&server, "held"), None);
 }
 
+/// Creates a pod and the ConfigMap `owner`, which owns the pod.
+fn owned_pod(server: &Server, name: &str) {
+    let owner = server.create("test", CONFIG_MAPS, &json!({ "metadata": { "name": "owner" } })).1;
+    let owners = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"] }]);
+    pod(server, name, &json!({ "ownerReferences": owners }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphaning_deletion_keeps_the_dependents() {
+    let server = cluster(|_| Life::Runs);
+    owned_pod(&server, "p");
+    let path = format!("{CONFIG_MAPS}/owner");
+    server.delete("test", &path, &json!({ "propagationPolicy": "Orphan" }));
+    assert_eq!(server.get(&path).unwrap()["metadata"]["finalizers"], json!(["orphan"]));
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!((server.get(&path), phase(&server, "p").as_deref()), (None, Some("Running")));
+    assert!(server.get(&format!("{PODS}/p")).unwrap()["metadata"]["ownerReferences"].is_null());
+}
+
 #[tokio::test(start_paused = true)]
 async fn deletes_dependents_without_owner_and_empties_a_namespace() {
     let server = cluster(|_| Life::Runs);
-    let owner = server.create("test", CONFIG_MAPS, &json!({ "metadata": { "name": "owner" } })).1;
-    let owners = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"] }]);
-    pod(&server, "p", &json!({ "ownerReferences": owners }));
+    owned_pod(&server, "p");
     sleep(Duration::from_secs(1)).await;
     server.delete("test", &format!("{CONFIG_MAPS}/owner"), &json!({}));
     sleep(Duration::from_secs(3)).await;

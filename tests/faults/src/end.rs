@@ -42,12 +42,16 @@ pub fn state(state: &State) -> Vec<String> {
     lines
 }
 
-/// Parts of a status that depend on earlier changes, by kind.
-const HISTORY: [(&str, &str); 3] =
-    [("greetings", "updates"), ("daemonjobs", "rollout"), ("podsets", "currentRevision")];
+/// Parts of a status that depend on earlier changes, by kind. The name of a revision depends on the UID.
+const HISTORY: [(&str, &str); 4] = [
+    ("greetings", "updates"),
+    ("daemonjobs", "rollout"),
+    ("podsets", "currentRevision"),
+    ("podsets", "updateRevision"),
+];
 
-/// Like [`state`], without parts that depend on earlier changes: ledgers, ended pods of DaemonJobs, and all revisions
-/// but the last of each PodSet.
+/// Like [`state`], without parts that depend on earlier changes: ledgers, pods without an owner, ended pods of DaemonJobs,
+/// and all revisions but the last of each PodSet.
 pub fn without_history(state: &State) -> Vec<String> {
     let revision = |object: &Value| object["revision"].as_i64();
     let is_last = |one: &Value| {
@@ -60,7 +64,11 @@ pub fn without_history(state: &State) -> Vec<String> {
             let kind = plural.split('.').next().unwrap_or_default();
             match kind {
                 "leases" | "events" | "namespaces" | "nodes" | "configmaps" => None,
-                "controllerrevisions" if !is_last(object) => None,
+                "pods" | "controllerrevisions" if owner(object).is_empty() => None,
+                "controllerrevisions" => is_last(object).then(|| {
+                    let hash = "/metadata/labels/batch.tutorial.kubebuilder.io~1template-hash";
+                    format!("revision of {} {}", owner(object), text(object, hash))
+                }),
                 "pods" => {
                     let is_over = matches!(text(object, "/status/phase"), "Succeeded" | "Failed");
                     (!is_over || !owner(object).starts_with("DaemonJob/")).then(|| pod(object))

@@ -479,6 +479,21 @@ mod tests {
         );
     }
 
+    /// Two PodSets share pods without an owner, and one of them loses the first attempt. A PodSet adopts the pods of its
+    /// predecessor.
+    #[test]
+    fn adopts_pods_and_creates_only_missing_ones() {
+        for (scenario, expected) in [("podset-adopt", [3, 0, 0]), ("podset-adopt-again", [4, 1, 0])] {
+            let asked = requests(scenario);
+            let count = |request: &str| asked.iter().filter(|asked| *asked == request).count();
+            assert_eq!(
+                ["apply-pods", "create-pods", "delete-pods"].map(count),
+                expected,
+                "adopted, created and deleted: {asked:?}"
+            );
+        }
+    }
+
     /// A pod without a node is gone at once. The watch reports such a deletion as it reports a pod that lost the label.
     #[test]
     fn reads_no_pod_that_it_deleted() {

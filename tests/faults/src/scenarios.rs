@@ -226,6 +226,34 @@ const PODSET_SCENARIOS: &[Named] = &[
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 3 } }))),
         ],
     ),
+    // Two PodSets adopt the same pods. There are more pods, so that another pod replaces a rejected one.
+    (
+        "podset-adopt",
+        &[
+            (When::Before, |server| {
+                two_nodes(server);
+                orphans(server, &json!({ "app": "s" }), 6);
+                pods_to_leave(server);
+            }),
+            (at_once(), |server| {
+                podset(server, &adopting(1));
+                server.create(WHO, PODSETS, &json!({ "metadata": { "name": "t" }, "spec": adopting(1) }));
+            }),
+        ],
+    ),
+    // One pod is missing at first, and one is superfluous after `kubectl delete --cascade=orphan`.
+    (
+        "podset-adopt-again",
+        &[
+            (When::Before, |server| {
+                two_nodes(server);
+                orphans(server, &json!({ "app": "s" }), 2);
+            }),
+            (at_once(), |server| podset(server, &adopting(3))),
+            (SETTLED, |server| orphan(server, PODSETS, "s")),
+            (SETTLED, |server| podset(server, &adopting(2))),
+        ],
+    ),
 ];
 
 const DAEMONJOB_SCENARIOS: &[Named] = &[
@@ -893,6 +921,32 @@ fn unlabelled_pods(server: &Server) {
     }
 }
 
+/// The spec of a PodSet that adopts the pods with the label `app: s`.
+fn adopting(replicas: i32) -> Value {
+    json!({ "replicas": replicas, "adopt": { "selector": { "matchLabels": { "app": "s" } } } })
+}
+
+fn pod(server: &Server, meta: &Value) {
+    server.create(WHO, PODS, &json!({ "metadata": meta, "spec": template("one")["spec"] }));
+}
+
+/// Creates pods without an owner.
+pub fn orphans(server: &Server, labels: &Value, count: usize) {
+    for number in 1..=count {
+        pod(server, &json!({ "name": format!("web-{number}"), "labels": labels }));
+    }
+}
+
+/// Creates a pod with a controller, one that [`adopting`] does not select, and one that a user took out.
+fn pods_to_leave(server: &Server) {
+    let node = server.get(&format!("{NODES}/n1")).unwrap_or_default();
+    let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": node["metadata"]["uid"], "controller": true });
+    pod(server, &json!({ "name": "mirror", "labels": { "app": "s" }, "ownerReferences": [owner] }));
+    pod(server, &json!({ "name": "other", "labels": { "app": "other" } }));
+    let labels = json!({ "app": "s", "batch.tutorial.kubebuilder.io/released": "true" });
+    pod(server, &json!({ "name": "out", "labels": labels }));
+}
+
 fn daemonjob(server: &Server, spec: &Value) {
     server.create(WHO, DAEMONJOBS, &json!({ "metadata": { "name": "d" }, "spec": spec }));
 }
@@ -923,6 +977,11 @@ fn change(server: &Server, collection: &str, name: &str, patch: &Value) {
 
 fn remove(server: &Server, collection: &str, name: &str) {
     server.delete(WHO, &format!("{collection}/{name}"), &json!({}));
+}
+
+/// Deletes an object as `kubectl delete --cascade=orphan` does.
+pub fn orphan(server: &Server, collection: &str, name: &str) {
+    server.delete(WHO, &format!("{collection}/{name}"), &json!({ "propagationPolicy": "Orphan" }));
 }
 
 fn remove_a_pod(server: &Server) {

@@ -12,7 +12,9 @@ use crate::end;
 use crate::plan::{Fault, Plan};
 use crate::process::Kind;
 use crate::run::{Outcome, types};
-use crate::scenarios::{BOOKS, CONSUMERS, DAEMONJOBS, GREETINGS, PODSETS, Story, WHO, When, two_nodes};
+use crate::scenarios::{
+    BOOKS, CONSUMERS, DAEMONJOBS, GREETINGS, PODSETS, Story, WHO, When, orphan, orphans, two_nodes,
+};
 use crate::sweep::guarded;
 
 /// The number of sequences for each kind.
@@ -31,6 +33,8 @@ struct Subject {
     history: &'static [&'static str],
     /// Fields that the last spec has, as a rule demands that the fake server does not know.
     always: &'static [&'static str],
+    /// Whether there are pods without an owner, and some deletions keep the pods.
+    adopts: bool,
 }
 
 /// The reasons to omit a field from the last spec: `partition`, `OnDelete` and `paused` keep older pods, and
@@ -51,6 +55,7 @@ const SUBJECTS: [Subject; 5] = [
             "podsToDelete",
         ],
         always: &[],
+        adopts: true,
     },
     Subject {
         name: "daemonjob",
@@ -71,6 +76,7 @@ const SUBJECTS: [Subject; 5] = [
             "backoffLimit",
         ],
         always: &[],
+        adopts: false,
     },
     Subject {
         name: "consumer",
@@ -81,6 +87,7 @@ const SUBJECTS: [Subject; 5] = [
         // One of the three fields for topics.
         history: &["topics", "topicsPattern"],
         always: &["topic"],
+        adopts: false,
     },
     Subject {
         name: "greeting",
@@ -90,6 +97,7 @@ const SUBJECTS: [Subject; 5] = [
         values: greeting,
         history: &[],
         always: &[],
+        adopts: false,
     },
     Subject {
         name: "book",
@@ -99,6 +107,7 @@ const SUBJECTS: [Subject; 5] = [
         values: book,
         history: &[],
         always: &[],
+        adopts: false,
     },
 ];
 
@@ -115,6 +124,12 @@ fn podset(path: &str) -> Option<&'static [&'static str]> {
             r#"{"spec":{"restartPolicy":"Always","containers":[{"name":"main","image":"stuck"}]}}"#,
             r#"{"spec":{"containers":[]}}"#,
             r#"{"spec":{"nodeSelector":{"no":"where"},"containers":[{"name":"main","image":"one"}]}}"#,
+        ]),
+        // The labels of orphans and of created pods, and a selector that is not valid.
+        "adopt/selector" => Some(&[
+            r#"{"matchLabels":{"app":"x"}}"#,
+            r#"{"matchLabels":{"app":"x","version":"v0.1"}}"#,
+            r#"{"matchExpressions":[{"key":"app","operator":"Like"}]}"#,
         ]),
         _ => None,
     }
@@ -168,7 +183,7 @@ fn book(path: &str) -> Option<&'static [&'static str]> {
 pub struct Transition {
     subject: &'static Subject,
     number: usize,
-    /// When each spec is set. A spec that the server rejects changes nothing.
+    /// When each spec is set. A spec that the server rejects changes nothing. Null deletes the object and keeps its pods.
     specs: Vec<(When, Value)>,
 }
 
@@ -211,12 +226,15 @@ impl Transition {
                 (_, 2) => When::After(Duration::from_millis(700)),
                 _ => When::After(Duration::from_millis(30)),
             };
+            let when = subject.orphan(&mut specs, when, &mut dice);
             let mut spec = made(subject, schema, "", &mut dice).unwrap_or_default();
             if at > 0 && dice.is(25) {
                 spoil(&mut spec, &mut dice);
             } else if at > 1 && dice.is(25) {
                 // Back to an earlier spec.
-                spec = specs[dice.below(specs.len())].1.clone();
+                let earlier: Vec<&Value> =
+                    specs.iter().map(|(_, spec)| spec).filter(|spec| !spec.is_null()).collect();
+                spec = Value::clone(dice.one(&earlier));
             }
             specs.push((when, spec));
         }
@@ -234,7 +252,9 @@ impl Transition {
         if let Some(templates) = (subject.values)("template") {
             last["template"] = serde_json::from_str(templates[dice.below(GOOD)]).ok()?;
         }
-        specs.push((if dice.is(50) { When::Settled } else { When::After(Duration::from_millis(900)) }, last));
+        let when = if dice.is(50) { When::Settled } else { When::After(Duration::from_millis(900)) };
+        let when = subject.orphan(&mut specs, when, &mut dice);
+        specs.push((when, last));
         Some(Self { subject, number, specs })
     }
 
@@ -244,6 +264,10 @@ impl Transition {
             let step: Box<dyn Fn(&Server) + '_> = Box::new(move |server| {
                 if at == 0 {
                     two_nodes(server);
+                    if self.subject.adopts {
+                        // The labels are those of created pods.
+                        orphans(server, &json!({ "app": "x", "version": "v0.1" }), 3);
+                    }
                 }
                 set(server, collection, spec);
             });
@@ -267,8 +291,24 @@ impl Transition {
     }
 }
 
-/// Creates the object or replaces its spec.
+impl Subject {
+    /// Before some specs, deletes the object and keeps its pods. Returns when to set the spec.
+    fn orphan(&self, specs: &mut Vec<(When, Value)>, when: When, dice: &mut Dice) -> When {
+        if !self.adopts || specs.is_empty() || !dice.is(20) {
+            return when;
+        }
+        // A pod that the object adopts at this moment would be deleted with it.
+        specs.push((When::Settled, Value::Null));
+        When::Settled
+    }
+}
+
+/// Creates the object, replaces its spec, or deletes it and keeps its pods.
 fn set(server: &Server, collection: &str, spec: &Value) {
+    if spec.is_null() {
+        orphan(server, collection, "x");
+        return;
+    }
     let path = format!("{collection}/x");
     match server.get(&path) {
         Some(mut object) => {

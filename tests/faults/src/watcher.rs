@@ -92,6 +92,8 @@ struct Inner {
     succeeded: BTreeSet<(String, String, String)>,
     /// The most pods that each generation of a PodSet allows.
     allowed: BTreeMap<String, BTreeMap<i64, i64>>,
+    /// The labels of the pods that each generation of a PodSet adopts.
+    adopts: BTreeMap<String, BTreeMap<i64, Value>>,
     /// True statements about an object since its last status write, by UID.
     truths: BTreeMap<String, BTreeSet<Truth>>,
     /// Statements about an object that were ever true, by UID.
@@ -526,8 +528,9 @@ impl Watcher {
             self.judge_node(commit, pod, &uid, is_new);
         }
         let of = owner(pod).to_owned();
+        let has_come = commit.new.is_some() && commit.old.is_none_or(|old| owner(old) != of);
         let most = self.inner().allowed.get(&of).cloned();
-        if let (true, Some(most)) = (is_new, most) {
+        if let (true, Some(most)) = (has_come, most) {
             let sets = commit.state.objects("podsets.batch.tutorial.kubebuilder.io");
             let mut sets = sets.filter(|set| text(set, "/metadata/uid") == of);
             let known = sets.next().and_then(|set| set["status"]["observedGeneration"].as_i64()).unwrap_or(0);
@@ -544,6 +547,29 @@ impl Watcher {
                     self.violate(what);
                 }
             }
+        }
+    }
+
+    /// A manager adopts only pods without a controller that the PodSet selects. The scenarios of adoption have no
+    /// superfluous pods, so that each pod stays.
+    fn judge_adoption(&self, commit: &Commit<'_>) {
+        let Some(old) = commit.old else { return };
+        let (name, labels) = (text(old, "/metadata/name"), &old["metadata"]["labels"]);
+        let stays = commit.new.is_some_and(|new| text(new, "/metadata/deletionTimestamp").is_empty());
+        if !stays && self.plan.scenario.starts_with("podset-adopt") && labels["stranger"].is_null() {
+            self.violate(format!("{} deletes {name}", commit.who));
+        }
+        let by = commit.new.map(owner).unwrap_or_default();
+        if !is_manager(commit.who) || by.is_empty() || by == owner(old) {
+            return;
+        }
+        let selects = |selector: &Value| {
+            selector.as_object().is_some_and(|all| all.iter().all(|(key, value)| labels[key] == *value))
+        };
+        let is_selected = self.inner().adopts.get(by).is_some_and(|all| all.values().any(selects));
+        let was_released = !labels["batch.tutorial.kubebuilder.io/released"].is_null();
+        if !owner(old).is_empty() || !is_counted(old) || was_released || !is_selected {
+            self.violate(format!("{} adopts {name}, which is not an orphan of the selector", commit.who));
         }
     }
 
@@ -645,7 +671,9 @@ impl Watcher {
             number => number.as_i64().unwrap_or(0),
         };
         let mut inner = self.inner();
-        inner.allowed.entry(uid).or_default().insert(generation, desired + surge);
+        inner.allowed.entry(uid.clone()).or_default().insert(generation, desired + surge);
+        let adopted = podset["spec"]["adopt"]["selector"]["matchLabels"].clone();
+        inner.adopts.entry(uid).or_default().insert(generation, adopted);
         drop(inner);
         let count = |field: &str| podset["status"][field].as_i64().unwrap_or(0);
         let statements = ("pods counted and ready".to_owned(), count("replicas"), count("readyReplicas"));
@@ -900,6 +928,7 @@ impl Script for Watcher {
         }
         if kind == "pods" {
             self.judge_pod(commit, object, commit.old.is_none());
+            self.judge_adoption(commit);
         }
         if kind == "podsets"
             && let Some(podset) = commit.new
