@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
+use http::header::ACCEPT;
 use kube::Client;
 use quintet_runtime::model::object::Meta;
 use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
@@ -67,8 +68,11 @@ impl Cluster {
     /// Scales a Deployment to 0 and returns the selector of its pods.
     pub async fn scale_to_zero(&self, namespace: &str, name: &str) -> kube::Result<String> {
         let (scale, body) = (format!("{name}/scale"), json!({ "spec": { "replicas": 0 } }));
-        let patch = request::merge_patch(DEPLOYMENTS, namespace.into(), &scale, &body);
-        let scale: Value = call(&self.client, CALL, patch.request).await?;
+        let mut patch = request::merge_patch(DEPLOYMENTS, namespace.into(), &scale, &body).request;
+        if let Ok(request) = &mut patch {
+            request.headers_mut().remove(ACCEPT);
+        }
+        let scale: Value = call(&self.client, CALL, patch).await?;
         Ok(scale["status"]["selector"].as_str().unwrap_or_default().to_owned())
     }
 

@@ -234,7 +234,7 @@ impl Transition {
                 // Back to an earlier spec.
                 let earlier: Vec<&Value> =
                     specs.iter().map(|(_, spec)| spec).filter(|spec| !spec.is_null()).collect();
-                spec = Value::clone(dice.one(&earlier));
+                spec = Value::clone(*dice.one(&earlier));
             }
             specs.push((when, spec));
         }

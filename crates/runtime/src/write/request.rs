@@ -25,6 +25,8 @@ pub struct Write {
 }
 
 const JSON: &str = "application/json";
+/// The answer to a write needs no spec and no status. Other servers than kube-apiserver may answer with the whole object.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const APPLY: &str = "application/apply-patch+yaml";
 const JSON_PATCH: &str = "application/json-patch+json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
@@ -141,6 +143,6 @@ fn request(
         .method(method)
         .uri(path)
         .header(header::CONTENT_TYPE, content_type)
-        .header(header::ACCEPT, JSON)
+        .header(header::ACCEPT, METADATA)
         .body(body)
 }
