@@ -16,24 +16,12 @@ pub const CONTROLLER: &str = "book";
 
 /// The RBAC rules of the controller.
 pub const RULES: &[Rule] = &[
-    Rule {
-        group: "christianb93.github.com",
-        resources: &["books"],
-        verbs: &["get", "list", "watch"],
-        why: "The controller reconciles Books.",
-    },
-    Rule {
-        group: "christianb93.github.com",
-        resources: &["books/status"],
-        verbs: &["patch"],
-        why: "The controller applies their status.",
-    },
+    Rule::allow("christianb93.github.com", &["books"], &["get", "list", "watch"])
+        .because("The controller reconciles Books."),
+    Rule::allow("christianb93.github.com", &["books/status"], &["patch"])
+        .because("The controller applies their status."),
 ];
 
 /// The RBAC rules of `quintet uninstall`.
-pub const UNINSTALL_RULES: &[Rule] = &[Rule {
-    group: "christianb93.github.com",
-    resources: &["books"],
-    verbs: &["list"],
-    why: "Uninstall reports the Books that remain.",
-}];
+pub const UNINSTALL_RULES: &[Rule] = &[Rule::allow("christianb93.github.com", &["books"], &["list"])
+    .because("Uninstall reports the Books that remain.")];

@@ -48,72 +48,32 @@ pub const FINALIZER: &str = "dj.dysproz.io/ledger";
 
 /// The RBAC rules of the controller.
 pub const RULES: &[Rule] = &[
-    Rule {
-        group: "dj.dysproz.io",
-        resources: &["daemonjobs"],
-        verbs: &["get", "list", "watch"],
-        why: "The controller reads DaemonJobs.",
-    },
-    Rule {
-        group: "dj.dysproz.io",
-        resources: &["daemonjobs/status"],
-        verbs: &["patch"],
-        why: "The controller applies their status.",
-    },
-    Rule {
-        group: "dj.dysproz.io",
-        resources: &["daemonjobs/finalizers"],
-        verbs: &["update"],
-        why: "Pods name their DaemonJob as owner with blockOwnerDeletion, for which admission may require this permission.",
-    },
-    Rule {
-        group: "",
-        resources: &["pods"],
-        verbs: &["get", "list", "watch", "create", "delete", "patch"],
-        why: "The controller creates the pods of the nodes, removes their finalizer, and deletes pods.",
-    },
-    Rule {
-        group: "",
-        resources: &["configmaps"],
-        verbs: &["get", "list", "watch", "create", "patch"],
-        why: "The ledger keeps the outcomes of deleted pods. RBAC cannot restrict this to ConfigMaps with its label.",
-    },
-    Rule {
-        group: "",
-        resources: &["nodes"],
-        verbs: &["list", "watch"],
-        why: "The controller creates pods for the nodes that the template selects.",
-    },
+    Rule::allow("dj.dysproz.io", &["daemonjobs"], &["get", "list", "watch"])
+        .because("The controller reads DaemonJobs."),
+    Rule::allow("dj.dysproz.io", &["daemonjobs/status"], &["patch"])
+        .because("The controller applies their status."),
+    Rule::allow("dj.dysproz.io", &["daemonjobs/finalizers"], &["update"])
+        .because("Pods name their DaemonJob as owner with blockOwnerDeletion, for which admission may require this permission."),
+    Rule::allow("", &["pods"], &["get", "list", "watch", "create", "delete", "patch"])
+        .because("The controller creates the pods of the nodes, removes their finalizer, and deletes pods."),
+    Rule::allow("", &["configmaps"], &["get", "list", "watch", "create", "patch"])
+        .because("The ledger keeps the outcomes of deleted pods. RBAC cannot restrict this to ConfigMaps with its label."),
+    Rule::allow("", &["nodes"], &["list", "watch"])
+        .because("The controller creates pods for the nodes that the template selects."),
 ];
 
 /// The RBAC rules of [`sweep`], which runs even if the kind is disabled. No finalizer may block a deletion.
 pub const SWEEP_RULES: &[Rule] = &[
-    Rule {
-        group: "",
-        resources: &["pods"],
-        verbs: &["get", "list", "watch", "patch"],
-        why: "The sweeper removes the finalizer from pods whose DaemonJob is gone or whose kind is disabled.",
-    },
-    Rule {
-        group: "dj.dysproz.io",
-        resources: &["daemonjobs"],
-        verbs: &["get"],
-        why: "The sweeper checks whether a pod's DaemonJob still exists.",
-    },
+    Rule::allow("", &["pods"], &["get", "list", "watch", "patch"])
+        .because("The sweeper removes the finalizer from pods whose DaemonJob is gone or whose kind is disabled."),
+    Rule::allow("dj.dysproz.io", &["daemonjobs"], &["get"])
+        .because("The sweeper checks whether a pod's DaemonJob still exists."),
 ];
 
 /// The RBAC rules of `quintet uninstall` for this kind.
 pub const UNINSTALL_RULES: &[Rule] = &[
-    Rule {
-        group: "",
-        resources: &["pods"],
-        verbs: &["list", "patch"],
-        why: "Uninstall removes the finalizer from the pods of DaemonJobs.",
-    },
-    Rule {
-        group: "dj.dysproz.io",
-        resources: &["daemonjobs"],
-        verbs: &["list"],
-        why: "Uninstall reports the DaemonJobs that remain.",
-    },
+    Rule::allow("", &["pods"], &["list", "patch"])
+        .because("Uninstall removes the finalizer from the pods of DaemonJobs."),
+    Rule::allow("dj.dysproz.io", &["daemonjobs"], &["list"])
+        .because("Uninstall reports the DaemonJobs that remain."),
 ];

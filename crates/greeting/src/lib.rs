@@ -26,35 +26,21 @@ pub const FINALIZER: &str = "example.com/farewell";
 
 /// The permissions of the controller.
 pub const RULES: &[Rule] = &[
-    Rule {
-        group: "example.com",
-        resources: &["greetings"],
-        verbs: &["get", "list", "watch", "patch"],
-        why: "The controller reconciles Greetings, and adds and removes their finalizer.",
-    },
-    Rule {
-        group: "example.com",
-        resources: &["greetings/status"],
-        verbs: &["patch"],
-        why: "The controller claims each line in the status before it prints the line.",
-    },
+    Rule::allow("example.com", &["greetings"], &["get", "list", "watch", "patch"])
+        .because("The controller reconciles Greetings, and adds and removes their finalizer."),
+    Rule::allow("example.com", &["greetings/status"], &["patch"])
+        .because("The controller claims each line in the status before it prints the line."),
 ];
 
 /// The sweeper's name in metrics and logs.
 pub const SWEEPER: &str = "greeting-sweeper";
 
 /// The permissions of the sweeper, which runs while the kind is off.
-pub const SWEEP_RULES: &[Rule] = &[Rule {
-    group: "example.com",
-    resources: &["greetings"],
-    verbs: &["get", "list", "watch", "patch"],
-    why: "The sweeper removes the finalizer from deleted Greetings while their kind is off.",
-}];
+pub const SWEEP_RULES: &[Rule] = &[
+    Rule::allow("example.com", &["greetings"], &["get", "list", "watch", "patch"])
+        .because("The sweeper removes the finalizer from deleted Greetings while their kind is off."),
+];
 
 /// The permissions of `quintet uninstall` for this kind.
-pub const UNINSTALL_RULES: &[Rule] = &[Rule {
-    group: "example.com",
-    resources: &["greetings"],
-    verbs: &["list", "patch"],
-    why: "Uninstall removes the finalizer from Greetings, and reports those that remain.",
-}];
+pub const UNINSTALL_RULES: &[Rule] = &[Rule::allow("example.com", &["greetings"], &["list", "patch"])
+    .because("Uninstall removes the finalizer from Greetings, and reports those that remain.")];

@@ -28,42 +28,18 @@ pub const CONTROLLER: &str = "podset";
 
 /// The permissions of the controller.
 pub const RULES: &[Rule] = &[
-    Rule {
-        group: "batch.tutorial.kubebuilder.io",
-        resources: &["podsets"],
-        verbs: &["get", "list", "watch"],
-        why: "The controller reconciles PodSets.",
-    },
-    Rule {
-        group: "batch.tutorial.kubebuilder.io",
-        resources: &["podsets/status"],
-        verbs: &["patch"],
-        why: "The controller applies their status.",
-    },
-    Rule {
-        group: "batch.tutorial.kubebuilder.io",
-        resources: &["podsets/finalizers"],
-        verbs: &["update"],
-        why: "The owner reference of pods has blockOwnerDeletion, which some clusters protect with this permission.",
-    },
-    Rule {
-        group: "",
-        resources: &["pods"],
-        verbs: &["get", "list", "watch", "create", "delete", "patch"],
-        why: "The controller creates and deletes pods, releases those that lost a label, and adopts others.",
-    },
-    Rule {
-        group: "apps",
-        resources: &["controllerrevisions"],
-        verbs: &["get", "list", "watch", "create", "delete", "patch"],
-        why: "The controller keeps the history of templates.",
-    },
+    Rule::allow("batch.tutorial.kubebuilder.io", &["podsets"], &["get", "list", "watch"])
+        .because("The controller reconciles PodSets."),
+    Rule::allow("batch.tutorial.kubebuilder.io", &["podsets/status"], &["patch"])
+        .because("The controller applies their status."),
+    Rule::allow("batch.tutorial.kubebuilder.io", &["podsets/finalizers"], &["update"])
+        .because("The owner reference of pods has blockOwnerDeletion, which some clusters protect with this permission."),
+    Rule::allow("", &["pods"], &["get", "list", "watch", "create", "delete", "patch"])
+        .because("The controller creates and deletes pods, releases those that lost a label, and adopts others."),
+    Rule::allow("apps", &["controllerrevisions"], &["get", "list", "watch", "create", "delete", "patch"])
+        .because("The controller keeps the history of templates."),
 ];
 
 /// The permissions of `quintet uninstall` for this kind.
-pub const UNINSTALL_RULES: &[Rule] = &[Rule {
-    group: "batch.tutorial.kubebuilder.io",
-    resources: &["podsets"],
-    verbs: &["list"],
-    why: "Uninstall reports the PodSets that remain.",
-}];
+pub const UNINSTALL_RULES: &[Rule] = &[Rule::allow("batch.tutorial.kubebuilder.io", &["podsets"], &["list"])
+    .because("Uninstall reports the PodSets that remain.")];

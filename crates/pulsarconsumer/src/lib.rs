@@ -39,65 +39,37 @@ pub const FINALIZER: &str = "pulsar.pulsarconsumer.krvarma.com/subscription";
 pub const SWEEPER: &str = "pulsarconsumer-sweeper";
 
 /// The permissions of the sweeper, which runs while the kind is off.
-pub const SWEEP_RULES: &[Rule] = &[Rule {
-    group: "pulsar.pulsarconsumer.krvarma.com",
-    resources: &["pulsarconsumers"],
-    verbs: &["get", "list", "watch", "patch"],
-    why: "The sweeper removes the finalizer from deleted PulsarConsumers while their kind is off.",
-}];
+pub const SWEEP_RULES: &[Rule] = &[
+    Rule::allow("pulsar.pulsarconsumer.krvarma.com", &["pulsarconsumers"], &["get", "list", "watch", "patch"])
+        .because("The sweeper removes the finalizer from deleted PulsarConsumers while their kind is off."),
+];
 
 /// The optional permissions of the controller: see `pulsarConsumer.readSecrets` of the chart.
-pub const SECRET_RULES: &[Rule] = &[Rule {
-    group: "",
-    resources: &["secrets"],
-    verbs: &["get"],
-    why: "The controller reads the credentials and the CA for requests to adminURL.",
-}];
+pub const SECRET_RULES: &[Rule] = &[Rule::allow("", &["secrets"], &["get"])
+    .because("The controller reads the credentials and the CA for requests to adminURL.")];
 
 /// The permissions of the controller.
 pub const RULES: &[Rule] = &[
-    Rule {
-        group: "pulsar.pulsarconsumer.krvarma.com",
-        resources: &["pulsarconsumers"],
-        verbs: &["get", "list", "watch", "patch"],
-        why: "The controller reconciles PulsarConsumers, and adds and removes the finalizer of subscription.cleanup.",
-    },
-    Rule {
-        group: "pulsar.pulsarconsumer.krvarma.com",
-        resources: &["pulsarconsumers/status"],
-        verbs: &["patch"],
-        why: "The controller applies their status.",
-    },
-    Rule {
-        group: "pulsar.pulsarconsumer.krvarma.com",
-        resources: &["pulsarconsumers/finalizers"],
-        verbs: &["update"],
-        why: "The owner reference of Deployments has blockOwnerDeletion, which some clusters protect with this permission.",
-    },
-    Rule {
-        group: "apps",
-        resources: &["deployments"],
-        verbs: &["get", "list", "watch", "create", "patch"],
-        why: "The controller applies one Deployment for each PulsarConsumer. An apply of a new object needs create too.",
-    },
-    Rule {
-        group: "",
-        resources: &["pods"],
-        verbs: &["get", "list", "watch"],
-        why: "The status of the pods has the reason why they are not ready.",
-    },
-    Rule {
-        group: "keda.sh",
-        resources: &["scaledobjects", "triggerauthentications"],
-        verbs: &["get", "list", "watch", "create", "patch", "delete"],
-        why: "The controller applies the objects with which KEDA scales PulsarConsumers.",
-    },
+    Rule::allow("pulsar.pulsarconsumer.krvarma.com", &["pulsarconsumers"], &["get", "list", "watch", "patch"])
+        .because("The controller reconciles PulsarConsumers, and adds and removes the finalizer of subscription.cleanup."),
+    Rule::allow("pulsar.pulsarconsumer.krvarma.com", &["pulsarconsumers/status"], &["patch"])
+        .because("The controller applies their status."),
+    Rule::allow("pulsar.pulsarconsumer.krvarma.com", &["pulsarconsumers/finalizers"], &["update"])
+        .because("The owner reference of Deployments has blockOwnerDeletion, which some clusters protect with this permission."),
+    Rule::allow("apps", &["deployments"], &["get", "list", "watch", "create", "patch"])
+        .because("The controller applies one Deployment for each PulsarConsumer. An apply of a new object needs create too."),
+    Rule::allow("", &["pods"], &["get", "list", "watch"])
+        .because("The status of the pods has the reason why they are not ready."),
+    Rule::allow(
+        "keda.sh",
+        &["scaledobjects", "triggerauthentications"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+    )
+    .because("The controller applies the objects with which KEDA scales PulsarConsumers."),
 ];
 
 /// The permissions of `quintet uninstall` for this kind.
-pub const UNINSTALL_RULES: &[Rule] = &[Rule {
-    group: "pulsar.pulsarconsumer.krvarma.com",
-    resources: &["pulsarconsumers"],
-    verbs: &["list", "patch"],
-    why: "Uninstall removes the finalizer from PulsarConsumers, and reports those that remain.",
-}];
+pub const UNINSTALL_RULES: &[Rule] = &[
+    Rule::allow("pulsar.pulsarconsumer.krvarma.com", &["pulsarconsumers"], &["list", "patch"])
+        .because("Uninstall removes the finalizer from PulsarConsumers, and reports those that remain."),
+];

@@ -3,80 +3,62 @@
 //! Each kind's crate declares its [`Rule`]s as a constant; `cargo xtask generate` writes the RBAC of the chart and of
 //! kustomize from them.
 
+type Names = &'static [&'static str];
+
 /// One RBAC rule, with the reason why it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// API group; empty for the core group.
     pub group: &'static str,
     /// Plural resources, subresources written as `pods/status`.
-    pub resources: &'static [&'static str],
+    pub resources: Names,
     /// Verbs, in the order of the output.
-    pub verbs: &'static [&'static str],
+    pub verbs: Names,
     /// Why the rule is needed: the generated RBAC shows it as a comment.
     pub why: &'static str,
 }
 
+impl Rule {
+    /// A rule that allows these verbs. [`Self::because`] adds the reason.
+    pub const fn allow(group: &'static str, resources: Names, verbs: Names) -> Self {
+        Self { group, resources, verbs, why: "" }
+    }
+
+    /// The rule with the reason why it is needed.
+    #[must_use]
+    pub const fn because(self, why: &'static str) -> Self {
+        Self { why, ..self }
+    }
+}
+
 /// The manager's permissions in every watched namespace, whichever kinds are enabled.
-pub const MANAGER_RULES: &[Rule] = &[Rule {
-    group: "events.k8s.io",
-    resources: &["events"],
-    verbs: &["create", "patch"],
-    why: "Events report writes, and writes that the API server rejected.",
-}];
+pub const MANAGER_RULES: &[Rule] = &[Rule::allow("events.k8s.io", &["events"], &["create", "patch"])
+    .because("Events report writes, and writes that the API server rejected.")];
 
 /// The manager's permissions in its own namespace only (a Role, not a ClusterRole). All verbs except `create` are
 /// limited to the one Lease.
 pub const LEADER_ELECTION_RULES: &[Rule] = &[
-    Rule {
-        group: "coordination.k8s.io",
-        resources: &["leases"],
-        verbs: &["create"],
-        why: "One Lease decides which manager may write.",
-    },
-    Rule {
-        group: "coordination.k8s.io",
-        resources: &["leases"],
-        verbs: &["get", "update", "watch"],
-        why: "The leader renews it, and standbys watch it.",
-    },
+    Rule::allow("coordination.k8s.io", &["leases"], &["create"])
+        .because("One Lease decides which manager may write."),
+    Rule::allow("coordination.k8s.io", &["leases"], &["get", "update", "watch"])
+        .because("The leader renews it, and standbys watch it."),
 ];
 
 /// The permissions of `uninstall --manager` in the manager's namespace. All verbs except `list` are limited to the one
 /// Deployment.
 pub const UNINSTALL_MANAGER_RULES: &[Rule] = &[
-    Rule {
-        group: "apps",
-        resources: &["deployments/scale"],
-        verbs: &["patch"],
-        why: "Uninstall stops the managers.",
-    },
-    Rule {
-        group: "apps",
-        resources: &["deployments"],
-        verbs: &["get"],
-        why: "Uninstall reads whether they elect a leader, and whether their rollout is complete.",
-    },
-    Rule {
-        group: "",
-        resources: &["pods"],
-        verbs: &["list"],
-        why: "Without election, uninstall waits until their pods are gone.",
-    },
+    Rule::allow("apps", &["deployments/scale"], &["patch"]).because("Uninstall stops the managers."),
+    Rule::allow("apps", &["deployments"], &["get"])
+        .because("Uninstall reads whether they elect a leader, and whether their rollout is complete."),
+    Rule::allow("", &["pods"], &["list"])
+        .because("Without election, uninstall waits until their pods are gone."),
 ];
 
 /// The permissions of `uninstall --manager` in the Lease's namespace. All verbs except `create` are limited to the one
 /// Lease.
 pub const UNINSTALL_LEASE_RULES: &[Rule] = &[
-    Rule {
-        group: "coordination.k8s.io",
-        resources: &["leases"],
-        verbs: &["create"],
-        why: "Uninstall acquires the Lease, so that no manager writes meanwhile.",
-    },
-    Rule {
-        group: "coordination.k8s.io",
-        resources: &["leases"],
-        verbs: &["get", "update", "watch", "delete"],
-        why: "Uninstall deletes the Lease at the end.",
-    },
+    Rule::allow("coordination.k8s.io", &["leases"], &["create"])
+        .because("Uninstall acquires the Lease, so that no manager writes meanwhile."),
+    Rule::allow("coordination.k8s.io", &["leases"], &["get", "update", "watch", "delete"])
+        .because("Uninstall deletes the Lease at the end."),
 ];
