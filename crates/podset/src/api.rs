@@ -25,7 +25,6 @@ use serde_with::skip_serializing_none;
     namespaced,
     status = "PodSetStatus",
     derive = "PartialEq",
-    derive = "Default",
     doc = "PodSet keeps a fixed number of pods of one template running.",
     scale(
         spec_replicas_path = ".spec.replicas",
@@ -156,22 +155,6 @@ const fn replicas() -> i32 {
     1
 }
 
-impl Default for PodSetSpec {
-    fn default() -> Self {
-        Self {
-            replicas: replicas(),
-            template: None,
-            min_ready_seconds: None,
-            update_strategy: None,
-            progress_deadline_seconds: None,
-            pod_replacement_policy: None,
-            adopt: None,
-            revision_history_limit: None,
-            pods_to_delete: Vec::new(),
-        }
-    }
-}
-
 /// The observed state of a PodSet.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -291,7 +274,6 @@ mod tests {
     #[test]
     fn decodes_an_empty_spec() {
         let spec: PodSetSpec = serde_json::from_value(json!({})).unwrap();
-        assert_eq!(spec, PodSetSpec::default());
-        assert_eq!(spec.replicas, 1);
+        assert_eq!((spec.replicas, spec.template, spec.pods_to_delete), (1, None, vec![]));
     }
 }
