@@ -392,16 +392,12 @@ pub struct WireMeta {
     owner_references: Option<Vec<WireOwner>>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
 struct WireOwner {
-    #[serde(default)]
     api_version: Box<str>,
-    #[serde(default)]
     kind: Arc<str>,
-    #[serde(default)]
     name: Arc<str>,
-    #[serde(default)]
     uid: Arc<str>,
     controller: Option<bool>,
 }
@@ -448,11 +444,8 @@ pub(crate) struct MetaOnly {
 /// A controller reference to a custom resource, as JSON for the objects that the manager creates for it.
 ///
 /// With `blockOwnerDeletion`, a foreground deletion of the owner waits for these objects.
-pub fn controller_reference(
-    resource: &crate::model::resource::Resource,
-    meta: &ObjectMeta,
-) -> serde_json::Value {
-    serde_json::json!({
+pub fn controller_reference(resource: &Resource, meta: &ObjectMeta) -> Value {
+    json!({
         "apiVersion": resource.api_version(),
         "kind": resource.kind,
         "name": meta.name,

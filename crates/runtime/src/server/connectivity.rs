@@ -14,16 +14,10 @@ use tokio::time::Instant;
 const CALM: Duration = Duration::from_secs(5);
 
 /// News about the connections. Clones are cheap and share their state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Link {
     doubts: watch::Sender<u64>,
     returns: watch::Sender<Option<Instant>>,
-}
-
-impl Default for Link {
-    fn default() -> Self {
-        Self { doubts: watch::Sender::new(0), returns: watch::Sender::new(None) }
-    }
 }
 
 impl Link {
