@@ -145,16 +145,9 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
             }));
             // The end of a terminating pod causes no event here.
             plan.requeue_at(in_future(now, FOLLOW_UP));
-            match refusal {
-                Some(refusal) => report(&mut plan, consumer, world, ("Refused", &refusal.message), now),
-                None => report(
-                    &mut plan,
-                    consumer,
-                    world,
-                    ("ConsumersRunning", &format!("{} pods are stopping.", world.running_pods)),
-                    now,
-                ),
-            }
+            let running = format!("{} pods are stopping.", world.running_pods);
+            let why = refusal.map_or(("ConsumersRunning", &*running), |refusal| ("Refused", &*refusal.message));
+            report(&mut plan, consumer, world, why, now);
         }
         Step::Delete(due, failure) => {
             if due <= now {
@@ -162,16 +155,9 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
             }
             // The result wakes the PulsarConsumer. The effect is repeated in case a process loses it.
             plan.requeue_at(if due <= now { in_future(now, PAUSE) } else { due });
-            match failure {
-                None => report(
-                    &mut plan,
-                    consumer,
-                    world,
-                    ("Deleting", "The subscription is being deleted."),
-                    now,
-                ),
-                Some(unknown) => report(&mut plan, consumer, world, (unknown.reason, &unknown.message), now),
-            }
+            let deleting = ("Deleting", "The subscription is being deleted.");
+            let why = failure.map_or(deleting, |unknown| (unknown.reason, &*unknown.message));
+            report(&mut plan, consumer, world, why, now);
         }
     }
     plan.withhold(&world.refusals, now);
