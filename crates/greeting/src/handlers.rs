@@ -6,7 +6,8 @@
 use crate::line::line;
 
 /// The reason to call handlers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Cause {
     /// The Greeting has no claim. kopf: `@kopf.on.create`.
     Create,
@@ -23,13 +24,7 @@ pub enum Cause {
 impl Cause {
     /// The value of the metrics' label.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Update => "update",
-            Self::Delete => "delete",
-            Self::Resume => "resume",
-            Self::Timer => "timer",
-        }
+        self.into()
     }
 }
 

@@ -80,8 +80,8 @@ pub struct Row {
     pub is_queued: bool,
 }
 
-/// The state of a node in the report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The state of a node in the report, which has the names of the variants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum Word {
     /// It is done.
     Done,
@@ -116,16 +116,7 @@ impl Word {
 
     /// The word in the report.
     pub fn text(self) -> &'static str {
-        match self {
-            Self::Done => "Done",
-            Self::Failed => "Failed",
-            Self::Running => "Running",
-            Self::Starting => "Starting",
-            Self::Waiting => "Waiting",
-            Self::WouldRun => "WouldRun",
-            Self::Skipped => "Skipped",
-            Self::NotSelected => "NotSelected",
-        }
+        self.into()
     }
 }
 
