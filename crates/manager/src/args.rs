@@ -323,11 +323,9 @@ fn parse_pick(text: &str) -> Result<Pick, String> {
         Some(name) => (name, Pick::Without),
         None => (text, Pick::With),
     };
-    let mut known = KINDS.map(|kind| kind.controller).into_iter();
-    known.clone().find(|known| *known == name).map(pick).ok_or_else(|| {
-        let known: Vec<&str> = known.by_ref().collect();
-        format!("the controllers are {}", known.join(", "))
-    })
+    let known = KINDS.map(|kind| kind.controller);
+    let named = known.into_iter().find(|known| *known == name);
+    named.map(pick).ok_or_else(|| format!("the controllers are {}", known.join(", ")))
 }
 
 /// Parses the value of --debug-bind-address: a loopback address, or 0.

@@ -219,21 +219,17 @@ impl Rollout {
         match found {
             Ok(Some(podset)) if podset.terminating() => bail!("podset/{} is being deleted", self.name),
             Ok(Some(podset)) => Ok(Ok(podset)),
-            Ok(None) => Err(self.absent()),
+            Ok(None) => bail!(
+                "podset/{} does not exist in namespace {}: check the name, or pass --namespace",
+                self.name,
+                self.namespace
+            ),
             Err(why) => Ok(Err(why)),
         }
     }
 
     async fn read(&self) -> Result<PodSet> {
         self.poll().await?.map_err(|why| anyhow!(why))
-    }
-
-    fn absent(&self) -> anyhow::Error {
-        anyhow!(
-            "podset/{} does not exist in namespace {}: check the name, or pass --namespace",
-            self.name,
-            self.namespace
-        )
     }
 
     async fn history<'a>(&self, podset: &'a PodSet) -> Result<History<'a>> {

@@ -84,23 +84,19 @@ pub fn examples(program: &str) -> String {
 /// A type of objects with a finalizer of Quintet.
 struct Held {
     resource: Resource,
-    /// The kind, for messages.
-    name: &'static str,
     finalizer: &'static str,
 }
 
 impl Held {
     /// A count with the kind, for messages.
     fn counted(&self, count: usize) -> String {
-        format!("{count} {}{}", self.name, if count == 1 { "" } else { "s" })
+        format!("{count} {}{}", self.resource.kind, if count == 1 { "" } else { "s" })
     }
 }
 
 fn held() -> impl Iterator<Item = Held> {
-    KINDS.iter().filter_map(|kind| kind.finalizer).map(|finalizer| {
-        let resource = (finalizer.resource)();
-        Held { resource, name: resource.kind, finalizer: finalizer.name }
-    })
+    let finalizers = KINDS.iter().filter_map(|kind| kind.finalizer);
+    finalizers.map(|one| Held { resource: (one.resource)(), finalizer: one.name })
 }
 
 /// Removes the finalizers and prints the remaining objects.
@@ -201,7 +197,7 @@ async fn free(cluster: &Cluster, held: &Held, namespace: &str, writer: Option<&W
         let listed = match listed {
             Err(error) if held.resource.custom && is_type_absent(&error) => Vec::new(),
             listed => listed.map_err(|error| {
-                let sorry = cluster.sorry(&format!("cannot list {}s", held.name), &error);
+                let sorry = cluster.sorry(&format!("cannot list {}s", held.resource.kind), &error);
                 anyhow!("{sorry}\n{}", by_hand_for_all(held, namespace))
             })?,
         };
@@ -387,7 +383,7 @@ mod tests {
     use super::*;
 
     fn held_of(kind: &str) -> Held {
-        held().find(|held| held.name == kind).unwrap()
+        held().find(|held| held.resource.kind == kind).unwrap()
     }
 
     fn meta(finalizers: &[&str]) -> Meta {
