@@ -15,6 +15,8 @@ use crate::rollout::CandidatePod;
 
 /// The reason of ReplicaFailure for a current template that is not stored.
 const REVISION_MISSING: &str = "RevisionMissing";
+/// The reason of Progressing after progressDeadlineSeconds without progress.
+const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
 /// The limit of pod names in the status.
 const MOST_NAMES: usize = 100;
 /// The limit of pods that are not ready in the status.
@@ -223,7 +225,7 @@ fn progressing(
         let mut stuck = first.filter_map(|member| why_not_ready(member.pod));
         let why = stuck.next().map(|first| format!("; {}: {} {}", first.pod, first.reason, first.message));
         let message = format!("{so_far}, {available} are available{}", why.unwrap_or_default());
-        return say(Some(false), "ProgressDeadlineExceeded", message);
+        return say(Some(false), DEADLINE_EXCEEDED, message);
     }
     if !is_complete {
         return say(Some(true), "Updating", format!("{so_far}, {available} are available."));
@@ -274,16 +276,12 @@ pub fn events(before: Option<&PodSetStatus>, after: &PodSetStatus) -> Vec<Event>
     };
     let Some((now, note)) = reason(after) else { return Vec::new() };
     let was = before.and_then(reason).map(|(was, _)| was);
+    let event = |type_, reason| vec![Event { type_, reason, action: "Update", note }];
     match (was.as_deref(), &*now) {
-        (was, "ProgressDeadlineExceeded") if was != Some("ProgressDeadlineExceeded") => vec![Event {
-            type_: EventType::Warning,
-            reason: "ProgressDeadlineExceeded",
-            action: "Update",
-            note,
-        }],
-        (Some("ProgressDeadlineExceeded"), "PodsUpdated") => {
-            vec![Event { type_: EventType::Normal, reason: "PodsUpdated", action: "Update", note }]
+        (was, DEADLINE_EXCEEDED) if was != Some(DEADLINE_EXCEEDED) => {
+            event(EventType::Warning, DEADLINE_EXCEEDED)
         }
+        (Some(DEADLINE_EXCEEDED), "PodsUpdated") => event(EventType::Normal, "PodsUpdated"),
         _ => Vec::new(),
     }
 }
