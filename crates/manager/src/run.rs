@@ -215,18 +215,16 @@ async fn first_failure(
     tasks: &mut Tasks,
     election: Option<&mut oneshot::Receiver<Result<()>>>,
 ) -> Option<anyhow::Error> {
-    tokio::select! {
-        () = signalled(signals) => None,
-        Some(ended) = tasks.others.join_next() => Some(match ended {
-            Ok(name) => anyhow::anyhow!("task {name} exited unexpectedly"),
-            Err(error) => anyhow::anyhow!("a task panicked: {error}"),
-        }),
-        Some(ended) = tasks.controllers.join_next() => Some(match ended {
-            Ok(name) => anyhow::anyhow!("controller {name} exited unexpectedly"),
-            Err(error) => anyhow::anyhow!("a controller panicked: {error}"),
-        }),
-        ended = election_ended(election) => Some(ended),
-    }
+    let (what, ended) = tokio::select! {
+        () = signalled(signals) => return None,
+        Some(ended) = tasks.others.join_next() => ("task", ended),
+        Some(ended) = tasks.controllers.join_next() => ("controller", ended),
+        error = election_ended(election) => return Some(error),
+    };
+    Some(match ended {
+        Ok(name) => anyhow::anyhow!("{what} {name} exited unexpectedly"),
+        Err(error) => anyhow::anyhow!("a {what} panicked: {error}"),
+    })
 }
 
 fn settings(args: &Args, config: &Config, identity: String) -> Settings {
