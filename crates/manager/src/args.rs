@@ -246,13 +246,11 @@ pub struct Args {
 
 impl Args {
     /// Returns the names of the controllers that --controllers selects.
-    pub fn kinds(&self) -> Result<Vec<&'static str>, String> {
+    pub fn kinds(&self) -> Result<Vec<&'static str>, &'static str> {
         let (with, without): (Vec<&Pick>, Vec<&Pick>) =
             self.controllers.iter().partition(|pick| matches!(pick, Pick::With(_)));
         if !with.is_empty() && !without.is_empty() {
-            return Err(
-                "--controllers mixes names with and without a dash: use one form for all of them".to_owned()
-            );
+            return Err("--controllers mixes names with and without a dash: use one form for all of them");
         }
         let is_picked = |kind: &&'static str| {
             if with.is_empty() {
@@ -263,10 +261,10 @@ impl Args {
         };
         let kinds: Vec<&'static str> = KINDS.iter().map(|kind| kind.controller).filter(is_picked).collect();
         if kinds.is_empty() {
-            return Err("--controllers excludes every kind: keep at least one".to_owned());
+            return Err("--controllers excludes every kind: keep at least one");
         }
         if with.len() > kinds.len() {
-            return Err("--controllers names a kind twice: name each kind once".to_owned());
+            return Err("--controllers names a kind twice: name each kind once");
         }
         Ok(kinds)
     }
@@ -278,34 +276,31 @@ impl Args {
     }
 
     /// Rejects --metrics-cert-dir without --metrics-secure.
-    fn check_metrics(&self) -> Result<(), String> {
+    fn check_metrics(&self) -> Result<(), &'static str> {
         if self.metrics_cert_dir.is_some() && !self.metrics_secure {
-            return Err("--metrics-cert-dir needs --metrics-secure: set both, or neither".to_owned());
+            return Err("--metrics-cert-dir needs --metrics-secure: set both, or neither");
         }
         Ok(())
     }
 
     /// Rejects contradictory durations of leader election, such as a Lease that ends before the renew deadline.
-    fn check_election(&self) -> Result<(), String> {
+    fn check_election(&self) -> Result<(), &'static str> {
         let (lease, deadline) = (self.leader_elect_lease_duration, self.leader_elect_renew_deadline);
         let (retry, renew) = (self.leader_elect_retry_period, self.leader_elect_renew_period);
         if lease < Duration::from_secs(1) || lease.subsec_nanos() != 0 {
-            return Err(
-                "--leader-elect-lease-duration must be a number of whole seconds, at least 1s".to_owned()
-            );
+            return Err("--leader-elect-lease-duration must be a number of whole seconds, at least 1s");
         }
         if lease > quintet_runtime::election::lease::LONGEST_LEASE {
-            return Err("--leader-elect-lease-duration must be at most 24h".to_owned());
+            return Err("--leader-elect-lease-duration must be at most 24h");
         }
         if lease <= deadline {
-            return Err(
-                "--leader-elect-lease-duration must be longer than --leader-elect-renew-deadline".to_owned()
-            );
+            return Err("--leader-elect-lease-duration must be longer than --leader-elect-renew-deadline");
         }
         if deadline <= retry.saturating_mul(6) / 5 || deadline <= renew {
-            return Err("--leader-elect-renew-deadline must be longer than 1.2 times --leader-elect-retry-period and \
-                        longer than --leader-elect-renew-period"
-                .to_owned());
+            return Err(
+                "--leader-elect-renew-deadline must be longer than 1.2 times --leader-elect-retry-period and \
+                 longer than --leader-elect-renew-period",
+            );
         }
         Ok(())
     }
