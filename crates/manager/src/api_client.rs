@@ -40,7 +40,8 @@ pub struct Cluster {
     /// Reads objects and lists.
     pub reads: LiveReads,
     url: Arc<str>,
-    namespace: Arc<str>,
+    /// The namespace of the kubeconfig's context.
+    pub namespace: Arc<str>,
 }
 
 impl Cluster {
@@ -52,11 +53,6 @@ impl Cluster {
         let client = client::build(config, &Metrics::new()?, LONGEST_REST, &Link::default())?;
         let reads = LiveReads::new(client.clone());
         Ok(Self { client, reads, url: url.trim_end_matches('/').into(), namespace: namespace.into() })
-    }
-
-    /// The namespace of the kubeconfig's context.
-    pub fn namespace(&self) -> &str {
-        &self.namespace
     }
 
     /// Sends a JSON patch.

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use quintet_runtime::election::lease::LONGEST_LEASE;
+use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::resource::{DEPLOYMENTS, LEASES};
-use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::api_client::{Cluster, ClusterArgs, answered};
 use crate::parse::parse_duration;
-use crate::uninstall::{LeaseArgs, Manager, parse_manager};
+use crate::uninstall::{LeaseArgs, Manager, lasts, parse_manager};
 
 /// Pause between two reads.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -50,56 +51,10 @@ pub fn examples(program: &str) -> String {
     format!("Examples:\n  {program} check --manager quintet-system/quintet")
 }
 
-/// The fields of a Deployment that the check reads.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Deployment {
-    metadata: Generation,
-    spec: Wanted,
-    status: Counted,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Generation {
-    generation: i64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Wanted {
-    replicas: Option<u32>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Counted {
-    observed_generation: i64,
-    replicas: u32,
-    updated_replicas: u32,
-    ready_replicas: u32,
-}
-
-/// The fields of a Lease that the check reads.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-struct Lease {
-    spec: LeaseSpec,
-}
-
-/// Only a change of the renew time proves a renewal: the holder's clock is not trusted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct LeaseSpec {
-    holder_identity: Option<String>,
-    renew_time: Option<String>,
-    lease_duration_seconds: Option<u64>,
-}
-
 /// The number of ready pods, or the problem.
 fn pods(deployment: &Deployment, elects: bool) -> Result<String, String> {
-    let wanted = deployment.spec.replicas.unwrap_or(1);
-    let Counted { observed_generation, replicas, updated_replicas, ready_replicas } = deployment.status;
+    let Deployment { meta, spec, observed_generation, replicas, updated, ready, .. } = deployment;
+    let wanted = spec["replicas"].as_i64().unwrap_or(1);
     if wanted == 0 {
         return if elects {
             Ok("the Deployment has 0 replicas".to_owned())
@@ -107,52 +62,58 @@ fn pods(deployment: &Deployment, elects: bool) -> Result<String, String> {
             Err("the Deployment has 0 replicas: no manager runs".to_owned())
         };
     }
-    if observed_generation < deployment.metadata.generation {
+    if *observed_generation < meta.generation {
         return Err(
             "the Deployment has changed, and its controller has not observed the change yet".to_owned()
         );
     }
-    let ready = format!("{ready_replicas} of {wanted} managers are ready");
-    if ready_replicas < wanted {
-        Err(ready)
-    } else if updated_replicas < wanted || replicas > wanted {
-        Err(format!("{ready}, but only {updated_replicas} of {replicas} pods are up to date"))
+    let counted = format!("{ready} of {wanted} managers are ready");
+    if i64::from(*ready) < wanted {
+        Err(counted)
+    } else if i64::from(*updated) < wanted || i64::from(*replicas) > wanted {
+        Err(format!("{counted}, but only {updated} of {replicas} pods are up to date"))
     } else {
-        Ok(ready)
+        Ok(counted)
     }
 }
 
+fn holder(lease: &Value) -> &str {
+    lease["spec"]["holderIdentity"].as_str().unwrap_or_default()
+}
+
 /// The holder that renews the Lease, or the problem. `before` is an earlier read.
-fn lease(place: &str, before: Option<&Lease>, now: Option<&Lease>) -> Result<String, String> {
+///
+/// Only a change of the renew time proves a renewal: the holder's clock is not trusted.
+fn lease(place: &str, before: Option<&Value>, now: Option<&Value>) -> Result<String, String> {
     let Some(now) = now else {
         return Err(format!("Lease {place} does not exist: no manager has been the leader yet"));
     };
-    let holder = now.spec.holder_identity.as_deref().unwrap_or_default();
-    if holder.is_empty() {
+    let name = holder(now);
+    if name.is_empty() {
         return Err(format!("Lease {place} has no holder"));
     }
+    let renewed = |lease: &Value| lease["spec"]["renewTime"].clone();
     match before {
-        Some(before) if before.spec.holder_identity == now.spec.holder_identity && before != now => {
-            Ok(format!("{holder} renews Lease {place}"))
+        Some(before) if holder(before) == name && renewed(before) != renewed(now) => {
+            Ok(format!("{name} renews Lease {place}"))
         }
-        _ => Err(format!("{holder} holds Lease {place}, but has not renewed it during the check")),
+        _ => Err(format!("{name} holds Lease {place}, but has not renewed it during the check")),
     }
 }
 
 /// How long to wait for a renewal. A lease duration above the manager's maximum is ignored.
-fn patience(lease: Option<&Lease>) -> Duration {
-    let lasts = lease.and_then(|lease| lease.spec.lease_duration_seconds).map(Duration::from_secs);
-    lasts.filter(|lasts| *lasts <= LONGEST_LEASE).unwrap_or_default().max(LEAST) + PAUSE
+fn patience(lease: Option<&Value>) -> Duration {
+    lease.and_then(lasts).filter(|lasts| *lasts <= LONGEST_LEASE).unwrap_or_default().max(LEAST) + PAUSE
 }
 
 /// Waits until all checks pass and returns the result; an error if they do not in time.
 pub async fn run(args: &Args) -> Result<String> {
     let cluster = Cluster::of(&args.cluster).await?;
-    let (home, name) = (args.manager.namespace(), args.manager.deployment());
+    let Manager { namespace: home, deployment: name } = &args.manager;
     let held = args.lease.of(&args.manager);
     let place = format!("{}/{}", held.namespace, held.name);
     let start = Instant::now();
-    let mut first: Option<Lease> = None;
+    let mut first: Option<Value> = None;
     loop {
         let deployment = cluster.reads.read::<Deployment>(&DEPLOYMENTS, home, name).await;
         let deployment = answered(&cluster, "cannot read the Deployment", deployment)?;
@@ -164,15 +125,12 @@ pub async fn run(args: &Args) -> Result<String> {
             Err(why) => Err(why),
         }];
         if args.leader_elect {
-            let now = cluster.reads.read::<Lease>(&LEASES, &held.namespace, &held.name).await;
+            let now = cluster.reads.read::<Value>(&LEASES, &held.namespace, &held.name).await;
             said.push(match answered(&cluster, "cannot read the Lease", now)? {
                 Ok(now) => {
                     let seen = lease(&place, first.as_ref(), now.as_ref());
-                    let is_same = first
-                        .as_ref()
-                        .zip(now.as_ref())
-                        .is_some_and(|(first, now)| first.spec.holder_identity == now.spec.holder_identity);
-                    if !is_same {
+                    let both = first.as_ref().zip(now.as_ref());
+                    if both.is_none_or(|(first, now)| holder(first) != holder(now)) {
                         first = now;
                     }
                     seen
@@ -209,8 +167,8 @@ mod tests {
         .unwrap()
     }
 
-    fn held(holder: &str, renewed: &str) -> Lease {
-        serde_json::from_value(json!({ "spec": { "holderIdentity": holder, "renewTime": renewed } })).unwrap()
+    fn held(holder: &str, renewed: &str) -> Value {
+        json!({ "spec": { "holderIdentity": holder, "renewTime": renewed } })
     }
 
     #[test]
@@ -219,18 +177,16 @@ mod tests {
         assert_eq!(pods(&deployment(2, 2, 2, 1), true).unwrap_err(), "1 of 2 managers are ready");
         assert!(pods(&deployment(2, 3, 1, 2), true).unwrap_err().contains("1 of 3 pods are up to date"));
         let mut changed = deployment(2, 2, 2, 2);
-        changed.metadata.generation = 3;
+        changed.meta.generation = 3;
         assert!(pods(&changed, true).unwrap_err().contains("has changed"));
         assert!(pods(&Deployment::default(), true).is_err(), "replicas defaults to 1");
     }
 
     #[test]
     fn waits_for_the_lease_duration() {
-        let lasting = |seconds: u64| Lease {
-            spec: LeaseSpec { lease_duration_seconds: Some(seconds), ..LeaseSpec::default() },
-        };
+        let lasting = |seconds: u64| json!({ "spec": { "leaseDurationSeconds": seconds } });
         assert_eq!(patience(None), LEAST + PAUSE);
-        assert_eq!(patience(Some(&Lease::default())), LEAST + PAUSE);
+        assert_eq!(patience(Some(&json!({}))), LEAST + PAUSE);
         assert_eq!(patience(Some(&lasting(15))), LEAST + PAUSE);
         assert_eq!(patience(Some(&lasting(300))), Duration::from_mins(5) + PAUSE);
         assert_eq!(patience(Some(&lasting(u64::MAX))), LEAST + PAUSE, "above the maximum");

@@ -111,7 +111,7 @@ pub async fn run(args: &Args) -> Result<Explained> {
         let mut subjects = Vec::new();
         for wanted in wanted {
             let namespace = args.namespace.clone().or_else(|| wanted.namespace().map(str::to_owned));
-            let namespace = namespace.unwrap_or_else(|| cluster.namespace().to_owned());
+            let namespace = namespace.unwrap_or_else(|| cluster.namespace.to_string());
             subjects.push(observe(&cluster, &namespace, wanted).await?);
         }
         Ok::<_, anyhow::Error>(subjects)

@@ -207,7 +207,7 @@ impl Rollout {
     async fn of(target: &Target) -> Result<Self> {
         let name = named(&target.podset, "rollout", &Resource::of::<PodSet>(), "pset")?;
         let cluster = Cluster::of(&target.cluster).await?;
-        let namespace = target.namespace.clone().unwrap_or_else(|| cluster.namespace().to_owned());
+        let namespace = target.namespace.clone().unwrap_or_else(|| cluster.namespace.to_string());
         Ok(Self { cluster, namespace, name })
     }
 

@@ -40,7 +40,7 @@ const ELECTION_VARIABLES: &str = "QUINTET_LEADER_ELECT";
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The lease duration.
-fn lasts(lease: &Value) -> Option<Duration> {
+pub fn lasts(lease: &Value) -> Option<Duration> {
     lease["spec"]["leaseDurationSeconds"].as_u64().map(Duration::from_secs)
 }
 
@@ -53,20 +53,10 @@ fn patience(lease: Option<&Value>) -> Duration {
 /// A manager's Deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manager {
-    namespace: String,
-    deployment: String,
-}
-
-impl Manager {
     /// Its namespace.
-    pub fn namespace(&self) -> &str {
-        &self.namespace
-    }
-
+    pub namespace: String,
     /// Its name.
-    pub fn deployment(&self) -> &str {
-        &self.deployment
-    }
+    pub deployment: String,
 }
 
 /// For clap: `NAMESPACE/DEPLOYMENT`.
@@ -401,7 +391,7 @@ mod tests {
     #[test]
     fn parses_a_manager_with_its_namespace() {
         let manager = parse_manager("quintet-system/quintet").unwrap();
-        assert_eq!((manager.namespace(), &*manager.deployment), ("quintet-system", "quintet"));
+        assert_eq!((&*manager.namespace, &*manager.deployment), ("quintet-system", "quintet"));
         assert!(parse_manager("quintet").unwrap_err().contains("NAMESPACE/DEPLOYMENT"));
         for bad in ["/quintet", "a/", "a/b/c", "A/b"] {
             assert!(parse_manager(bad).is_err(), "{bad}");
