@@ -16,7 +16,9 @@ mod uninstall;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use anyhow::{Context as _, Result};
 use quintet_runtime::server::client::causes;
+use tokio::runtime::Runtime;
 
 use crate::args::{Asked, Command};
 
@@ -24,64 +26,41 @@ use crate::args::{Asked, Command};
 const NO_ANSWER: u8 = 2;
 
 fn main() -> ExitCode {
-    let asked = match args::read(std::env::args_os()) {
-        Ok(asked) => asked,
-        Err(error) => error.exit(),
-    };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            return fail(&format!("cannot start the async runtime: {error}"), 1);
-        }
-    };
-    let code = match asked {
-        Asked::Help(help) => {
-            say(&help);
-            ExitCode::SUCCESS
-        }
-        Asked::Manager(args) => {
-            let log = match args.log.start() {
-                Ok(log) => log,
-                Err(error) => return fail(&format!("cannot start the log's thread: {error}"), 1),
-            };
-            let ended = runtime.block_on(run::run(*args, log.clone()));
-            log.flush();
-            match ended {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => fail(&why(&error), 1),
-            }
-        }
-        Asked::Command(Command::Explain(args)) => match runtime.block_on(explain::run(&args)) {
-            Ok(explained) => {
-                say(&explained.text);
-                ExitCode::from(u8::from(!explained.all_run))
-            }
-            Err(error) => fail(&why(&error), NO_ANSWER),
-        },
-        Asked::Command(Command::Check(args)) => match runtime.block_on(check::run(&args)) {
-            Ok(well) => {
-                say(&well);
-                ExitCode::SUCCESS
-            }
-            Err(error) => fail(&why(&error), 1),
-        },
-        Asked::Command(Command::Version) => {
-            say(&format!("quintet {}\n", env!("CARGO_PKG_VERSION")));
-            ExitCode::SUCCESS
-        }
-        Asked::Command(Command::Rollout(args)) => ended(runtime.block_on(rollout::run(&args))),
-        Asked::Command(Command::Uninstall(args)) => ended(runtime.block_on(uninstall::run(&args))),
-    };
+    let asked = args::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let failed = if matches!(asked, Asked::Command(Command::Explain(_))) { NO_ANSWER } else { 1 };
+    answer(asked).unwrap_or_else(|error| fail(&why(&error), failed))
+}
+
+/// Starts the async runtime for what the user asked for, and returns the exit code.
+fn answer(asked: Asked) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start the async runtime")?;
+    let code = run_in(&runtime, asked);
     // A name lookup or a credential plugin without an answer must not delay the exit.
     runtime.shutdown_background();
     code
 }
 
-fn ended(result: anyhow::Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&why(&error), 1),
+fn run_in(runtime: &Runtime, asked: Asked) -> Result<ExitCode> {
+    match asked {
+        Asked::Help(help) => say(&help),
+        Asked::Manager(args) => {
+            let log = args.log.start().context("cannot start the log's thread")?;
+            let ended = runtime.block_on(run::run(*args, log.clone()));
+            log.flush();
+            ended?;
+        }
+        Asked::Command(Command::Explain(args)) => {
+            let explained = runtime.block_on(explain::run(&args))?;
+            say(&explained.text);
+            return Ok(ExitCode::from(u8::from(!explained.all_run)));
+        }
+        Asked::Command(Command::Check(args)) => say(&runtime.block_on(check::run(&args))?),
+        Asked::Command(Command::Version) => say(&format!("quintet {}\n", env!("CARGO_PKG_VERSION"))),
+        Asked::Command(Command::Rollout(args)) => runtime.block_on(rollout::run(&args))?,
+        Asked::Command(Command::Uninstall(args)) => runtime.block_on(uninstall::run(&args))?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints on standard output. A closed pipe (`head`) is not an error.
@@ -104,7 +83,6 @@ fn fail(why: &str, code: u8) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyhow::Context as _;
     use kube::client::AuthError;
     use kube::config::{Kubeconfig, KubeconfigError};
 
