@@ -28,7 +28,6 @@ use quintet_runtime::server::metrics::Metrics;
 use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -76,29 +75,6 @@ enum Verdict {
     Forbidden(String),
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Review {
-    status: ReviewStatus,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct ReviewStatus {
-    authenticated: bool,
-    allowed: bool,
-    user: User,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct User {
-    username: String,
-    uid: String,
-    groups: Vec<String>,
-    extra: Value,
-}
-
 impl Guard {
     /// A guard that sends its reviews with this client.
     pub fn new(client: Client) -> Self {
@@ -110,11 +86,13 @@ impl Guard {
         }
     }
 
-    async fn ask(&self, path: &str, body: &Value) -> kube::Result<Review> {
+    /// Sends a review, and returns its status.
+    async fn ask(&self, path: &str, body: &Value) -> kube::Result<Value> {
         let request = http::Request::post(path)
             .header(header::CONTENT_TYPE, "application/json")
             .body(body.to_string().into_bytes());
-        call(&self.client, QUESTION, request).await
+        let review: Value = call(&self.client, QUESTION, request).await?;
+        Ok(review["status"].clone())
     }
 
     async fn authorize(&self, token: &str, verb: &str, path: &str) -> kube::Result<Verdict> {
@@ -127,14 +105,15 @@ impl Guard {
         let _permit = waited.map_err(|elapsed| kube::Error::Service(elapsed.into()))?;
         let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
             "spec": { "token": token } });
-        let Review { status } = self.ask("/apis/authentication.k8s.io/v1/tokenreviews", &review).await?;
-        let verdict = if status.authenticated {
-            let User { username, uid, groups, extra } = status.user;
+        let status = self.ask("/apis/authentication.k8s.io/v1/tokenreviews", &review).await?;
+        let verdict = if status["authenticated"] == true {
+            let user = &status["user"];
             let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-                "spec": { "user": username, "uid": uid, "groups": groups, "extra": extra,
-                    "nonResourceAttributes": { "path": path, "verb": verb } } });
+                "spec": { "user": user["username"], "uid": user["uid"], "groups": user["groups"],
+                    "extra": user["extra"], "nonResourceAttributes": { "path": path, "verb": verb } } });
             let access = self.ask("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review).await?;
-            if access.status.allowed { Verdict::Allowed } else { Verdict::Forbidden(username) }
+            let name = user["username"].as_str().unwrap_or_default().to_owned();
+            if access["allowed"] == true { Verdict::Allowed } else { Verdict::Forbidden(name) }
         } else {
             Verdict::Unknown
         };
