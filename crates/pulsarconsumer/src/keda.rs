@@ -62,31 +62,19 @@ pub struct Ready {
 struct Wire {
     metadata: WireMeta,
     spec: Value,
-    status: WireStatus,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct WireStatus {
-    conditions: Vec<WireCondition>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct WireCondition {
-    #[serde(rename = "type")]
-    type_: Box<str>,
-    status: Box<str>,
-    message: Box<str>,
+    status: Value,
 }
 
 impl From<Wire> for KedaObject {
     fn from(wire: Wire) -> Self {
         let mut meta = Meta::from(wire.metadata);
         meta.annotations = meta.annotations.only(|annotation| annotation == APPLIED_ANNOTATION);
-        let mut conditions = wire.status.conditions.into_iter();
-        let ready = conditions.find(|one| &*one.type_ == "Ready" && &*one.status != "Unknown");
-        let ready = ready.map(|one| Ready { is_true: &*one.status == "True", message: one.message });
+        let mut conditions = wire.status["conditions"].as_array().into_iter().flatten();
+        let ready = conditions.find(|one| one["type"] == "Ready" && one["status"] != "Unknown");
+        let ready = ready.map(|one| Ready {
+            is_true: one["status"] == "True",
+            message: one["message"].as_str().unwrap_or_default().into(),
+        });
         Self { meta, spec: wire.spec, ready }
     }
 }
