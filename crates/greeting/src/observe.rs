@@ -71,12 +71,9 @@ impl Owed {
 /// missing, but no line is printed twice.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    ticked: Option<Timestamp>,
+    kept: Recalled,
+    /// The last lines in the queue of standard output.
     waiting: Waiting,
-    let_go: Option<Timestamp>,
-    owed: Option<Box<Owed>>,
-    attempt: Option<Attempt>,
-    is_rejected: bool,
 }
 
 /// The result of [`Memory::recall`].
@@ -87,7 +84,7 @@ pub struct Recalled {
     /// Whether the last lines still wait for standard output.
     pub waits: bool,
     /// A claim that was sent and may be, or may still become, stored.
-    pub owed: Option<Owed>,
+    pub owed: Option<Box<Owed>>,
     /// The first attempt to print lines that are not printed yet.
     pub attempt: Option<Attempt>,
     /// Whether the API server rejected the last claim.
@@ -100,39 +97,33 @@ impl Memory {
     /// Returns the memory that applies to the current Greeting.
     pub fn recall(&mut self, greeting: &Greeting) -> Recalled {
         // A claim that is not stored and cannot be stored any more owes nothing.
-        self.owed.take_if(|owed| !owed.is_claimed(greeting) && !owed.is_pending(greeting));
-        Recalled {
-            ticked: self.ticked,
-            waits: self.waiting.is_waiting(),
-            owed: self.owed.as_deref().cloned(),
-            attempt: self.attempt,
-            is_rejected: self.is_rejected,
-            let_go: self.let_go,
-        }
+        self.kept.owed.take_if(|owed| !owed.is_claimed(greeting) && !owed.is_pending(greeting));
+        Recalled { waits: self.waiting.is_waiting(), ..self.kept.clone() }
     }
 
     /// The lines of the last claim, if they are not printed yet.
     pub fn owed(&self) -> Option<&Owed> {
-        self.owed.as_deref()
+        self.kept.owed.as_deref()
     }
 
     /// Stores that the API server rejected a claim, so that its lines need no room.
     pub fn reject(&mut self) {
-        (self.owed, self.is_rejected) = (None, true);
+        (self.kept.owed, self.kept.is_rejected) = (None, true);
     }
 
     /// Stores an effect of a plan. Returns the lines to print.
     pub fn take(&mut self, effect: Effect) -> Option<Say> {
+        let kept = &mut self.kept;
         match effect {
-            Effect::Owe(owed) => self.owed = Some(Box::new(owed)),
-            Effect::Try(attempt) => self.attempt = Some(attempt),
-            Effect::LetGo(at) => self.let_go = Some(at),
+            Effect::Owe(owed) => kept.owed = Some(Box::new(owed)),
+            Effect::Try(attempt) => kept.attempt = Some(attempt),
+            Effect::LetGo(at) => kept.let_go = Some(at),
             Effect::Say(say) => {
-                self.ticked = say.tick.or(self.ticked);
+                kept.ticked = say.tick.or(kept.ticked);
                 self.waiting = say.room.waiting();
-                (self.attempt, self.is_rejected) = (None, false);
+                (kept.attempt, kept.is_rejected) = (None, false);
                 // A tick is not the line of a claim.
-                self.owed.take_if(|_| say.cause != Cause::Timer);
+                kept.owed.take_if(|_| say.cause != Cause::Timer);
                 return Some(say);
             }
         }
