@@ -6,11 +6,9 @@
 //! show. The process may die between any two writes: the next reconcile makes the same plan again.
 
 use std::collections::{HashMap, HashSet};
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -328,15 +326,15 @@ impl<R: Reconciler> Controller<R> {
         self.reconciler.forget(key);
     }
 
-    /// One reconcile of one object, with a time limit. A panic counts as a failure.
-    fn pass(&self, key: Key, since: Instant) -> impl Future<Output = (Key, PassResult)> + Send + 'static {
+    /// One reconcile of one object, with a time limit. Its task catches a panic.
+    fn pass(&self, key: Key, since: Instant) -> impl Future<Output = PassResult> + Send + 'static {
         let (controller, reconciler) = (self.name, self.reconciler.clone());
         let object = self.objects.get(&key);
         let objects = self.objects.clone();
         let context = self.context.clone();
         let caches = self.caches.clone();
         async move {
-            let Some(object) = object else { return (key, Ok(Passed::default())) };
+            let Some(object) = object else { return Ok(Passed::default()) };
             let still = || {
                 objects.get(&key).is_some_and(|now| {
                     now.generation() == object.generation() && now.terminating() == object.terminating()
@@ -353,14 +351,7 @@ impl<R: Reconciler> Controller<R> {
                 since,
                 still: &still,
             };
-            let pass = AssertUnwindSafe(reconcile(pass)).catch_unwind();
-            let ended = match timeout(PASS, pass).await {
-                Ok(Ok(Ok(passed))) => Ok(passed),
-                Ok(Ok(Err(error))) => Err(Failure::Error(error)),
-                Ok(Err(_panic)) => Err(Failure::Panic),
-                Err(_elapsed) => Err(Failure::Timeout),
-            };
-            (key, ended)
+            timeout(PASS, reconcile(pass)).await.map_err(|_elapsed| Failure::Timeout)?.map_err(Failure::Error)
         }
     }
 }
@@ -369,7 +360,7 @@ impl<R: Reconciler> Controller<R> {
 type PassResult = Result<Passed, Failure>;
 
 /// A finished reconcile, as the join set returns it.
-type Joined = Result<(Id, (Key, PassResult)), JoinError>;
+type Joined = Result<(Id, PassResult), JoinError>;
 
 /// Why a reconcile failed.
 enum Failure {
@@ -382,7 +373,7 @@ enum Failure {
 struct State {
     controller: &'static str,
     queue: Queue,
-    passes: JoinSet<(Key, PassResult)>,
+    passes: JoinSet<PassResult>,
     running: HashMap<Id, (Key, Instant)>,
     parked: HashSet<Key>,
     /// The start of the term; None if this process may not write.
@@ -480,7 +471,7 @@ impl State {
         self.measure();
     }
 
-    fn start(&mut self, key: &Key, pass: impl Future<Output = (Key, PassResult)> + Send + 'static) {
+    fn start(&mut self, key: &Key, pass: impl Future<Output = PassResult> + Send + 'static) {
         let handle = self.passes.spawn(pass);
         self.running.insert(handle.id(), (key.clone(), Instant::now()));
         self.activity.begins(key);
@@ -501,7 +492,7 @@ impl State {
             Err(error) => error.id(),
         };
         let (key, began) = self.running.remove(&id)?;
-        let result = joined.map_or(Err(Failure::Panic), |(_, (_, result))| result);
+        let result = joined.map_or(Err(Failure::Panic), |(_, result)| result);
         let took = began.elapsed();
         let controller = self.controller;
         self.metrics.reconcile_time.with_label_values(&[controller]).observe(took.as_secs_f64());
