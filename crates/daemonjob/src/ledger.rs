@@ -6,13 +6,14 @@
 //! the line before it removes the pod's finalizer.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::iter;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
+use percent_encoding::{AsciiSet, CONTROLS, PercentEncode, utf8_percent_encode};
 use quintet_runtime::model::digest;
 use quintet_runtime::model::object::{Meta, Object, Pairs, WireMeta};
 use serde::Deserialize;
@@ -283,17 +284,12 @@ pub fn id_digest(id: &str) -> Arc<str> {
     if id.is_empty() { "".into() } else { digest::short(&[id], 10).into() }
 }
 
+/// The ASCII characters that a word cannot contain.
+const NOT_IN_WORDS: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+
 /// Percent-encodes the characters that a word cannot contain.
-fn encoded(value: &str) -> String {
-    let mut text = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        if byte.is_ascii_graphic() && byte != b'%' {
-            text.push(char::from(byte));
-        } else {
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    text
+fn encoded(value: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(value, NOT_IN_WORDS)
 }
 
 fn decoded(value: &str) -> Option<String> {

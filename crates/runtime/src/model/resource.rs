@@ -1,7 +1,8 @@
 //! The types of the Kubernetes API and their paths.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// A type of object: its group, version, kind and plural.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,17 +100,12 @@ fn fixed(name: Cow<'static, str>) -> &'static str {
     }
 }
 
+/// The characters that [`escape`] encodes.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// Percent-encodes a query value.
 pub fn escape(value: &str) -> String {
-    let mut escaped = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
+    utf8_percent_encode(value, RESERVED).to_string()
 }
 
 #[cfg(test)]
