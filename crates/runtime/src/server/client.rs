@@ -13,11 +13,13 @@ use std::time::Duration;
 use axum::body::{Bytes, HttpBody};
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
 use kube::client::{AuthError, Body, ClientBuilder, ConfigExt as _};
 use kube::config::KubeconfigError;
 use kube::{Client, Config};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until, timeout};
+use tower::util::{MapRequestLayer, MapResponseLayer};
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt as _};
 
 use crate::lock;
@@ -68,6 +70,8 @@ pub fn build(
     config.headers.push((HeaderName::from_static("user-agent"), agent));
     let file = config.auth_info.token_file.take_if(|_| config.auth_info.token.is_none());
     let token = file.map(|file| TokenFile::new(file.as_ref())).transpose().map_err(kube::Error::Auth)?;
+    let sign = token.clone().map(|token| MapRequestLayer::new(move |request| token.sign(request)));
+    let heed = token.map(|token| MapResponseLayer::new(move |answer: Response<Incoming>| token.heed(answer)));
     let https = config.rustls_https_connector_with_connector(connector())?;
     let mut pool = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
     // Keep the connections of a burst of writes, so that the next burst needs no handshakes.
@@ -75,7 +79,8 @@ pub fn build(
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
-        .option_layer(token)
+        .option_layer(sign)
+        .option_layer(heed)
         .layer(config.extra_headers_layer()?)
         .layer(Limits { metrics: metrics.clone(), rest: Rest::new(longest_rest) })
         .map_err(BoxError::from)

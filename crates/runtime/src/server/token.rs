@@ -4,14 +4,11 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use kube::client::{AuthError, Body};
 use tokio::time::Instant;
-use tower::{Layer, Service, ServiceExt as _};
 
 use crate::lock;
 
@@ -20,7 +17,7 @@ const AGE: Duration = Duration::from_mins(1);
 /// The maximum age after the API server rejected the token.
 const AGE_REFUSED: Duration = Duration::from_secs(1);
 
-/// A token file, and the layer that sends its token. Clones are cheap and share their state.
+/// A token file. Clones are cheap and share their state.
 #[derive(Clone)]
 pub struct TokenFile {
     path: Arc<Path>,
@@ -53,9 +50,16 @@ impl TokenFile {
         token.header.clone()
     }
 
-    /// Records that the API server rejected a token.
-    fn refused(&self) {
-        lock(&self.token).refused = true;
+    /// Adds the token to a request.
+    pub fn sign(&self, mut request: Request<Body>) -> Request<Body> {
+        request.headers_mut().insert(header::AUTHORIZATION, self.header());
+        request
+    }
+
+    /// Records whether the API server rejected a token.
+    pub fn heed<B>(&self, answer: Response<B>) -> Response<B> {
+        lock(&self.token).refused |= answer.status() == StatusCode::UNAUTHORIZED;
+        answer
     }
 }
 
@@ -68,56 +72,11 @@ fn read(path: &Path) -> Result<HeaderValue, AuthError> {
     Ok(header)
 }
 
-impl<S> Layer<S> for TokenFile {
-    type Service = WithToken<S>;
-
-    fn layer(&self, inner: S) -> WithToken<S> {
-        WithToken { inner, token: self.clone() }
-    }
-}
-
-/// Adds the token to each request.
-#[derive(Clone)]
-pub struct WithToken<S> {
-    inner: S,
-    token: TokenFile,
-}
-
-impl<S, B> Service<Request<Body>> for WithToken<S>
-where
-    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
-    S::Error: Send,
-    S::Future: Send + 'static,
-    B: 'static,
-{
-    type Response = Response<B>;
-    type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Response<B>, S::Error>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        request.headers_mut().insert(header::AUTHORIZATION, self.token.header());
-        // Call the service that was polled for readiness, and keep the clone.
-        let ready = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, ready);
-        let token = self.token.clone();
-        Box::pin(async move {
-            let answer = inner.oneshot(request).await?;
-            if answer.status() == StatusCode::UNAUTHORIZED {
-                token.refused();
-            }
-            Ok(answer)
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::convert::Infallible;
+    use tower::ServiceExt as _;
 
     #[tokio::test(start_paused = true)]
     async fn rereads_the_token_each_minute_and_after_a_rejection() {
@@ -131,9 +90,10 @@ mod tests {
             let code = if sent == format!("Bearer {}", known.lock().unwrap()) { 200 } else { 401 };
             std::future::ready(Ok::<_, Infallible>(Response::builder().status(code).body(sent).unwrap()))
         });
-        let client = TokenFile::new(&file).unwrap().layer(service);
+        let token = TokenFile::new(&file).unwrap();
         let ask = async || {
-            let answer = client.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+            let answer = service.clone().oneshot(token.sign(Request::new(Body::empty()))).await.unwrap();
+            let answer = token.heed(answer);
             (answer.status().as_u16(), answer.into_body())
         };
         assert_eq!(ask().await, (200, "Bearer first".to_owned()));
