@@ -7,11 +7,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
-use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use kube::client::{AuthError, Body, ClientBuilder, ConfigExt as _};
@@ -20,7 +18,7 @@ use kube::{Client, Config};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until, timeout};
 use tower::util::{MapRequestLayer, MapResponseLayer};
-use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt as _};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, service_fn};
 
 use crate::lock;
 use crate::model::conditions::shorten;
@@ -76,16 +74,14 @@ pub fn build(
     let mut pool = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
     // Keep the connections of a burst of writes, so that the next burst needs no handshakes.
     pool.pool_idle_timeout(Duration::from_secs(20)).pool_max_idle_per_host(WINDOW);
+    let transport = Transport::new(pool, https, link).map_request(fenced);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .option_layer(sign)
         .option_layer(heed)
         .layer(config.extra_headers_layer()?)
-        .layer(Limits { metrics: metrics.clone(), rest: Rest::new(longest_rest) })
-        .map_err(BoxError::from)
-        .map_request(fenced)
-        .service(Transport::new(pool, https, link));
+        .service(limited(transport, metrics.clone(), longest_rest));
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
@@ -98,8 +94,7 @@ where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let limits = Limits { metrics: metrics.clone(), rest: Rest::new(longest_rest) };
-    Client::new(limits.layer(transport), "default")
+    Client::new(limited(transport, metrics.clone(), longest_rest), "default")
 }
 
 /// Sends a request and decodes the answer. Unlike `Client::request`, it does not log an answer that cannot be
@@ -276,78 +271,50 @@ fn type_of(path: &str) -> String {
 #[error("the API server requested a pause (Retry-After)")]
 pub struct Resting;
 
-/// Limits the wait for response headers, counts and times every request, and obeys Retry-After.
-#[derive(Clone)]
-struct Limits {
-    metrics: Metrics,
-    rest: Rest,
-}
-
-impl<S> Layer<S> for Limits {
-    type Service = Limited<S>;
-
-    fn layer(&self, inner: S) -> Limited<S> {
-        Limited { inner, metrics: self.metrics.clone(), rest: self.rest.clone() }
-    }
-}
-
-#[derive(Clone)]
-struct Limited<S> {
-    inner: S,
-    metrics: Metrics,
-    rest: Rest,
-}
-
 /// The API server sent no response headers in time.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server did not answer within {} s", HEADERS.as_secs())]
 pub struct NoAnswer;
 
-impl<S, B> Service<Request<Body>> for Limited<S>
+/// Limits the wait for response headers, counts and times every request, and obeys Retry-After.
+fn limited<S, B>(
+    inner: S,
+    metrics: Metrics,
+    longest_rest: Duration,
+) -> impl Service<Request<Body>, Response = Response<B>, Error = BoxError, Future: Send> + Clone + Send
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
     S::Error: Into<BoxError>,
     S::Future: Send + 'static,
     B: 'static,
 {
-    type Response = Response<B>;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<B>, BoxError>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    let rest = Rest::new(longest_rest);
+    service_fn(move |request: Request<Body>| {
         let method = request.method().clone();
         // With the port if there is one, like client-go.
         let host = request.uri().authority().map_or_else(String::new, ToString::to_string);
-        let (metrics, rest, of) = (self.metrics.clone(), self.rest.clone(), type_of(request.uri().path()));
-        // Call the service that was polled for readiness, and keep the clone.
-        let ready = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, ready);
-        Box::pin(async move {
+        let of = type_of(request.uri().path());
+        let (inner, metrics, rest) = (inner.clone(), metrics.clone(), rest.clone());
+        async move {
             // A write holds a slot of the window and has a deadline, so it does not wait for a long pause.
             if let Some(left) = rest.left(&of)
                 && method != Method::GET
                 && left > SHORT_REST
             {
-                return Err(Resting.into());
+                return Err(BoxError::from(Resting));
             }
             rest.over(&of).await;
             let limit = if method == Method::GET { HEADERS } else { CALL };
             let mut count = Count { metrics, method, host, began: Instant::now(), code: None };
             let answer = match timeout(limit, inner.oneshot(request)).await {
-                Ok(answer) => answer.map_err(Into::into),
-                Err(_elapsed) => Err(NoAnswer.into()),
+                Ok(answer) => answer.map_err(Into::<BoxError>::into)?,
+                Err(_elapsed) => return Err(NoAnswer.into()),
             };
-            if let Ok(answer) = &answer {
-                count.code = Some(answer.status());
-                rest.heed(of, answer.status(), answer.headers());
-            }
-            answer
-        })
-    }
+            count.code = Some(answer.status());
+            rest.heed(of, answer.status(), answer.headers());
+            Ok(answer)
+        }
+    })
 }
 
 /// Counts and times a request when it ends, even if it was cancelled, like client-go.
@@ -373,6 +340,7 @@ impl Drop for Count {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::future::BoxFuture;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Answers 429 with this Retry-After at first, then 200.
@@ -392,8 +360,7 @@ mod tests {
             };
             std::future::ready(answer.body(()))
         });
-        let limits = Limits { metrics: Metrics::new().unwrap(), rest: Rest::new(longest) };
-        let limited = limits.layer(service);
+        let limited = limited(service, Metrics::new().unwrap(), longest);
         let ask = move |path: &str| -> BoxFuture<'static, StatusCode> {
             let request = Request::get(format!("http://server{path}")).body(Body::empty()).unwrap();
             let limited = limited.clone();
@@ -467,8 +434,7 @@ mod tests {
             counted.fetch_add(1, Ordering::Relaxed);
             std::future::ready(Response::builder().status(429).header("retry-after", "20").body(()))
         });
-        let limited =
-            Limits { metrics: Metrics::new().unwrap(), rest: Rest::new(LONGEST_REST) }.layer(service);
+        let limited = limited(service, Metrics::new().unwrap(), LONGEST_REST);
         let send = async || {
             let request = Request::post(format!("http://server{PODS}")).body(Body::empty()).unwrap();
             limited.clone().oneshot(request).await
@@ -490,7 +456,7 @@ mod tests {
         let service = tower::service_fn(|_: Request<Body>| {
             std::future::pending::<Result<Response<()>, std::convert::Infallible>>()
         });
-        let limited = Limits { metrics: metrics.clone(), rest: Rest::new(LONGEST_REST) }.layer(service);
+        let limited = limited(service, metrics.clone(), LONGEST_REST);
         let request = Request::put(format!("http://server{PODS}")).body(Body::empty()).unwrap();
         let asked = timeout(Duration::from_millis(2_500), limited.oneshot(request)).await;
         assert!(asked.is_err());
