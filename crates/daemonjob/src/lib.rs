@@ -64,8 +64,9 @@ pub const RULES: &[Rule] = &[
 
 /// The RBAC rules of [`sweep`], which runs even if the kind is disabled. No finalizer may block a deletion.
 pub const SWEEP_RULES: &[Rule] = &[
-    Rule::allow("", &["pods"], &["get", "list", "watch", "patch"])
-        .because("The sweeper removes the finalizer from pods whose DaemonJob is gone or whose kind is disabled."),
+    Rule::allow("", &["pods"], &["get", "list", "watch", "patch"]).because(
+        "The sweeper removes the finalizer from pods whose DaemonJob is gone or whose kind is disabled.",
+    ),
     Rule::allow("dj.dysproz.io", &["daemonjobs"], &["get"])
         .because("The sweeper checks whether a pod's DaemonJob still exists."),
 ];

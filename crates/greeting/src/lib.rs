@@ -36,10 +36,9 @@ pub const RULES: &[Rule] = &[
 pub const SWEEPER: &str = "greeting-sweeper";
 
 /// The permissions of the sweeper, which runs while the kind is off.
-pub const SWEEP_RULES: &[Rule] = &[
-    Rule::allow("example.com", &["greetings"], &["get", "list", "watch", "patch"])
-        .because("The sweeper removes the finalizer from deleted Greetings while their kind is off."),
-];
+pub const SWEEP_RULES: &[Rule] =
+    &[Rule::allow("example.com", &["greetings"], &["get", "list", "watch", "patch"])
+        .because("The sweeper removes the finalizer from deleted Greetings while their kind is off.")];
 
 /// The permissions of `quintet uninstall` for this kind.
 pub const UNINSTALL_RULES: &[Rule] = &[Rule::allow("example.com", &["greetings"], &["list", "patch"])

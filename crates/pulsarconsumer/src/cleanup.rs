@@ -146,7 +146,8 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
             // The end of a terminating pod causes no event here.
             plan.requeue_at(in_future(now, FOLLOW_UP));
             let running = format!("{} pods are stopping.", world.running_pods);
-            let why = refusal.map_or(("ConsumersRunning", &*running), |refusal| ("Refused", &*refusal.message));
+            let why =
+                refusal.map_or(("ConsumersRunning", &*running), |refusal| ("Refused", &*refusal.message));
             report(&mut plan, consumer, world, why, now);
         }
         Step::Delete(due, failure) => {

@@ -39,10 +39,12 @@ pub const FINALIZER: &str = "pulsar.pulsarconsumer.krvarma.com/subscription";
 pub const SWEEPER: &str = "pulsarconsumer-sweeper";
 
 /// The permissions of the sweeper, which runs while the kind is off.
-pub const SWEEP_RULES: &[Rule] = &[
-    Rule::allow("pulsar.pulsarconsumer.krvarma.com", &["pulsarconsumers"], &["get", "list", "watch", "patch"])
-        .because("The sweeper removes the finalizer from deleted PulsarConsumers while their kind is off."),
-];
+pub const SWEEP_RULES: &[Rule] = &[Rule::allow(
+    "pulsar.pulsarconsumer.krvarma.com",
+    &["pulsarconsumers"],
+    &["get", "list", "watch", "patch"],
+)
+.because("The sweeper removes the finalizer from deleted PulsarConsumers while their kind is off.")];
 
 /// The optional permissions of the controller: see `pulsarConsumer.readSecrets` of the chart.
 pub const SECRET_RULES: &[Rule] = &[Rule::allow("", &["secrets"], &["get"])
@@ -69,7 +71,6 @@ pub const RULES: &[Rule] = &[
 ];
 
 /// The permissions of `quintet uninstall` for this kind.
-pub const UNINSTALL_RULES: &[Rule] = &[
-    Rule::allow("pulsar.pulsarconsumer.krvarma.com", &["pulsarconsumers"], &["list", "patch"])
-        .because("Uninstall removes the finalizer from PulsarConsumers, and reports those that remain."),
-];
+pub const UNINSTALL_RULES: &[Rule] =
+    &[Rule::allow("pulsar.pulsarconsumer.krvarma.com", &["pulsarconsumers"], &["list", "patch"])
+        .because("Uninstall removes the finalizer from PulsarConsumers, and reports those that remain.")];
