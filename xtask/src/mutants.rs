@@ -66,6 +66,30 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("podset-create", "/cut-off")],
     },
     Mutant {
+        name: "keeps the Lease with dead caches",
+        file: "crates/runtime/src/election/leadership.rs",
+        edits: &[("*silence >= DEAD", "*silence >= DEAD * 100")],
+        catchers: &[
+            Catcher::Plans("podset-create", "/blind"),
+            Catcher::Tests("quintet-runtime", "releases_the_lease_if_a_cache_is_dead"),
+        ],
+    },
+    Mutant {
+        name: "takes the Lease with dead caches",
+        file: "crates/runtime/src/election/leadership.rs",
+        edits: &[("if self.free >= patience {", "if self.free >= patience.min(Duration::ZERO) {")],
+        catchers: &[
+            Catcher::Tests("quintet-runtime", "leaves_a_free_lease_to_processes_with_live_caches"),
+            Catcher::Tests("quintet-runtime", "moves_the_lease_to_a_manager_that_can_watch"),
+        ],
+    },
+    Mutant {
+        name: "releases the Lease again and again",
+        file: "crates/runtime/src/election/leadership.rs",
+        edits: &[("is_none_or(|ago| ago >= TURN)", "is_none_or(|ago| ago >= PAUSE)")],
+        catchers: &[Catcher::Tests("quintet-runtime", "keeps_the_leader_if_no_manager_can_watch")],
+    },
+    Mutant {
         name: "keeps writing after losing the race to create",
         file: "crates/runtime/src/election/candidate.rs",
         edits: &[("            Err(kube::Error::Api(status)) if status.code == 409 => None,\n", "")],
@@ -112,6 +136,12 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[("newest > 0 && newest < revision(&at)", "newest > u64::MAX - 1")],
         catchers: &[Catcher::Tests("quintet-runtime", "lists_again_after_a_restore_of_etcd")],
+    },
+    Mutant {
+        name: "continues a silent watch",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[("if self.part.is_silent() {", "if self.part.is_silent() && at.is_empty() {")],
+        catchers: &[Catcher::Tests("quintet-runtime", "lists_again_after_a_long_silence")],
     },
     Mutant {
         name: "an event leaves a key among the bulk keys",

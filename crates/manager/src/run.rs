@@ -258,7 +258,7 @@ fn elect(
             // Obey Retry-After only up to the retry period, so that it does not cost the Lease.
             let client = client::build(config, &metrics, settings.retry, &link)?;
             let candidate = Candidate { client, settings, gate, link, clock };
-            Ok(candidate.run(|| context.seen(), released).await?)
+            Ok(candidate.run(|| context.seen(), || context.silences(), released).await?)
         })
     };
     let thread = std::thread::Builder::new().name("election".to_owned()).stack_size(ELECTION_STACK);

@@ -4,6 +4,7 @@
 //! Controllers, executor, caches and election are those of production. The API server is the fake one, and
 //! time is simulated.
 
+mod blindness;
 mod bytes;
 pub mod cli;
 mod dice;

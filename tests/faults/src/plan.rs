@@ -73,6 +73,10 @@ pub enum Trouble {
     ClockAhead,
     /// The process dies and restarts with a clock that is 10 min behind.
     ClockBehind,
+    /// For 5 min, lists and watches of the process get no answer. Small requests do.
+    Blind,
+    /// For 25 min, lists and watches of all processes get no answer. Small requests do.
+    AllBlind,
 }
 
 impl Trouble {
@@ -108,6 +112,8 @@ impl Trouble {
         Self::ClockAhead,
         Self::ClockBehind,
     ];
+    /// The faults of the first write of each name. They concern the process, not the request.
+    pub const OF_FIRST_WRITES: [Self; 2] = [Self::Blind, Self::AllBlind];
     /// The faults of every read.
     pub const OF_READS: [Self; 11] = [
         Self::CrashBefore,
@@ -123,9 +129,10 @@ impl Trouble {
         Self::Forbidden,
     ];
 
-    /// All faults: those of every write, and two that only some requests have.
+    /// All faults: those of every write, and those that only some requests have.
     fn all() -> impl Iterator<Item = Self> {
-        Self::OF_WRITES.into_iter().chain([Self::Stranger, Self::ProxyNotFound])
+        let others = [Self::Stranger, Self::ProxyNotFound].into_iter().chain(Self::OF_FIRST_WRITES);
+        Self::OF_WRITES.into_iter().chain(others)
     }
 
     /// Whether the fault needs a standby.
@@ -139,6 +146,8 @@ impl Trouble {
                 | Self::TakeOverBlind
                 | Self::HandOver
                 | Self::Crossed
+                | Self::Blind
+                | Self::AllBlind
         )
     }
 
@@ -294,6 +303,11 @@ impl Plan {
     /// Whether a process dies.
     pub fn has_crash(&self) -> bool {
         self.has(|_, trouble| trouble.is_crash()) || self.has_event(Event::Crash)
+    }
+
+    /// Whether a process gets no events for minutes.
+    pub fn is_blind(&self) -> bool {
+        self.has_event(Event::Silence) || self.has(|_, trouble| Trouble::OF_FIRST_WRITES.contains(&trouble))
     }
 
     /// Whether a write may be executed after its sender has given it up.

@@ -166,7 +166,7 @@ impl Process {
                 task.await;
             });
         }
-        let all = context.clone();
+        let (all, silent) = (context.clone(), context.clone());
         let settings = Settings::new("default".to_owned(), who.to_owned());
         let candidate = Candidate {
             client: client::over(server.connect(who), &metrics, settings.retry),
@@ -176,7 +176,7 @@ impl Process {
             clock,
         };
         election.spawn(async move {
-            let ended = candidate.run(move || context.seen(), released).await;
+            let ended = candidate.run(move || context.seen(), move || silent.silences(), released).await;
             if let Err(error) = ended {
                 tracing::error!(%error, "the election ended");
             }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::end;
-use crate::plan::{Event, Fault, Plan, Trouble};
+use crate::plan::{Fault, Plan, Trouble};
 use crate::process::{Lines, Process, Skew};
 use crate::scenarios::{Story, When, lives};
 use crate::watcher::{Order, Watcher};
@@ -131,15 +131,24 @@ async fn rule(
             Order::RemoveStranger(path) => {
                 let (server, watcher) = (fleet.lock().await.server.clone(), watcher.clone());
                 tokio::spawn(async move {
-                    let until = Instant::now() + STRANGER;
-                    while Instant::now() < until {
-                        watcher.touch();
-                        sleep(Duration::from_secs(5)).await;
-                    }
+                    stay_active(&watcher, STRANGER).await;
                     server.delete("stranger", &path, &serde_json::json!({}));
                 });
             }
+            Order::StayActive(length) => {
+                let watcher = watcher.clone();
+                tokio::spawn(async move { stay_active(&watcher, length).await });
+            }
         }
+    }
+}
+
+/// Keeps the run from settling for this time.
+async fn stay_active(watcher: &Watcher, length: Duration) {
+    let until = Instant::now() + length;
+    while Instant::now() < until {
+        watcher.touch();
+        sleep(Duration::from_secs(5)).await;
     }
 }
 
@@ -298,8 +307,10 @@ async fn steps(story: &Story<'_>, plan: &Plan, server: &Server, watcher: &Watche
     settled
 }
 
-/// Stops the managers. Reports tasks that ended early, and deleted objects that a process still keeps.
+/// Stops the managers. Reports leaders that could not watch, tasks that ended early, and deleted objects that a process
+/// still keeps.
 fn end_processes(fleet: &mut Fleet, server: &Server, watcher: &Watcher) {
+    watcher.judge_leaders();
     for process in &mut fleet.processes {
         if process.has_ended() {
             watcher.violate(format!("a task of {} ended unexpectedly", process.who));
@@ -380,11 +391,10 @@ fn count(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
         _ => usize::from(plan.is_late()),
     };
     // A process with a silent watch does not know that a node is deleted.
-    let is_blind = plan.has_event(Event::Silence);
     if plan.is_compound()
         || plan.scenario.ends_with("hastily")
         || plan.scenario.ends_with("delete")
-        || is_blind
+        || plan.is_blind()
     {
         return;
     }

@@ -51,6 +51,9 @@ pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
                 faults.push(Fault::Request(name.clone(), nth, Trouble::Stranger));
             }
         }
+        if !is_read(name) {
+            faults.extend(Trouble::OF_FIRST_WRITES.map(|trouble| Fault::Request(name.clone(), 1, trouble)));
+        }
     }
     for (resource, count) in &usual.events {
         for nth in 1..=(*count).min(MOST) {

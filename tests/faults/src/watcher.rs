@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::blindness::Blindness;
 use crate::plan::{Event, Fault, Plan, Trouble};
 use crate::promises::{Assessor, Knowledge};
 
@@ -24,6 +25,8 @@ pub enum Order {
     End(String),
     /// Another client's object is deleted again.
     RemoveStranger(String),
+    /// The run does not settle for this time.
+    StayActive(Duration),
 }
 
 /// The prefix of managers' names.
@@ -38,6 +41,10 @@ const CUT_OFF: Duration = Duration::from_secs(40);
 const LATE: Duration = Duration::from_secs(25);
 /// The delay of a successor's watches.
 const BEHIND: Duration = Duration::from_secs(8);
+/// The time for which one process, or all of them, are blind; then the time to notice that they no longer are.
+const BLIND: Duration = Duration::from_mins(5);
+const ALL_BLIND: Duration = Duration::from_mins(25);
+const RECOVERY: Duration = Duration::from_secs(100);
 /// The age of a stale API server's state, longer than the actions between two pauses of a scenario.
 const FAR_BEHIND: Duration = Duration::from_secs(10);
 /// The delay of a watch, so that a write comes first.
@@ -72,6 +79,7 @@ struct Inner {
     revisions: Vec<(Instant, u64)>,
     /// The revision of a stale API server, the prefix of its clients' names, and until when.
     stale: Option<(String, u64, Instant)>,
+    blindness: Option<Blindness>,
     last_write: Option<Instant>,
     violations: BTreeSet<String>,
     excused: BTreeSet<String>,
@@ -283,6 +291,15 @@ impl Watcher {
         self.inner().violations.insert(what);
     }
 
+    /// Reports managers that hold the Lease although they cannot watch.
+    pub fn judge_leaders(&self) {
+        let wrong = self.inner().blindness.as_ref().map(Blindness::wrong).unwrap_or_default();
+        // Other faults also move the Lease.
+        for what in wrong.into_iter().filter(|_| !self.plan.is_compound()) {
+            self.violate(what);
+        }
+    }
+
     fn order(&self, order: Order) {
         self.note(&format!("FAULT {order:?}"));
         self.touch();
@@ -416,6 +433,14 @@ impl Watcher {
                 self.cut_off(who, Duration::ZERO, CUT_OFF, false);
                 self.cut_off(other.to_owned(), CUT_OFF, CUT_OFF, false);
                 carried_out(Then::Silence)
+            }
+            Trouble::Blind | Trouble::AllBlind => {
+                let is_everywhere = trouble == Trouble::AllBlind;
+                let (who, length) =
+                    if is_everywhere { (MANAGER.to_owned(), ALL_BLIND) } else { (who, BLIND) };
+                self.inner().blindness = Some(Blindness::new(who, is_everywhere, length));
+                self.order(Order::StayActive(length + RECOVERY));
+                Fate::default()
             }
             Trouble::StaleServer => {
                 let base = who.rsplit_once('-').map_or(&*who, |(base, _)| base).to_owned();
@@ -778,9 +803,12 @@ impl Script for Watcher {
             return self.fate(*trouble, asked);
         }
         let inner = self.inner();
+        let hits = |blindness: &Blindness| blindness.hits(&asked.who, short(&asked.resource));
+        let is_blind = matches!(asked.verb, "list" | "watch") && inner.blindness.as_ref().is_some_and(hits);
         match inner.cut_off(&asked.who, now) {
             Some(cut) if cut.comes_late => Fate { held: cut.until - now, ..Fate::default() },
             Some(_) => Fate { is_lost: true, then: Then::Silence, ..Fate::default() },
+            None if is_blind => Fate { is_lost: true, then: Then::Silence, ..Fate::default() },
             None => {
                 let stale = inner.stale.as_ref();
                 let stale = stale.filter(|(who, _, until)| asked.who.starts_with(&**who) && *until > now);
@@ -826,7 +854,7 @@ impl Script for Watcher {
             if let Some(cut) = inner.cut_off(shown.who, now) {
                 return Showing::Later(cut.until - now);
             }
-            if is_blind {
+            if is_blind || inner.blindness.as_ref().is_some_and(|one| one.hits(shown.who, &resource)) {
                 return Showing::Silence;
             }
             let is_behind = |(who, until): &(String, Instant)| shown.who.starts_with(&**who) && *until > now;
@@ -878,6 +906,11 @@ impl Script for Watcher {
         self.inner().revisions.push((Instant::now(), commit.revision));
         let object = commit.new.or(commit.old).unwrap_or(&Value::Null);
         let kind = short(&commit.resource).to_owned();
+        if kind == "leases"
+            && let Some(blindness) = &mut self.inner().blindness
+        {
+            blindness.saw(text(object, "/spec/holderIdentity"));
+        }
         if !matches!(&*kind, "leases" | "events") {
             let mut inner = self.inner();
             inner.last_write = Some(Instant::now());

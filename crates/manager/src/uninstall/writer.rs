@@ -146,7 +146,7 @@ impl Writer {
             link,
             clock: Clock::System,
         };
-        let mut election = tokio::spawn(candidate.run(Seen::new, stopped));
+        let mut election = tokio::spawn(candidate.run(Seen::new, Vec::new, stopped));
         let mut opened = gate.watch();
         tokio::select! {
             held = tokio::time::timeout(patience(before.as_ref()), opened.wait_for(Option::is_some)) => if held.is_err() {

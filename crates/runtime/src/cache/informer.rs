@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -34,8 +34,10 @@ use crate::server::connectivity::Link;
 const LONGEST_ERROR: usize = 512;
 /// The error of an object over which a subscriber or the decoder panicked.
 const PANICKED: &str = "it caused a panic; see the log";
-/// A watch without an event or bookmark for this long counts as dead. Bookmarks arrive about once a minute.
-pub const SILENCE: Duration = Duration::from_secs(150);
+/// After this long without an event or bookmark, a list replaces the watch. Bookmarks arrive about once a minute, except
+/// from an API server without a watch cache.
+pub const SILENCE: Duration = Duration::from_secs(75);
+
 /// A change of an object.
 #[derive(Debug)]
 pub enum Change<'a, T> {
@@ -103,6 +105,10 @@ pub(super) struct Inner<T> {
     undecodable: Mutex<BTreeMap<Key, String>>,
     pub(super) progress: watch::Sender<Progress>,
     health: watch::Sender<Health>,
+    /// See [`NamespaceInformer::last_answer`].
+    answered: Mutex<Instant>,
+    /// The most objects that a list has shown since one was complete.
+    most_listed: AtomicUsize,
     /// Whether to ask for protobuf, for types that [`crate::model::protobuf`] can read.
     pub(super) protobuf: AtomicBool,
     /// The start time that the next list must reach; None if no list is requested.
@@ -122,7 +128,7 @@ pub enum Health {
     },
     /// The cache follows its watch.
     Synced {
-        /// When the watch last delivered an event or bookmark.
+        /// When a list was last complete, or the watch last delivered an event or bookmark.
         heard: Instant,
     },
 }
@@ -310,6 +316,8 @@ impl<T: Object> NamespaceInformer<T> {
                 undecodable: Mutex::default(),
                 progress: watch::Sender::new(Progress::default()),
                 health: watch::Sender::new(Health::Unsynced),
+                answered: Mutex::new(Instant::now()),
+                most_listed: AtomicUsize::new(0),
                 protobuf: AtomicBool::new(true),
                 relist: watch::channel(None).0,
                 patient: AtomicBool::new(false),
@@ -487,11 +495,37 @@ impl<T: Object> NamespaceInformer<T> {
             progress.seen = version.unwrap_or(progress.seen);
             progress.listed = Some(began);
         });
+        self.inner.most_listed.store(0, Ordering::Relaxed);
         self.heard();
     }
 
     pub(super) fn heard(&self) {
         self.inner.health.send_replace(Health::Synced { heard: Instant::now() });
+        self.answered();
+    }
+
+    /// Whether the cache has had no list, event or bookmark for [`SILENCE`].
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(*self.inner.health.borrow(), Health::Synced { heard } if heard.elapsed() >= SILENCE)
+    }
+
+    /// Records an answer of the API server, which may be a rejection.
+    pub(super) fn answered(&self) {
+        *lock(&self.inner.answered) = Instant::now();
+    }
+
+    /// Records that a list has shown this number of objects so far. A slow list is an answer. A list that always breaks at
+    /// the same object is not.
+    pub(super) fn listing(&self, objects: usize) {
+        if self.inner.most_listed.fetch_max(objects, Ordering::Relaxed) < objects {
+            self.answered();
+        }
+    }
+
+    /// When the API server last delivered an event, a bookmark or a list, or rejected a request for the type; at first
+    /// the creation of the cache.
+    pub fn last_answer(&self) -> Instant {
+        *lock(&self.inner.answered)
     }
 
     /// Records that the API server does not serve the type. The cache keeps its objects until the next list, because

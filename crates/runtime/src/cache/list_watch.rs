@@ -214,6 +214,10 @@ impl<T: Object> Keeper<T> {
     /// Continues a watch, unless the store is older than the cache: after a restore of etcd, the API server accepts a watch
     /// from a version that its store has not reached, and sends nothing.
     async fn resume(&mut self, at: String) -> Next {
+        // An open watch does not prove that its events arrive. A complete list proves that the cache is up to date.
+        if self.part.is_silent() {
+            return Next::List;
+        }
         match self.part.newest(&self.client).await {
             Ok(newest) if newest > 0 && newest < revision(&at) => {
                 let resource = self.part.resource().plural;
@@ -270,6 +274,9 @@ impl<T: Object> Keeper<T> {
         let (part, resource) = (&self.part, self.part.resource());
         if interrupted.is_misunderstanding() {
             part.inner.protobuf.store(false, Ordering::Relaxed);
+        }
+        if interrupted.code().is_some() && !interrupted.is_silence() {
+            part.answered();
         }
         if resource.custom && interrupted.code() == Some(404) {
             part.absent();
@@ -365,6 +372,7 @@ impl<T: Object> NamespaceInformer<T> {
                 let (key, _) = self.apply(raw, false)?;
                 seen.insert((key.namespace, key.name));
             }
+            self.listing(seen.len());
             match page.metadata.continue_ {
                 Some(token) if !token.is_empty() => next = format!("&continue={}", escape(&token)),
                 _ => {
@@ -404,6 +412,7 @@ impl<T: Object> NamespaceInformer<T> {
                 _ => {
                     let (key, _) = self.apply(event.object, false)?;
                     seen.insert((key.namespace, key.name));
+                    self.listing(seen.len());
                 }
             }
         }

@@ -10,7 +10,7 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::cache::informer::{Health, Informer, SILENCE};
+use crate::cache::informer::{Health, Informer};
 use crate::cache::tracked::TrackedCache as _;
 use crate::control::activity::Activity;
 use crate::model::clock::Clock;
@@ -24,6 +24,9 @@ use crate::server::metrics::Metrics;
 use crate::write::events::Recorder;
 use crate::write::executor::Executor;
 use crate::{KIND_LABEL, lock};
+
+/// A cache without a list, event or bookmark for this long makes the process unready.
+const UNREADY: Duration = Duration::from_secs(150);
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Returns the current state of a cache.
@@ -99,6 +102,8 @@ pub struct Cache {
     pub health: Health,
     /// When the cache was started.
     pub began: Instant,
+    /// See [`crate::cache::informer::NamespaceInformer::last_answer`].
+    pub answered: Instant,
     /// Whether the type may be absent.
     pub patient: bool,
 }
@@ -186,6 +191,7 @@ impl Context {
                 progress: part.progress(),
                 health: part.health().borrow().clone(),
                 began,
+                answered: part.last_answer(),
                 patient: part.is_patient(),
             }));
         }
@@ -278,6 +284,12 @@ impl Context {
         known.map(|cache| (cache.scope, cache.progress.seen)).collect()
     }
 
+    /// How long each cache of a type that must not be absent has had no answer from the API server.
+    pub fn silences(&self) -> Vec<Duration> {
+        let caches = self.caches();
+        caches.iter().filter(|cache| !cache.patient).map(|cache| cache.answered.elapsed()).collect()
+    }
+
     /// Why this process is not ready: one line for each unreliable cache of a type that must not be absent.
     pub fn unready(&self) -> Vec<String> {
         let caches = self.caches();
@@ -297,7 +309,7 @@ fn unready(what: &str, health: &Health, began: Instant) -> Option<String> {
             let seconds = seconds(since);
             Some(format!("waiting for the CustomResourceDefinition {what} for {seconds} s"))
         }
-        Health::Synced { heard } if heard.elapsed() > SILENCE => {
+        Health::Synced { heard } if heard.elapsed() > UNREADY => {
             Some(format!("no events from the watch of {what} for {} s", seconds(heard)))
         }
         Health::Synced { .. } => None,
@@ -316,8 +328,18 @@ mod tests {
         tokio::time::advance(Duration::from_secs(100)).await;
         let silence = |health: Health, patient: bool| {
             let (scope, progress) = (String::new(), Progress::default());
-            let cache =
-                Cache { resource: PODS, scope, objects: 0, undecodable: 0, progress, health, began, patient };
+            let (resource, answered) = (PODS, began);
+            let cache = Cache {
+                resource,
+                scope,
+                objects: 0,
+                undecodable: 0,
+                progress,
+                health,
+                began,
+                answered,
+                patient,
+            };
             cache.silence().map(|silence| silence.as_secs())
         };
         for patient in [false, true] {

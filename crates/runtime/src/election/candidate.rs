@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::election::handover::{Handover, annotate, handed_over, without_seen};
+use crate::election::leadership::{Decision, View};
 use crate::election::lease::{
     self, Lease, LeaseEvent, LeaseSpec, Observed, body, held, micros, send, version,
 };
@@ -24,6 +25,8 @@ use crate::server::gate::{Gate, Seen};
 const FORBIDDEN: Duration = Duration::from_secs(30);
 /// How often one attempt reads the Lease while its writes conflict. A broken webhook may answer every write with 409.
 const CONFLICTS: u32 = 5;
+/// Why a process with dead caches does not take the Lease.
+const ABSTAINS: &str = "lists or watches get no answer, so this process leaves the lease to other processes";
 /// The largest event of the Lease in bytes: more than the limit of etcd.
 const LARGEST_EVENT: u64 = 4 * 1024 * 1024;
 
@@ -43,13 +46,19 @@ pub struct Candidate {
 
 impl Candidate {
     /// Holds the Lease whenever it can, and opens and closes the gate. Returns after `stop` becomes true: the Lease
-    /// is then released, with `seen` for the successor. Returns an error only if a user must fix its cause.
-    pub async fn run(self, seen: impl Fn() -> Seen, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
+    /// is then released, with `seen` for the successor. Returns an error only if a user must fix its cause. `silences`
+    /// returns how long each necessary cache has had no answer; see [`crate::election::leadership`].
+    pub async fn run(
+        self,
+        seen: impl Fn() -> Seen,
+        silences: impl Fn() -> Vec<Duration>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(), Error> {
         let mut campaign = Campaign::new(self);
-        let may_hold = campaign.compete(&mut stop).await?;
+        let may_hold = campaign.compete(&seen, &silences, &mut stop).await?;
         campaign.gate.close();
         if may_hold {
-            campaign.leave(seen).await;
+            campaign.leave(&seen).await;
         }
         Ok(())
     }
@@ -95,6 +104,14 @@ struct Campaign {
     holder_told: Option<String>,
     answered: bool,
     works: bool,
+    /// How long each necessary cache has had no answer.
+    silences: Vec<Duration>,
+    /// The last attempt without an answer while this process did not hold the Lease; at first the start.
+    unreached: Instant,
+    /// See [`View::yielded`].
+    yielded: Option<Instant>,
+    /// Since when this process has seen the Lease without a holder.
+    free: Option<Instant>,
 }
 
 impl Campaign {
@@ -117,12 +134,25 @@ impl Campaign {
             holder_told: None,
             answered: true,
             works: true,
+            silences: Vec::new(),
+            unreached: Instant::now(),
+            yielded: None,
+            free: None,
         }
     }
 
     /// Attempts and waits in turn until `stop` becomes true. Returns whether this process may then hold the Lease.
-    async fn compete(&mut self, stop: &mut watch::Receiver<bool>) -> Result<bool, Error> {
+    async fn compete(
+        &mut self,
+        seen: &impl Fn() -> Seen,
+        silences: &impl Fn() -> Vec<Duration>,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<bool, Error> {
         loop {
+            self.silences = silences();
+            if self.view(self.gate.term().is_some()).decide() == Decision::Release {
+                self.resign(seen).await;
+            }
             let began = self.gate.moment();
             let outcome = tokio::select! {
                 outcome = self.try_once() => outcome,
@@ -188,6 +218,8 @@ impl Campaign {
         let is_answered = !matches!(outcome, Attempt::Unanswered(_));
         if is_answered {
             self.took = self.gate.elapsed(began);
+        } else if self.held_since.is_none() {
+            self.unreached = Instant::now();
         }
         // This attempt came after any earlier news.
         self.returns.mark_unchanged();
@@ -215,18 +247,19 @@ impl Campaign {
             self.gate.close();
             tracing::info!(identity, handed_over = !handed.is_empty(), "acquired the lease");
             self.gate.hand_over(handed);
+            self.yielded = self.view(true).has_dead_cache().then(Instant::now);
         } else if self.held_since.is_none() {
             tracing::info!(identity, "re-acquired the lease; no other holder in between");
         }
         self.held_since = Some(began);
-        (self.holder_told, self.failures) = (None, 0);
+        (self.holder_told, self.failures, self.free) = (None, 0, None);
         self.gate.open_for(self.settings.renew_deadline, began);
         self.settings.renew.saturating_sub(self.gate.elapsed(began))
     }
 
     /// Handles a Lease that another process holds.
     async fn stand_by(&mut self, holder: String) -> Result<(), Error> {
-        self.failures = 0;
+        (self.failures, self.free, self.yielded) = (0, None, None);
         if self.held_since.take().is_some() {
             self.gate.close();
             tracing::warn!(holder, "lost the lease: another process holds the lease; standing by");
@@ -295,15 +328,16 @@ impl Campaign {
 
     /// Creates the missing Lease. Returns None if another client created it, so that the caller reads it.
     async fn create(&mut self, is_stuck: bool) -> Option<Result<Attempt, Error>> {
-        let (settings, observed) = (&self.settings, &self.observed);
+        let observed = &self.observed;
         let holder = observed.spec.holder_identity.clone().unwrap_or_default();
-        if !observed.is_free() && holder != settings.identity && !observed.is_expired(settings) {
+        if !observed.is_free() && holder != self.settings.identity && !observed.is_expired(&self.settings) {
             // The Lease was deleted, and its holder may continue until it notices.
             return Some(Ok(Attempt::HeldByOther(holder)));
         }
-        if is_stuck {
-            return Some(Ok(self.stuck()));
+        if let Some(abstains) = self.abstains(is_stuck, false) {
+            return Some(Ok(abstains));
         }
+        let settings = &self.settings;
         let spec = held(settings, &LeaseSpec::default(), &self.clock);
         let body = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -334,8 +368,8 @@ impl Campaign {
         if !holder.is_empty() && !is_ours && !observed.is_expired(&self.settings) {
             return Some(Ok(Attempt::HeldByOther(holder)));
         }
-        if is_stuck {
-            return Some(Ok(self.stuck()));
+        if let Some(abstains) = self.abstains(is_stuck, is_ours) {
+            return Some(Ok(abstains));
         }
         // The record is valid only if no other process has held the Lease since.
         let handed = if holder.is_empty() { handed_over(&lease) } else { Seen::new() };
@@ -351,11 +385,30 @@ impl Campaign {
         }
     }
 
-    fn stuck(&self) -> Attempt {
-        Attempt::Refused(format!(
-            "the process has been stuck for {} s or longer, so it does not acquire the lease",
-            self.settings.renew_deadline.as_secs()
-        ))
+    /// Why this process neither takes a Lease without another holder nor renews it.
+    fn abstains(&mut self, is_stuck: bool, is_ours: bool) -> Option<Attempt> {
+        if is_stuck {
+            return Some(Attempt::Refused(format!(
+                "the process has been stuck for {} s or longer, so it does not acquire the lease",
+                self.settings.renew_deadline.as_secs()
+            )));
+        }
+        if !is_ours {
+            self.free.get_or_insert_with(Instant::now);
+        }
+        let is_abstaining = self.view(is_ours).decide() == Decision::Abstain;
+        is_abstaining.then(|| Attempt::Refused(ABSTAINS.to_owned()))
+    }
+
+    fn view(&self, holds: bool) -> View {
+        // While the API server is down, the caches of all managers are silent.
+        let reached = self.unreached.elapsed();
+        View {
+            silences: self.silences.iter().map(|silence| reached.min(*silence)).collect(),
+            holds,
+            yielded: self.yielded.map(|at| at.elapsed()),
+            free: self.free.map_or(Duration::ZERO, |since| since.elapsed()),
+        }
     }
 
     fn refused(&self, error: kube::Error, verb: &'static str) -> Result<Attempt, Error> {
@@ -423,8 +476,22 @@ impl Campaign {
         sleep(if was_short { settings.retry } else { settings.retry.min(Duration::from_millis(200)) }).await;
     }
 
-    /// Releases the Lease. Only a process that has led records what it has seen.
-    async fn leave(self, seen: impl Fn() -> Seen) {
+    /// Releases the Lease, so that a candidate with live caches can take it.
+    async fn resign(&mut self, seen: &impl Fn() -> Seen) {
+        tracing::warn!("lists or watches get no answer; releasing the lease");
+        self.gate.close();
+        // If a write is not cancelled in time, `stand_by` ends the process.
+        self.gate.is_cancelled().await;
+        if self.leave(seen).await {
+            self.held_since = None;
+            self.observed.ours = None;
+            self.yielded = Some(Instant::now());
+            self.free = self.yielded;
+        }
+    }
+
+    /// Releases the Lease. Only a process that has led records what it has seen. Returns whether the Lease was released.
+    async fn leave(&self, seen: &impl Fn() -> Seen) -> bool {
         // A cancelled attempt may have succeeded.
         let seen = if self.held_since.is_some() { seen() } else { Seen::new() };
         let released = async {
@@ -439,13 +506,14 @@ impl Campaign {
         let error = match timeout(Duration::from_secs(3), released).await {
             Ok(Ok(true)) => {
                 tracing::info!("released the lease");
-                return;
+                return true;
             }
-            Ok(Ok(false)) => return,
+            Ok(Ok(false)) => return false,
             Ok(Err(error)) => brief(&error),
             Err(_elapsed) => "no answer in time".to_owned(),
         };
         tracing::warn!(error, "cannot release the lease; if it is held, a standby waits until it expires");
+        false
     }
 
     /// Releases the Lease, so that a successor need not wait. Returns whether this process held the Lease.

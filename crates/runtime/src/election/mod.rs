@@ -12,6 +12,7 @@ use crate::server::gate::CANCEL;
 
 pub mod candidate;
 pub mod handover;
+pub mod leadership;
 pub mod lease;
 
 /// Settings of the election. The defaults are client-go's, except that a healthy holder renews every 5 s.

@@ -37,11 +37,22 @@ async fn elect_with_link(
     seconds: u64,
     link: &Link,
 ) -> Option<Result<(), election::Error>> {
+    elect_as(gate, client, seconds, link, Vec::new).await
+}
+
+/// Like `elect_with_link`, for a process whose caches have had no answers for `silences`.
+async fn elect_as(
+    gate: &Gate,
+    client: Client,
+    seconds: u64,
+    link: &Link,
+    silences: impl Fn() -> Vec<Duration>,
+) -> Option<Result<(), election::Error>> {
     let settings = Settings::new("ns".into(), "me".into());
     let (_stop, stopped) = tokio::sync::watch::channel(false);
     let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
     let candidate = Candidate { client, settings, gate: gate.clone(), link: link.clone(), clock };
-    let election = candidate.run(Seen::new, stopped);
+    let election = candidate.run(Seen::new, silences, stopped);
     tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await.ok()
 }
 
@@ -108,6 +119,55 @@ async fn a_hanging_process_loses_the_lease() {
     let (client, asked) = scripted(&[(200, lease("", 3, 9)), (200, lease("me", 4, 9))]);
     assert!(elect_with(&gate, client, 1).await.is_none());
     assert!(gate.deadline().is_some() && verbs(&asked) == ["GET", "PUT"]);
+}
+
+/// Runs an election over a script, for a process with a dead cache and a live one. Returns the verbs of the requests, and
+/// the gate.
+async fn elect_blind(answers: &[(u16, String)], seconds: u64) -> (Vec<String>, Gate) {
+    let (gate, (client, asked), began) = (Gate::closed(), scripted(answers), Instant::now());
+    let silences = || vec![began.elapsed(), Duration::ZERO];
+    let _ = elect_as(&gate, client, seconds, &Link::default(), silences).await;
+    (verbs(&asked), gate)
+}
+
+/// A leader may be able to renew the Lease while a watch gets no answer. It releases the Lease, and takes it back if no
+/// other process takes it.
+#[tokio::test(start_paused = true)]
+async fn releases_the_lease_if_a_cache_is_dead() {
+    let mut answers = vec![failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
+    answers.extend((1..22).map(|at| (200, lease("me", at + 1, at))));
+    let released = [(200, lease("me", 22, 21)), (200, lease("", 23, 22))];
+    let (asked, gate) = elect_blind(&answers, 109).await;
+    assert_eq!((asked.len(), gate.deadline().is_some()), (23, true), "{asked:?}");
+
+    let taken = [&answers[..], &released, &[(200, lease("other", 24, 23))]].concat();
+    let (asked, gate) = elect_blind(&taken, 114).await;
+    assert_eq!(asked[23..], ["GET", "PUT", "GET", "GET"], "a release, a read and a watch");
+    assert_eq!(gate.deadline(), None);
+
+    answers.extend(released);
+    answers.extend((0..6).map(|_| (200, lease("", 23, 22))));
+    let (asked, gate) = elect_blind(&answers, 119).await;
+    assert_eq!((asked[25..].len(), gate.deadline()), (5, None), "{asked:?}");
+    answers.extend((24..30).map(|at| (200, lease("me", at, at))));
+    let (asked, gate) = elect_blind(&answers, 140).await;
+    assert!(asked[31..].iter().all(|verb| verb == "PUT") && gate.deadline().is_some(), "{asked:?}");
+}
+
+/// A process with a dead cache takes a free Lease only if no other process does.
+#[tokio::test(start_paused = true)]
+async fn leaves_a_free_lease_to_processes_with_live_caches() {
+    let mut answers = Vec::new();
+    for at in 0..47 {
+        answers.extend([(200, lease("other", at, at)), failure(403, "Forbidden", "no watch")]);
+    }
+    answers.extend((0..11).map(|_| (200, lease("", 50, 50))));
+    answers.push((200, lease("me", 51, 51)));
+    // The Lease is free after 94 s. The last holder would take it ten seconds later.
+    let (asked, gate) = elect_blind(&answers, 112).await;
+    assert_eq!((asked.len(), gate.deadline()), (104, None), "{asked:?}");
+    let (asked, gate) = elect_blind(&answers, 115).await;
+    assert_eq!((asked.last().map(String::as_str), gate.deadline().is_some()), (Some("PUT"), true));
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ use quintet_runtime::cache::deselected::Deselected;
 use quintet_runtime::cache::informer::Change;
 use quintet_runtime::cache::tracked::TrackedCache as _;
 use quintet_runtime::model::object::Object as _;
+use quintet_runtime::server::client::{self, LONGEST_REST};
 
 /// Runs an informer over a script. Returns the informer, the changes that its subscribers received, and the requests.
 async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked) {
@@ -172,6 +173,67 @@ async fn lists_again_after_a_restore_of_etcd() {
         let answers = [(200, list.clone()), (200, ended.clone()), newest(store), (200, again.clone())];
         let (_, _, asked) = follow(&answers).await;
         assert_eq!(asked.lock().unwrap()[3].contains("sendInitialEvents"), store < 1_000, "{asked:?}");
+    }
+}
+
+/// Small answers may arrive where events do not. Only a complete list proves that the cache is up to date.
+#[tokio::test(start_paused = true)]
+async fn lists_again_after_a_long_silence() {
+    let asked: Arc<Mutex<Vec<(u64, String)>>> = Arc::default();
+    let (log, began) = (asked.clone(), Instant::now());
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let mut log = log.lock().unwrap();
+        let answer = match &*query {
+            "limit=1" => Some(newest(u64::MAX).1),
+            _ if log.is_empty() => Some(bookmark(5, true)),
+            _ => None,
+        };
+        log.push((began.elapsed().as_secs(), query));
+        async move {
+            match answer {
+                Some(body) => Response::builder().body(Body::from(body.into_bytes())),
+                None => std::future::pending().await,
+            }
+        }
+    });
+    let informer: Informer<Pod> = Informer::new(PODS, &[], None);
+    let client = client::over(service, &Metrics::new().unwrap(), LONGEST_REST);
+    let task = tokio::spawn(informer.run(client, Link::default()));
+    sleep(Duration::from_secs(100)).await;
+    task.abort();
+    let asked = asked.lock().unwrap();
+    let lists: Vec<u64> =
+        asked.iter().filter(|(_, query)| query.contains("sendInitialEvents")).map(|(at, _)| *at).collect();
+    assert!(lists[0] == 0 && (75..90).contains(&lists[1]), "{asked:?}");
+}
+
+/// A rejection would be the same for another manager, so the cache is not dead.
+#[tokio::test(start_paused = true)]
+async fn a_rejection_is_an_answer() {
+    for (code, is_answer) in [(403, true), (500, true), (503, false)] {
+        let mut answers = vec![(200, bookmark(5, true))];
+        answers.extend((0..200).map(|_| failure(code, "", "no")));
+        let (informer, _, _) = follow(&answers).await;
+        let silence = informer.parts()[0].last_answer().elapsed();
+        assert_eq!(silence < Duration::from_secs(90), is_answer, "{code}: {silence:?}");
+    }
+}
+
+/// A proxy may end each list at the same object. A slow list gets further.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_gets_further_is_an_answer() {
+    for gets_further in [true, false] {
+        let mut answers = Vec::new();
+        for attempt in 1..200 {
+            let length = if gets_further { attempt } else { 1 };
+            let pods = (0..length).map(|number| pod(&format!("p-{number}"), 1));
+            let events: String = pods.map(|pod| event("ADDED", &pod)).collect();
+            answers.extend([(200, events), failure(503, "", "no page either")]);
+        }
+        let (informer, _, _) = follow(&answers).await;
+        let silence = informer.parts()[0].last_answer().elapsed();
+        assert_eq!(silence < Duration::from_secs(90), gets_further, "{silence:?}");
     }
 }
 
