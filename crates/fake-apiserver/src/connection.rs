@@ -106,6 +106,7 @@ async fn serve(server: Server, who: Arc<str>, request: http::Request<Body>, answ
         body: body.to_vec(),
     };
     let asked = asked(&server, &request, parts.uri.path());
+    let epoch = server.epoch();
     let Fate { held, is_lost, behind, then } = server.script().request(&asked);
     let pace = |server: &Server| Duration::from_millis(1 + server.below(SLOWEST));
     sleep(pace(&server) + held).await;
@@ -122,7 +123,7 @@ async fn serve(server: Server, who: Arc<str>, request: http::Request<Body>, answ
             _ => {}
         }
     }
-    let reply = if is_lost {
+    let reply = if is_lost || server.epoch() != epoch {
         None
     } else if target.is_none() {
         Some(groups(&server, parts.uri.path()))
@@ -272,6 +273,7 @@ async fn stream(server: Server, who: Arc<str>, resource: String, watching: Watch
         is_expired,
     } = watching;
     let mut revision = server.revision();
+    let restarts = server.epoch().restarts;
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut bookmark = Instant::now() + BOOKMARK;
     if is_expired {
@@ -300,7 +302,7 @@ async fn stream(server: Server, who: Arc<str>, resource: String, watching: Watch
             }
         }
         let news = server.look(|state| {
-            if state.types[kind].version == "removed" {
+            if state.types[kind].version == "removed" || server.epoch().restarts != restarts {
                 return Err(None);
             }
             if from < state.compacted {

@@ -33,7 +33,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use connection::Connection;
-use store::{Moment, Reply, Request, State, Target};
+use store::{Moment, Reply, Request, Snapshot, State, Target};
 use types::Type;
 
 /// The wall-clock time at which a server starts.
@@ -187,8 +187,18 @@ pub struct Server {
     inner: Arc<Inner>,
 }
 
+/// A request that began in another epoch is lost.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Epoch {
+    /// The number of restores of the store.
+    restores: u64,
+    /// The number of restarts of the server. A restart ends all watches.
+    pub restarts: u64,
+}
+
 struct Inner {
     state: Mutex<State>,
+    epoch: Mutex<Epoch>,
     script: Mutex<Arc<dyn Script>>,
     revision: watch::Sender<u64>,
     since: Instant,
@@ -205,6 +215,7 @@ impl Server {
         let server = Self {
             inner: Arc::new(Inner {
                 state: Mutex::new(State::new(seed)),
+                epoch: Mutex::default(),
                 script: Mutex::new(Arc::new(AllGoesWell)),
                 revision: watch::Sender::new(0),
                 since: Instant::now(),
@@ -264,6 +275,34 @@ impl Server {
     pub fn compact(&self) {
         lock(&self.inner.state).compact();
         self.inner.revision.send_modify(|_| {});
+    }
+
+    /// A backup of the store, for [`Self::restore`].
+    pub fn snapshot(&self) -> Snapshot {
+        self.look(State::snapshot)
+    }
+
+    /// Restores the store from a backup, as `etcdutl snapshot restore` does, while the server runs. Requests under way are
+    /// lost. An open watch gets no event until the store passes the revision of the watch. With `bump`, which is added to the
+    /// revision, open watches end because their revision is too old. Unlike the real server, this one lists the restored objects
+    /// at once, even without `bump`.
+    pub fn restore(&self, snapshot: &Snapshot, bump: u64) {
+        lock(&self.inner.epoch).restores += 1;
+        let mut state = lock(&self.inner.state);
+        state.restore(snapshot, bump);
+        let revision = state.revision;
+        drop(state);
+        self.inner.revision.send_replace(revision);
+    }
+
+    /// Restarts the server: watches end, and requests under way are lost.
+    pub fn restart(&self) {
+        lock(&self.inner.epoch).restarts += 1;
+        self.inner.revision.send_modify(|_| {});
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        *lock(&self.inner.epoch)
     }
 
     /// Reads the state at one moment.

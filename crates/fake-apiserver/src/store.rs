@@ -121,6 +121,13 @@ struct Stored {
 
 type Place = (usize, String, String);
 
+/// The stored objects and their revision, as in a backup of etcd.
+#[derive(Clone)]
+pub struct Snapshot {
+    revision: u64,
+    objects: BTreeMap<Place, Stored>,
+}
+
 /// The state of the server.
 pub struct State {
     pub(crate) types: Vec<Arc<Type>>,
@@ -793,6 +800,18 @@ impl State {
             new: logged.new.as_deref(),
             state: self,
         });
+    }
+
+    /// A backup of the store.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot { revision: self.revision, objects: self.objects.clone() }
+    }
+
+    /// Replaces the objects by those of a snapshot, and adds `bump` to its revision. No later object gets an earlier UID.
+    pub(crate) fn restore(&mut self, snapshot: &Snapshot, bump: u64) {
+        self.objects.clone_from(&snapshot.objects);
+        self.revision = snapshot.revision + bump;
+        self.compact();
     }
 
     /// Drops the log: older watches and continued lists must start again.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::AsyncBufReadExt as _;
 use http::Request;
 use quintet_fake_apiserver::models::{self, Life};
+use quintet_fake_apiserver::store::State;
 use quintet_fake_apiserver::{Asked, Fate, Script, Server, Showing, Shown, Then};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -149,7 +150,7 @@ async fn a_watch_sends_its_events_and_breaks_as_scripted() {
         }
         events
     };
-    let from = server.look(quintet_fake_apiserver::store::State::revision);
+    let from = server.look(State::revision);
     server.create("test", CONFIG_MAPS, &json!({ "metadata": { "name": "a" } }));
     let path = format!("{CONFIG_MAPS}?watch=true&resourceVersion={from}");
     assert_eq!(events(None, path.clone()).await, ["ADDED"]);
@@ -159,4 +160,65 @@ async fn a_watch_sends_its_events_and_breaks_as_scripted() {
     assert!(events(Some(Showing::Silence), path.clone()).await.is_empty());
     server.compact();
     assert_eq!(events(None, path).await, ["ERROR"], "the log was compacted");
+}
+
+/// The types of the events within five seconds, and whether the watch has ended.
+async fn read(lines: &mut (impl futures::AsyncBufRead + Unpin)) -> (Vec<String>, bool) {
+    let (mut text, mut events) = (String::new(), Vec::new());
+    while let Ok(read) = timeout(Duration::from_secs(5), lines.read_line(&mut text)).await {
+        if read.unwrap() == 0 {
+            return (events, true);
+        }
+        let event: Value = serde_json::from_str(&text).unwrap();
+        events.push(event["type"].as_str().unwrap().to_owned());
+        text.clear();
+    }
+    (events, false)
+}
+
+/// A restored store counts from an earlier version, unless the restore has raised it.
+#[tokio::test(start_paused = true)]
+async fn a_restored_store_sends_no_event_to_open_watches() {
+    let server = Server::new(1);
+    let client = server.client("somebody");
+    let create = |name: &str| server.create("test", CONFIG_MAPS, &json!({ "metadata": { "name": name } }));
+    create("kept");
+    let backup = server.snapshot();
+    let lost = create("lost").1;
+    let from = lost["metadata"]["resourceVersion"].as_str().unwrap();
+    let path = format!("{CONFIG_MAPS}?watch=true&resourceVersion={from}");
+    let watch = async || client.request_stream(request("GET", &path, &Value::Null)).await.unwrap();
+    let mut open = watch().await;
+    server.restore(&backup, 0);
+    let stored = server.objects("configmaps");
+    assert_eq!((stored.len(), &stored[0]["metadata"]["name"]), (1, &json!("kept")));
+    let again = create("lost").1;
+    assert_eq!(again["metadata"]["resourceVersion"], from);
+    assert_ne!(again["metadata"]["uid"], lost["metadata"]["uid"]);
+    assert_eq!(read(&mut open).await, (vec![], false), "the store has not passed the watch");
+    create("later");
+    assert_eq!(read(&mut open).await, (vec!["ADDED".to_owned()], false), "without the events in between");
+
+    server.restore(&backup, 1_000_000);
+    assert_eq!(read(&mut open).await, (vec!["ERROR".to_owned()], true));
+    let mut open = watch().await;
+    assert_eq!(read(&mut open).await, (vec!["ERROR".to_owned()], true), "too old");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_ends_watches_and_loses_requests() {
+    let server = Server::new(1);
+    let client = server.client("somebody");
+    let path = format!("{CONFIG_MAPS}?watch=true&resourceVersion=1001");
+    let mut open = client.request_stream(request("GET", &path, &Value::Null)).await.unwrap();
+    let create = request("POST", CONFIG_MAPS, &json!({ "metadata": { "name": "lost" } }));
+    let answer = tokio::spawn(async move { client.request::<Value>(create).await });
+    for _ in 0..50 {
+        // The clock stays, so the request is under way.
+        tokio::task::yield_now().await;
+    }
+    server.restart();
+    assert_eq!(read(&mut open).await, (vec![], true));
+    assert!(answer.await.unwrap().is_err());
+    assert!(server.get(&format!("{CONFIG_MAPS}/lost")).is_none());
 }
