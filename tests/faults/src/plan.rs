@@ -77,6 +77,12 @@ pub enum Trouble {
     Blind,
     /// For 25 min, lists and watches of all processes get no answer. Small requests do.
     AllBlind,
+    /// A proxy answers 400.
+    ProxyBadRequest,
+    /// The answer is a watch with only the error 500: the store cannot stream lists.
+    Unstreamable,
+    /// The answer is a watch with only the error 504: the watch cache is behind the store.
+    Lagging,
 }
 
 impl Trouble {
@@ -128,11 +134,13 @@ impl Trouble {
         Self::Slow,
         Self::Forbidden,
     ];
+    /// The further faults of every watch, and so of every list that is streamed.
+    pub const OF_WATCHES: [Self; 3] = [Self::ProxyBadRequest, Self::Unstreamable, Self::Lagging];
 
-    /// All faults: those of every write, and those that only some requests have.
+    /// All faults: those of every write and every watch, and those that only some requests have.
     fn all() -> impl Iterator<Item = Self> {
         let others = [Self::Stranger, Self::ProxyNotFound].into_iter().chain(Self::OF_FIRST_WRITES);
-        Self::OF_WRITES.into_iter().chain(others)
+        Self::OF_WRITES.into_iter().chain(Self::OF_WATCHES).chain(others)
     }
 
     /// Whether the fault needs a standby.

@@ -1,10 +1,11 @@
 //! A manager's process as `quintet` runs it, on the fake server: the same caches, controllers and election.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::Method;
 use jiff::SignedDuration;
 use quintet_fake_apiserver::Server;
 use quintet_greeting::printer::Printer;
@@ -238,6 +239,25 @@ impl Process {
                 {
                     wrong.push(format!("{who} has metric {} of {name}, which is deleted", family.name()));
                 }
+            }
+        }
+        wrong
+    }
+
+    /// Reports caches that differ from the store.
+    pub fn wrong_caches(&self, server: &Server) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (path, cached) in self.context.contents() {
+            let (_, list) = server.ask("test", &Method::GET, &path, "", None);
+            let stored = list["items"].as_array().into_iter().flatten().map(|object| {
+                ["namespace", "name", "uid", "resourceVersion"]
+                    .map(|field| object["metadata"][field].as_str().unwrap_or_default().to_owned())
+            });
+            let stored: BTreeSet<[String; 4]> = stored.collect();
+            let lacks: Vec<_> = stored.difference(&cached).collect();
+            let has: Vec<_> = cached.difference(&stored).collect();
+            if !(lacks.is_empty() && has.is_empty()) {
+                wrong.push(format!("the cache of {path} of {} lacks {lacks:?}, and has {has:?}", self.who));
             }
         }
         wrong

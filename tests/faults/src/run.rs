@@ -238,7 +238,7 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
         watcher.violate("the managers never stop writing".to_owned());
     }
     outcome.took = began.elapsed();
-    end_processes(&mut *fleet.lock().await, &server, &watcher);
+    end_processes(&mut *fleet.lock().await, &server, &watcher, plan);
     ruler.abort();
     models.abort();
     for what in server.look(end::wrong) {
@@ -307,15 +307,20 @@ async fn steps(story: &Story<'_>, plan: &Plan, server: &Server, watcher: &Watche
     settled
 }
 
-/// Stops the managers. Reports leaders that could not watch, tasks that ended early, and deleted objects that a process
-/// still keeps.
-fn end_processes(fleet: &mut Fleet, server: &Server, watcher: &Watcher) {
+/// Stops the managers. Reports leaders that could not watch, tasks that ended early, deleted objects that a process
+/// still keeps, and wrong caches.
+fn end_processes(fleet: &mut Fleet, server: &Server, watcher: &Watcher, plan: &Plan) {
     watcher.judge_leaders();
     for process in &mut fleet.processes {
         if process.has_ended() {
             watcher.violate(format!("a task of {} ended unexpectedly", process.who));
         }
         for what in process.remembers_gone(&custom_resources(server)) {
+            watcher.violate(what);
+        }
+        // Some sequences of specs have objects that cannot be decoded, which no cache keeps.
+        let wrong = if plan.fault == Fault::None { Vec::new() } else { process.wrong_caches(server) };
+        for what in wrong {
             watcher.violate(what);
         }
     }

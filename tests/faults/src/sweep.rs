@@ -37,7 +37,8 @@ pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
         };
         for nth in 1..=(*count).min(most) {
             let of: &[Trouble] = if is_read(name) { &Trouble::OF_READS } else { &Trouble::OF_WRITES };
-            for trouble in of {
+            let of_watches: &[Trouble] = if name.starts_with("watch-") { &Trouble::OF_WATCHES } else { &[] };
+            for trouble in of.iter().chain(of_watches) {
                 // In place of a pod whose adoption is rejected, the manager would create another one.
                 let is_rejection = matches!(trouble, Trouble::Invalid | Trouble::Forbidden);
                 if is_rejection && name == "apply-pods" && scenario.name == "podset-adopt-again" {

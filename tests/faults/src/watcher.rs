@@ -320,10 +320,13 @@ impl Watcher {
         })
     }
 
+    fn failure(code: u16, reason: &str, message: &str) -> Value {
+        json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "code": code, "reason": reason, "message": message })
+    }
+
     fn status(code: u16, reason: &str, message: &str) -> Then {
-        let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "code": code, "reason": reason, "message": message });
-        Then::Status(status, (code == 429).then_some(2))
+        Then::Status(Self::failure(code, reason, message), (code == 429).then_some(2))
     }
 
     /// Partitions the processes with this name prefix.
@@ -373,6 +376,15 @@ impl Watcher {
                 lost(Self::status(404, "NotFound", &format!("{resource} \"{name}\" not found")))
             }
             Trouble::ProxyNotFound => lost(Then::Text(404, "404 page not found\n")),
+            Trouble::ProxyBadRequest => lost(Then::Text(400, "400 Bad Request\n")),
+            Trouble::Unstreamable => lost(Then::Event(Self::failure(
+                500,
+                "InternalError",
+                "Internal error occurred: the watch of the store does not report its progress",
+            ))),
+            Trouble::Lagging => {
+                lost(Then::Event(Self::failure(504, "Timeout", "Timeout: Too large resource version")))
+            }
             Trouble::Gone => {
                 lost(Self::status(410, "Expired", "The resourceVersion for the provided list is too old."))
             }

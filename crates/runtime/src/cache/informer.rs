@@ -8,7 +8,7 @@
 //! - pods and nodes arrive in protobuf, which costs the API server less ([`crate::model::protobuf`]);
 //! - objects are indexed by the UID of their controller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -27,7 +27,7 @@ use crate::lock;
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Meta, MetaOnly, Object, Owner};
 use crate::model::progress::Progress;
-use crate::model::resource::Resource;
+use crate::model::resource::{Resource, escape};
 use crate::server::connectivity::Link;
 
 /// Bytes kept of the error for an object that cannot be decoded.
@@ -343,6 +343,17 @@ impl<T: Object> NamespaceInformer<T> {
     /// All objects, by namespace and name.
     pub fn all(&self) -> Vec<Arc<T>> {
         self.read().objects.values().cloned().collect()
+    }
+
+    /// The path of the list that fills the cache; and the namespace, name, UID and resourceVersion of each object.
+    pub fn contents(&self) -> (String, BTreeSet<[String; 4]>) {
+        let Inner { resource, namespace, selector, .. } = &*self.inner;
+        let selector = selector.map(|labels| format!("?labelSelector={}", escape(labels)));
+        let cache = self.read();
+        let objects = cache.objects.iter().map(|((namespace, name), object)| {
+            [&**namespace, &**name, &*object.key().uid, object.resource_version()].map(str::to_owned)
+        });
+        (resource.path(namespace) + &selector.unwrap_or_default(), objects.collect())
     }
 
     /// The objects that cannot be decoded, with the errors.

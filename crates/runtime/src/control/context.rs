@@ -1,6 +1,6 @@
 //! The parts that the controllers of one process share: a client, a gate, the executors and one informer per type.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -31,6 +31,8 @@ const UNREADY: Duration = Duration::from_secs(150);
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Returns the current state of a cache.
 type Cached = Box<dyn Fn() -> Cache + Send + Sync>;
+/// Path and objects of a cache; see [`crate::cache::informer::NamespaceInformer::contents`].
+type Contents = (String, BTreeSet<[String; 4]>);
 
 /// The parts that all controllers of the process share. Cheap to clone.
 #[derive(Clone)]
@@ -81,6 +83,7 @@ struct Inner {
     controllers: Mutex<Vec<(&'static str, Task)>>,
     activities: Mutex<Vec<(&'static str, Activity)>>,
     caches: Mutex<Vec<Cached>>,
+    contents: Mutex<Vec<Box<dyn Fn() -> Contents + Send + Sync>>>,
     pods: OnceLock<Informer<Pod>>,
     nodes: OnceLock<Informer<Node>>,
 }
@@ -182,7 +185,8 @@ impl Context {
     fn start<T: Object>(&self, name: &'static str, informer: Informer<T>) -> Informer<T> {
         let began = Instant::now();
         for part in informer.parts() {
-            let part = part.clone();
+            let (part, shown) = (part.clone(), part.clone());
+            lock(&self.inner.contents).push(Box::new(move || shown.contents()));
             lock(&self.inner.caches).push(Box::new(move || Cache {
                 resource: part.resource(),
                 scope: part.scope().to_owned(),
@@ -214,6 +218,12 @@ impl Context {
     /// The current state of every cache.
     pub fn caches(&self) -> Vec<Cache> {
         lock(&self.inner.caches).iter().map(|cache| cache()).collect()
+    }
+
+    /// Path and objects of every cache, for a comparison with the API server; see
+    /// [`crate::cache::informer::NamespaceInformer::contents`].
+    pub fn contents(&self) -> Vec<Contents> {
+        lock(&self.inner.contents).iter().map(|contents| contents()).collect()
     }
 
     /// Updates the metrics that change over time without an event.

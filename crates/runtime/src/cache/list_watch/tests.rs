@@ -1,15 +1,17 @@
 //! Informers follow scripted answers, in protobuf and in JSON.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use http::{Request, Response, header};
 use kube::Client;
 use kube::client::Body;
 use serde_json::json;
 
-use crate::cache::informer::{Change, Informer, SILENCE};
+use crate::cache::informer::{Change, Health, Informer, SILENCE};
 use crate::cache::list_watch::{Events, Interrupted, LARGEST_EVENT};
 use crate::model::core_types::Pod;
 use crate::model::protobuf::CONTENT_TYPE;
@@ -125,6 +127,30 @@ async fn falls_back_to_json_if_protobuf_is_unreadable() {
         assert_eq!(followed.told, ["new a"], "{code} {of}");
         assert_eq!(followed.asked, asked(&[("list", false), ("list", true), ("1", true)]), "{code} {of}");
     }
+}
+
+/// The time limit is for each event, not for the whole list.
+#[tokio::test(start_paused = true)]
+async fn a_list_of_five_minutes_fills_the_cache() {
+    let service = tower::service_fn(|_request: Request<Body>| async {
+        let pods = (0..20).map(|number| {
+            let meta = json!({ "name": format!("p{number}"), "uid": "u", "resourceVersion": "1" });
+            json!({ "type": "ADDED", "object": { "metadata": meta } })
+        });
+        let end = json!({ "resourceVersion": "1", "annotations": { "k8s.io/initial-events-end": "true" } });
+        let events = pods.chain([json!({ "type": "BOOKMARK", "object": { "metadata": end } })]);
+        let lines: Vec<String> = events.map(|event| format!("{event}\n")).collect();
+        let slowly = futures::stream::iter(lines).then(|line| async {
+            tokio::time::sleep(Duration::from_secs(15)).await;
+            Ok::<_, Infallible>(line)
+        });
+        Response::builder().body(axum::body::Body::from_stream(slowly))
+    });
+    let informer: Informer<Pod> = Informer::new(PODS, &[], None);
+    let task = informer.clone().run(Client::new(service, "default"), Link::default());
+    let _ = tokio::time::timeout(Duration::from_secs(320), task).await;
+    assert_eq!(informer.all().len(), 20);
+    assert!(matches!(informer.health(), Health::Synced { .. }));
 }
 
 /// A proxy may send bytes without end. The process must not run out of memory.
