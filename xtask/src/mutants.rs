@@ -50,8 +50,8 @@ const MUTANTS: &[Mutant] = &[
         edits: &[
             ("        self.state.send_replace(None);\n", ""),
             (
-                "(until > Instant::now()).then_some(Term { until, ..term })",
-                "Some(Term { until: until.max(Instant::now() + Duration::from_secs(20)), ..term })",
+                "(until > Instant::now()).then_some(Self { until, ..self })",
+                "Some(Self { until: until.max(Instant::now() + Duration::from_secs(20)), ..self })",
             ),
         ],
         catchers: &[Catcher::Plans("podset-scale", "/cut-off")],
@@ -142,6 +142,54 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[("if self.part.is_silent() {", "if self.part.is_silent() && at.is_empty() {")],
         catchers: &[Catcher::Tests("quintet-runtime", "lists_again_after_a_long_silence")],
+    },
+    Mutant {
+        name: "continues a watch after an outage",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[(
+            "if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) {",
+            "if self.gone.is_some_and(|since| since.elapsed() >= Duration::MAX) {",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "begins_with_a_list_after_an_outage")],
+    },
+    Mutant {
+        name: "plans from a cache without history",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[("        if from.is_none() {\n            part.expire();\n        }\n", "")],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_cache_without_history")],
+    },
+    Mutant {
+        name: "old objects do not show a restore",
+        file: "crates/runtime/src/cache/informer.rs",
+        edits: &[("if !is_known && !is_undecodable() {", "if !is_known && is_undecodable() {")],
+        catchers: &[Catcher::Tests("quintet-runtime", "an_old_object_shows")],
+    },
+    Mutant {
+        name: "caches from before a restore count",
+        file: "crates/runtime/src/server/gate.rs",
+        edits: &[(
+            "if progress.expired || progress.listed < *self.restored.borrow() {",
+            "if progress.expired {",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_restore_starts_the_term_again")],
+    },
+    Mutant {
+        name: "writes of plans from before a restore",
+        file: "crates/runtime/src/server/gate.rs",
+        edits: &[(
+            "                    term.since = now;\n",
+            "                    term.until = term.until.max(now);\n",
+        )],
+        catchers: &[
+            Catcher::Tests("quintet-runtime", "a_restore_starts_the_term_again"),
+            Catcher::Tests("quintet-runtime", "starts_its_term_again_after_a_restore"),
+        ],
+    },
+    Mutant {
+        name: "takes a Lease that a restore brought back",
+        file: "crates/runtime/src/election/candidate.rs",
+        edits: &[("        if is_older\n", "        if is_older && observed.is_free()\n")],
+        catchers: &[Catcher::Tests("quintet-runtime", "waits_for_the_holder_that_a_restore_removed")],
     },
     Mutant {
         name: "an event leaves a key among the bulk keys",

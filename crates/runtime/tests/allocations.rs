@@ -143,7 +143,7 @@ fn a_cached_pod_keeps_few_bytes() {
         let client = server();
         // The lists were allocated before, so they do not count.
         let _profiler = dhat::Profiler::builder().testing().build();
-        let task = tokio::spawn(informer.clone().run(client, Link::default()));
+        let task = tokio::spawn(informer.clone().run(client, Link::default(), Gate::open()));
         sleep(Duration::from_secs(1)).await;
         assert_eq!(informer.all().len(), PODS_LISTED);
         let first = dhat::HeapStats::get();

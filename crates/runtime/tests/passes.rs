@@ -244,7 +244,9 @@ fn once(list: String) -> Client {
 /// The lines of a complete streaming list of pods.
 fn listed(names: &[&str]) -> String {
     let pods = names.iter().map(|name| {
-        let metadata = json!({ "name": name, "namespace": "n", "uid": name, "resourceVersion": "1" });
+        // Only a pod that is newer than a list may be missing in it.
+        let version = if *name == "b" { "6" } else { "1" };
+        let metadata = json!({ "name": name, "namespace": "n", "uid": name, "resourceVersion": version });
         json!({ "type": "ADDED", "object": { "metadata": metadata } })
     });
     let end = json!({ "resourceVersion": "5", "annotations": { "k8s.io/initial-events-end": "true" } });

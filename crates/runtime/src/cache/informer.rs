@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -26,9 +26,10 @@ use crate::cache::tracked::TrackedCache;
 use crate::lock;
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Meta, MetaOnly, Object, Owner};
-use crate::model::progress::Progress;
+use crate::model::progress::{Progress, revision};
 use crate::model::resource::{Resource, escape};
 use crate::server::connectivity::Link;
+use crate::server::gate::Gate;
 
 /// Bytes kept of the error for an object that cannot be decoded.
 const LONGEST_ERROR: usize = 512;
@@ -113,6 +114,8 @@ pub(super) struct Inner<T> {
     pub(super) protobuf: AtomicBool,
     /// The start time that the next list must reach; None if no list is requested.
     pub(super) relist: watch::Sender<Option<Instant>>,
+    /// Gets the report of a restore of etcd. Set before the first list.
+    gate: OnceLock<Gate>,
     patient: AtomicBool,
 }
 
@@ -262,9 +265,13 @@ impl<T: Object> Informer<T> {
     }
 
     /// Lists and watches until the future is dropped.
-    pub async fn run(self, client: Client, link: Link) {
+    pub async fn run(self, client: Client, link: Link, gate: Gate) {
         let parts = self.parts.iter().cloned();
-        join_all(parts.map(|part| list_watch::run(part, client.clone(), link.clone()))).await;
+        join_all(parts.map(|part| {
+            let gate = part.inner.gate.get_or_init(|| gate.clone()).clone();
+            list_watch::run(part, client.clone(), link.clone(), gate)
+        }))
+        .await;
     }
 }
 
@@ -298,7 +305,12 @@ impl<T: Object> TrackedCache for NamespaceInformer<T> {
     }
 
     fn relist(&self, since: Instant) {
-        self.inner.relist.send_modify(|asked| *asked = (*asked).max(Some(since)));
+        // A repeated request must not end the pause after a failed list.
+        self.inner.relist.send_if_modified(|asked| {
+            let is_later = *asked < Some(since);
+            *asked = (*asked).max(Some(since));
+            is_later
+        });
     }
 }
 
@@ -320,6 +332,7 @@ impl<T: Object> NamespaceInformer<T> {
                 most_listed: AtomicUsize::new(0),
                 protobuf: AtomicBool::new(true),
                 relist: watch::channel(None).0,
+                gate: OnceLock::new(),
                 patient: AtomicBool::new(false),
             }),
         }
@@ -400,6 +413,7 @@ impl<T: Object> NamespaceInformer<T> {
         }
         let key = object.key();
         let version = object.resource_version().to_owned();
+        self.compare(&key, &version);
         let vanished = self.decodes(&key).into_iter().find(|before| before.uid != key.uid);
         if let Some(before) = &vanished {
             self.tell(&Change::Vanished { key: before });
@@ -416,6 +430,39 @@ impl<T: Object> NamespaceInformer<T> {
             _ => self.tell(&Change::Applied { new: &object, old: old.as_ref(), came }),
         };
         if is_told { Ok((key, version)) } else { Err(PANICKED.to_owned()) }
+    }
+
+    /// Reports a restore of etcd if the API server shows an object in an old version that this cache does not have: it knows
+    /// every object as of its position.
+    fn compare(&self, key: &Key, version: &str) {
+        let shown = revision(version);
+        if shown == 0 || shown > self.inner.progress.borrow().position {
+            return;
+        }
+        let place = (key.namespace.clone(), key.name.clone());
+        let is_known =
+            self.read().objects.get(&place).is_some_and(|object| object.resource_version() == version);
+        let is_undecodable = || {
+            let undecodable = lock(&self.inner.undecodable);
+            undecodable.keys().any(|known| (&known.namespace, &known.name) == (&place.0, &place.1))
+        };
+        if !is_known && !is_undecodable() {
+            self.report_restore(&format!("{key} in version {version}"));
+        }
+    }
+
+    /// Reports that the store is older than this cache, because etcd was restored. Every cache is then listed again.
+    pub(super) fn report_restore(&self, shown: &str) {
+        let Progress { position, listed, .. } = *self.inner.progress.borrow();
+        if self.inner.gate.get().is_some_and(|gate| gate.restored(listed)) {
+            let resource = self.inner.resource.plural;
+            tracing::warn!(resource, cache = position, shown, "etcd was restored; listing everything again");
+        }
+    }
+
+    /// Records that the cache may lack changes until the next list. No plan uses it until then.
+    pub(super) fn expire(&self) {
+        self.inner.progress.send_if_modified(|progress| !std::mem::replace(&mut progress.expired, true));
     }
 
     /// Records an object that cannot be decoded.
@@ -486,6 +533,10 @@ impl<T: Object> NamespaceInformer<T> {
 
     /// Completes a list: drops the objects that it did not show, and sets the position to `version`.
     pub(super) fn sweep(&self, seen: &Seen, version: &str, began: Instant) {
+        let version = Some(revision(version)).filter(|version| *version > 0);
+        if version.is_some_and(|version| version < self.inner.progress.borrow().position) {
+            self.report_restore("a list");
+        }
         let mut gone: Vec<Key> = self
             .read()
             .objects
@@ -498,13 +549,12 @@ impl<T: Object> NamespaceInformer<T> {
         for key in &gone {
             self.delete(key);
         }
-        let version = version.parse::<u64>().ok().filter(|version| *version > 0);
         self.inner.progress.send_modify(|progress| {
-            // A list that is behind the position means that etcd was restored and counts from an earlier version.
             progress.position = version.unwrap_or(progress.position);
             // An object that the list does not show was deleted before the list.
             progress.seen = version.unwrap_or(progress.seen);
             progress.listed = Some(began);
+            progress.expired = false;
         });
         self.inner.most_listed.store(0, Ordering::Relaxed);
         self.heard();

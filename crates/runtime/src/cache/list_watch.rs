@@ -19,10 +19,12 @@ use crate::cache::informer::{NamespaceInformer, SILENCE, Seen};
 use crate::cache::tracked::TrackedCache as _;
 use crate::log_repeated;
 use crate::model::object::{Meta, MetaOnly, Object};
+use crate::model::progress::revision;
 use crate::model::protobuf::{self, Malformed};
 use crate::model::resource::{Resource, escape};
 use crate::server::client::{CALL, brief, brief_causes};
 use crate::server::connectivity::Link;
+use crate::server::gate::Gate;
 
 /// The page size if the API server cannot stream lists; small, because a decoded page determines the peak memory.
 const PAGE: usize = 100;
@@ -36,7 +38,8 @@ const LARGEST_EVENT: usize = 32 * 1024 * 1024;
 const WATCH: Duration = Duration::from_secs(590);
 /// A watch that lasted this long resets the backoff and the count of interruptions.
 const LASTED: Duration = Duration::from_mins(2);
-/// After an outage of this length, a recovery is reported to the other tasks. A cut connection is not an outage.
+/// After an outage of this length, a recovery is reported to the other tasks, and watches begin with a list. A cut connection is
+/// not an outage.
 const OUTAGE: Duration = Duration::from_secs(3);
 /// The pause between requests for an absent type, and the longest pause for a busy API server.
 const ABSENT: Duration = Duration::from_secs(2);
@@ -146,7 +149,7 @@ enum Next {
 }
 
 /// Lists and watches until the future is dropped.
-pub(super) async fn run<T: Object>(part: NamespaceInformer<T>, client: Client, link: Link) {
+pub(super) async fn run<T: Object>(part: NamespaceInformer<T>, client: Client, link: Link, gate: Gate) {
     let mut keeper = Keeper {
         backoff: DefaultBackoff::default(),
         doubts: link.doubts(),
@@ -155,7 +158,9 @@ pub(super) async fn run<T: Object>(part: NamespaceInformer<T>, client: Client, l
         part,
         client,
         link,
+        gate,
         failing: None,
+        gone: None,
         interruptions: 0,
     };
     let mut next = Next::List;
@@ -177,12 +182,15 @@ struct Keeper<T> {
     part: NamespaceInformer<T>,
     client: Client,
     link: Link,
+    gate: Gate,
     backoff: DefaultBackoff,
     doubts: watch::Receiver<u64>,
     returns: watch::Receiver<Option<Instant>>,
     relists: watch::Receiver<Option<Instant>>,
     /// The time of the first failure in a row.
     failing: Option<Instant>,
+    /// The time of the first request in a row without an answer.
+    gone: Option<Instant>,
     /// The number of interruptions since a watch last lasted.
     interruptions: u64,
 }
@@ -202,6 +210,7 @@ impl<T: Object> Keeper<T> {
                 let (resource, objects) = (self.part.resource().plural, self.part.count());
                 tracing::debug!(resource, objects, version, "listed");
                 is_back(&mut self.failing, &self.link);
+                self.gone = None;
                 if began.elapsed() >= GOOD {
                     self.backoff.reset();
                 }
@@ -212,16 +221,20 @@ impl<T: Object> Keeper<T> {
     }
 
     /// Continues a watch, unless the store is older than the cache: after a restore of etcd, the API server accepts a watch
-    /// from a version that its store has not reached, and sends nothing.
+    /// from a version that its store has not reached, and sends nothing. After an outage, the store may have been restored and
+    /// may have passed the version since.
     async fn resume(&mut self, at: String) -> Next {
+        if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) {
+            self.part.expire();
+            return Next::List;
+        }
         // An open watch does not prove that its events arrive. A complete list proves that the cache is up to date.
         if self.part.is_silent() {
             return Next::List;
         }
         match self.part.newest(&self.client).await {
             Ok(newest) if newest > 0 && newest < revision(&at) => {
-                let resource = self.part.resource().plural;
-                tracing::warn!(resource, cache = at, store = newest, "the store was restored; listing again");
+                self.part.report_restore(&format!("the store in version {newest}"));
                 Next::List
             }
             Err(interrupted)
@@ -235,14 +248,19 @@ impl<T: Object> Keeper<T> {
     }
 
     async fn follow(&mut self, mut at: String) -> Next {
-        let Self { part, client, link, doubts, failing, .. } = self;
+        let Self { part, client, link, gate, doubts, failing, gone, .. } = self;
         let began = Instant::now();
         let listed = part.inner.progress.borrow().listed;
-        let mut relist = part.inner.relist.subscribe();
+        let (mut relist, mut restores) = (part.inner.relist.subscribe(), gate.restores());
         doubts.mark_unchanged();
+        let opened = || {
+            is_back(failing, link);
+            *gone = None;
+        };
         let ended = tokio::select! {
-            ended = part.follow(client, &mut at, || is_back(failing, link)) => ended,
+            ended = part.follow(client, &mut at, opened) => ended,
             _ = relist.wait_for(|since| *since > listed) => return Next::List,
+            _ = restores.wait_for(|since| *since > listed) => return Next::List,
             // The peer of this connection may be gone: continue at the same position on another connection.
             _ = doubts.changed() => Ok(()),
         };
@@ -272,6 +290,9 @@ impl<T: Object> Keeper<T> {
     fn interrupted(&mut self, interrupted: &Interrupted, from: Option<String>) -> Next {
         let from = from.filter(|_| !interrupted.needs_list());
         let (part, resource) = (&self.part, self.part.resource());
+        if from.is_none() {
+            part.expire();
+        }
         if interrupted.is_misunderstanding() {
             part.inner.protobuf.store(false, Ordering::Relaxed);
         }
@@ -300,6 +321,9 @@ impl<T: Object> Keeper<T> {
         let pause = self.backoff.next().unwrap_or(Duration::from_secs(30));
         let pause = if interrupted.is_silence() { pause.min(GONE) } else { pause };
         self.failing.get_or_insert_with(Instant::now);
+        if interrupted.is_silence() {
+            self.gone.get_or_insert_with(Instant::now);
+        }
         let again_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
         let (resource, error) = (resource.plural, interrupted.to_string());
         log_repeated!(
@@ -501,11 +525,6 @@ impl<T: Object> NamespaceInformer<T> {
 async fn text(client: &Client, request: Request<Vec<u8>>) -> Result<String, Interrupted> {
     let text = timeout(CALL, client.request_text(request)).await;
     Ok(text.map_err(|_elapsed| Interrupted::Silent(CALL))??)
-}
-
-/// A resourceVersion as a number, which it is for an API server with etcd; 0 otherwise.
-fn revision(version: &str) -> u64 {
-    version.parse().unwrap_or_default()
 }
 
 /// Converts an error answer to the error that kube would return; kube cannot read a protobuf Status.

@@ -199,7 +199,7 @@ impl Context {
                 patient: part.is_patient(),
             }));
         }
-        self.spawn(name, informer.clone().run(self.client.clone(), self.link.clone()));
+        self.spawn(name, informer.clone().run(self.client.clone(), self.link.clone(), self.gate.clone()));
         informer
     }
 
@@ -231,6 +231,7 @@ impl Context {
         // The gate closes at the renew deadline, before the election's next attempt notices it.
         let leads = f64::from(u8::from(self.gate.term().is_some()));
         self.metrics.leader.with_label_values(&[&*self.metrics.lease]).set(leads);
+        self.metrics.store_restored.inc_by(self.gate.take_restores());
         for (controller, activity) in self.activities() {
             let ((unfinished, longest), labels) = (activity.unfinished(), [controller, controller]);
             let metrics = &self.metrics;

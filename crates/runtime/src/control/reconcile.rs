@@ -147,7 +147,7 @@ impl<R: Reconciler> Pass<'_, R> {
     /// Whether the caches show all writes for the object. Reads the objects of writes with an unknown outcome first.
     async fn is_caught_up(&self) -> Result<bool, Error> {
         let Executor { memory, .. } = &*self.context.executor;
-        self.context.executor.clarify(self.key).await?;
+        self.context.executor.clarify(self.planned()).await?;
         let is_caught_up = memory.caught_up(self.key, self.caches);
         if is_caught_up {
             memory.observe_generation(self.key, self.object.generation());

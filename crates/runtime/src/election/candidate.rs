@@ -16,6 +16,7 @@ use crate::election::lease::{
 use crate::election::{Error, Settings};
 use crate::log_repeated;
 use crate::model::clock::{Clock, Moment};
+use crate::model::progress::revision;
 use crate::model::resource::LEASES;
 use crate::server::client::brief;
 use crate::server::connectivity::Link;
@@ -358,6 +359,21 @@ impl Campaign {
     /// so that the caller reads it.
     async fn take_over(&mut self, lease: Lease, is_stuck: bool) -> Option<Result<Attempt, Error>> {
         let observed = &mut self.observed;
+        // After a restore of etcd, the Lease may name an earlier holder, or none.
+        let is_older = (1..revision(&observed.version)).contains(&revision(&version(&lease)));
+        if is_older && self.gate.restored(observed.at) {
+            let (known, shown) = (&observed.version, version(&lease));
+            tracing::warn!(known, shown, "etcd was restored: the lease is older; listing everything again");
+        }
+        let before = observed.spec.holder_identity.clone().unwrap_or_default();
+        if is_older
+            && !observed.is_free()
+            && before != self.settings.identity
+            && !observed.is_expired(&self.settings)
+        {
+            // The holder continues until it notices.
+            return Some(Ok(Attempt::HeldByOther(before)));
+        }
         if observed.at.is_none() || observed.spec != lease.spec {
             *observed = Observed { at: Some(Instant::now()), lost: observed.lost, ..Observed::of(&lease) };
         }

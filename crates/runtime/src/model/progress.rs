@@ -11,4 +11,11 @@ pub struct Progress {
     pub seen: u64,
     /// When the newest complete list started. It shows every write that was answered before.
     pub listed: Option<Instant>,
+    /// Whether the cache may lack changes that only a new list can show.
+    pub expired: bool,
+}
+
+/// A resourceVersion as a number, which it is for an API server with etcd; 0 otherwise.
+pub(crate) fn revision(version: &str) -> u64 {
+    version.parse().unwrap_or_default()
 }

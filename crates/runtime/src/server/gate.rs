@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
@@ -36,6 +36,10 @@ pub struct Gate {
     handed: Arc<Mutex<Seen>>,
     /// The start of the last term, even after its end.
     since: Arc<Mutex<Option<Instant>>>,
+    /// When this process last noticed that etcd was restored. Lists from before may show lost changes.
+    restored: watch::Sender<Option<Instant>>,
+    /// How often that was noticed since the metric was last updated.
+    restores: Arc<AtomicU64>,
     /// Whether the election has made its first attempt.
     tried: watch::Sender<bool>,
     /// The last heartbeat; None before the first one.
@@ -49,12 +53,21 @@ pub struct Gate {
 /// The period in which this process may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// The start; the term has had no gap since.
+    /// The start; the term has had no gap since, and no restore of etcd was noticed since.
     pub since: Instant,
     /// The end, unless the election extends the term.
     pub until: Instant,
     /// How long the machine had slept when `until` was set.
     asleep: Duration,
+}
+
+impl Term {
+    /// The rest of the term, if the machine has slept for this time so far; None if the term is over.
+    fn left(self, asleep: Duration) -> Option<Self> {
+        // The other processes' clocks ran while this machine slept, so subtract the sleep from the term.
+        let until = self.until.checked_sub(asleep.saturating_sub(self.asleep))?;
+        (until > Instant::now()).then_some(Self { until, ..self })
+    }
 }
 
 impl Gate {
@@ -64,6 +77,8 @@ impl Gate {
             state: watch::Sender::new(None),
             handed: Arc::default(),
             since: Arc::default(),
+            restored: watch::Sender::new(None),
+            restores: Arc::default(),
             tried: watch::Sender::new(false),
             beat: Arc::default(),
             writing: Arc::default(),
@@ -111,9 +126,7 @@ impl Gate {
     /// The current term; None if this process may not write.
     pub fn term(&self) -> Option<Term> {
         let term = (*self.state.borrow())?;
-        // The other processes' clocks ran while this machine slept, so subtract the sleep from the term.
-        let until = term.until.checked_sub((self.asleep)().saturating_sub(term.asleep))?;
-        (until > Instant::now()).then_some(Term { until, ..term })
+        term.left((self.asleep)())
     }
 
     /// Waits until the term that began at `since` is over: the gate was closed, or the term was not extended in time.
@@ -172,15 +185,57 @@ impl Gate {
     }
 
     fn set(&self, until: Instant, asleep: Duration) {
-        let since = self.term().map_or_else(Instant::now, |term| term.since);
-        *lock(&self.since) = Some(since);
-        self.state.send_replace(Some(Term { since, until, asleep }));
+        let slept = (self.asleep)();
+        // A restore may start the term again at this moment.
+        self.state.send_modify(|state| {
+            let since = state.and_then(|term| term.left(slept)).map_or_else(Instant::now, |term| term.since);
+            *lock(&self.since) = Some(since);
+            *state = Some(Term { since, until, asleep });
+        });
+    }
+
+    /// Reports that the store is older than this process knew at `known`, because etcd was restored. Plans may follow from
+    /// changes that are lost. So the term starts again, and every cache must be listed again. Returns false if this was
+    /// already reported after `known`.
+    pub fn restored(&self, known: Option<Instant>) -> bool {
+        let now = Instant::now();
+        let is_news = self.restored.send_if_modified(|last| {
+            let is_news = *last <= known;
+            if is_news {
+                *last = Some(now);
+            }
+            is_news
+        });
+        if is_news {
+            self.restores.fetch_add(1, Ordering::Relaxed);
+            self.hand_over(Seen::new());
+            self.state.send_if_modified(|state| {
+                if let Some(term) = state {
+                    term.since = now;
+                }
+                state.is_some()
+            });
+        }
+        is_news
+    }
+
+    /// A receiver of the last time when this process noticed a restore of etcd.
+    pub(crate) fn restores(&self) -> watch::Receiver<Option<Instant>> {
+        self.restored.subscribe()
+    }
+
+    /// How often this process noticed a restore of etcd since the last call.
+    pub fn take_restores(&self) -> u64 {
+        self.restores.swap(0, Ordering::Relaxed)
     }
 
     /// Whether a cache of this scope shows all writes from before the last term, even after that term's end. The
-    /// cache was listed since its start, or has seen as much as the predecessor.
+    /// cache was listed since its start, or has seen as much as the predecessor. A cache that needs a list shows none.
     pub fn is_caught_up(&self, scope: &str, progress: &Progress) -> bool {
         let since = *lock(&self.since);
+        if progress.expired || progress.listed < *self.restored.borrow() {
+            return false;
+        }
         since.is_some_and(|since| progress.listed >= Some(since))
             || self.handed(scope).is_some_and(|seen| progress.position >= seen)
     }
@@ -339,6 +394,28 @@ mod tests {
         };
         let (over, ()) = futures::join!(over, prolonged);
         assert_eq!(over.as_millis(), 5_500, "and to the moment when it is");
+    }
+
+    /// Neither a plan nor a cache from before a restore of etcd counts afterwards.
+    #[tokio::test(start_paused = true)]
+    async fn a_restore_starts_the_term_again() {
+        let gate = Gate::closed();
+        let shows =
+            |listed| gate.is_caught_up("pods.", &Progress { position: 9, listed, ..Progress::default() });
+        gate.open_until(Instant::now() + Duration::from_secs(10));
+        let before = gate.term().unwrap().since;
+        sleep(Duration::from_secs(1)).await;
+        assert!(gate.fence(before).holds() && shows(Some(before)));
+        assert!(gate.restored(Some(before)));
+        assert!(!gate.fence(before).holds() && !shows(Some(before)));
+        assert!(shows(Some(Instant::now())));
+        assert!(!gate.restored(Some(before)), "this was reported");
+        assert_eq!((gate.take_restores(), gate.take_restores()), (1, 0));
+        gate.open_until(Instant::now() + Duration::from_secs(10));
+        assert_eq!(gate.term().unwrap().since, Instant::now(), "a renewal continues the term");
+        // The next predecessor's record does not help an older cache either.
+        gate.hand_over([("pods.".to_owned(), 5)].into());
+        assert!(!shows(Some(before)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -109,6 +109,9 @@ metrics! {
         "Time since the last event of a watch. Bookmarks come about once a minute.";
     undecodable: IntGaugeVec[resource] =
         "quintet_informer_undecodable_objects", "Objects that cannot be decoded and are skipped.";
+    store_restored: IntCounter =
+        "quintet_store_restored_total",
+        "How often a cache, a reconcile or the election found that etcd was restored.";
     events_dropped: IntCounter =
         "quintet_events_dropped_total", "Events that were not sent because too many were waiting.";
     build: IntGaugeVec[version, target] =

@@ -6,6 +6,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::Client;
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 use crate::model::clock::Clock;
 use crate::model::object::{Key, Meta, MetaOnly};
 use crate::model::plan::{Action, Body};
+use crate::model::progress::revision;
 use crate::model::refusals::{RefusalReason, Verb};
 use crate::model::resource::{PODS, Resource};
 use crate::server::client::{CALL, Resting, WINDOW, ask_in_term, brief};
@@ -27,6 +29,8 @@ use crate::write::owner_memory::OwnerMemory;
 use crate::write::request::{self, Write};
 use crate::{FIELD_MANAGER, KIND_LABEL};
 
+/// The shortest time between two lists because of an object that is older than the cache.
+const RESTORED_AGAIN: Duration = Duration::from_mins(10);
 /// This number of new refusals in a row ends the execution of a plan, because they probably share one cause.
 const STOP_AFTER: usize = 3;
 
@@ -148,7 +152,8 @@ impl Executor {
     }
 
     /// Reads each object whose write has an unknown outcome, so that the next plan waits until the caches show it.
-    pub async fn clarify(&self, owner: &Key) -> Result<(), Error> {
+    pub async fn clarify(&self, of: Planned<'_>) -> Result<(), Error> {
+        let owner = of.key;
         for (place, deleted) in self.memory.unanswered(owner) {
             let (resource, namespace, name) = &place;
             let found = match self.reads.read_meta(resource, namespace, name).await {
@@ -160,6 +165,7 @@ impl Executor {
                 found => found?,
             };
             if let Some(meta) = &found {
+                self.compare(of, resource, meta);
                 self.memory.wrote(owner, *resource, meta);
             }
             let is_gone = |uid: &Arc<str>| found.as_ref().is_none_or(|meta| meta.uid != *uid);
@@ -170,6 +176,18 @@ impl Executor {
             self.memory.ambiguous(owner, |ambiguous| ambiguous.remove(&place));
         }
         Ok(())
+    }
+
+    /// Reports a restore of etcd if the object of a plan was read in an older version than the cache has. The watch cache of an
+    /// API server that was not restarted stays wrong, so new lists may change nothing.
+    fn compare(&self, of: Planned<'_>, resource: &Resource, read: &Meta) {
+        let is_same = *resource == of.resource && read.uid == of.key.uid;
+        if is_same && (1..revision(of.version)).contains(&revision(&read.resource_version)) {
+            let (object, cache, store) = (of.key, of.version, &*read.resource_version);
+            if self.gate.restored(Instant::now().checked_sub(RESTORED_AGAIN)) {
+                tracing::warn!(%object, cache, store, "etcd was restored; listing everything again");
+            }
+        }
     }
 
     /// Executes the steps in order while `still` returns true: the plan applies to the current object. The caller has

@@ -359,6 +359,42 @@ async fn starts_a_new_term_after_an_unanswered_takeover() {
     assert!(since.duration_since(begun) >= Duration::from_secs(5), "a new term");
 }
 
+/// A restore of etcd brings back an older Lease. Plans so far may follow from lost changes.
+#[tokio::test(start_paused = true)]
+async fn starts_its_term_again_after_a_restore() {
+    let answers = [
+        failure(404, "NotFound", "none"),
+        (201, lease("me", 1_000, 0)),
+        failure(409, "Conflict", "changed"),
+        (200, lease("me", 400, 0)),
+        (200, lease("me", 401, 5)),
+    ];
+    let begun = Instant::now();
+    let (asked, gate) = elect(&answers, 6).await;
+    assert_eq!(asked, ["GET", "POST", "PUT", "GET", "PUT"]);
+    let since = gate.term().unwrap().since;
+    assert!(since.duration_since(begun) >= Duration::from_secs(5), "a new term");
+    assert_eq!(gate.take_restores(), 1);
+}
+
+/// The older Lease may name this process, or no holder, while the present holder has not noticed the restore.
+#[tokio::test(start_paused = true)]
+async fn waits_for_the_holder_that_a_restore_removed() {
+    for holder in ["me", ""] {
+        let mut answers = vec![(200, lease("other", 1_000, 0)), (200, String::new())];
+        for _ in 0..7 {
+            answers.extend([(200, lease(holder, 400, 0)), (200, String::new())]);
+        }
+        answers.extend([(200, lease(holder, 400, 0)), (200, lease("me", 401, 16))]);
+        let (asked, gate) = elect(&answers, 14).await;
+        assert!(gate.deadline().is_none() && !asked.contains(&"PUT".to_owned()), "{asked:?}");
+        assert_eq!(gate.take_restores(), 1);
+        let (asked, gate) = elect(&answers, 17).await;
+        assert_eq!(asked.last().map(String::as_str), Some("PUT"));
+        assert!(gate.deadline().is_some());
+    }
+}
+
 /// A starting API server rejects requests that it granted before, and so does one whose roles are being replaced.
 #[tokio::test(start_paused = true)]
 async fn a_standby_does_not_give_up_after_a_rejection() {
@@ -401,7 +437,7 @@ async fn ignores_an_old_record_after_an_unanswered_takeover() {
 #[test]
 fn only_a_caught_up_cache_counts_as_seen() {
     let gate = Gate::closed();
-    let at = |position, listed| Progress { position, seen: position, listed };
+    let at = |position, listed| Progress { position, seen: position, listed, expired: false };
     let before = Instant::now();
     assert!(!gate.is_caught_up("pods.", &at(9, Some(before))), "this process never led");
     gate.hand_over([("pods.".to_owned(), 5)].into());

@@ -34,7 +34,7 @@ async fn follow_after(
         };
         sink.lock().unwrap().push(said);
     });
-    let task = tokio::spawn(informer.clone().run(client, Link::default()));
+    let task = tokio::spawn(informer.clone().run(client, Link::default(), Gate::open()));
     sleep(Duration::from_secs(100)).await;
     task.abort();
     let told = told.lock().unwrap().clone();
@@ -109,7 +109,7 @@ async fn a_forged_owner_hides_no_pod() {
     let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &forged) + &bookmark(5, true);
     let (client, _) = scripted(&[(200, list), (200, event("DELETED", &forged))]);
     let informer: Informer<Pod> = Informer::new(PODS, &[], None);
-    let task = tokio::spawn(informer.clone().run(client, Link::default()));
+    let task = tokio::spawn(informer.clone().run(client, Link::default(), Gate::open()));
     sleep(Duration::from_secs(1)).await;
     let owned: Vec<String> = informer.owned_by(&owner()).iter().map(|pod| pod.meta.uid.to_string()).collect();
     assert_eq!(owned, ["uid-a"]);
@@ -199,7 +199,7 @@ async fn lists_again_after_a_long_silence() {
     });
     let informer: Informer<Pod> = Informer::new(PODS, &[], None);
     let client = client::over(service, &Metrics::new().unwrap(), LONGEST_REST);
-    let task = tokio::spawn(informer.run(client, Link::default()));
+    let task = tokio::spawn(informer.run(client, Link::default(), Gate::open()));
     sleep(Duration::from_secs(100)).await;
     task.abort();
     let asked = asked.lock().unwrap();
@@ -235,6 +235,55 @@ async fn a_list_that_gets_further_is_an_answer() {
         let silence = informer.parts()[0].last_answer().elapsed();
         assert_eq!(silence < Duration::from_secs(90), gets_further, "{silence:?}");
     }
+}
+
+/// A restore may raise the version of the store, so that only objects are old. An object that cannot be decoded is in no cache.
+#[tokio::test(start_paused = true)]
+async fn an_old_object_shows_that_etcd_was_restored() {
+    let mut bad = pod("bad", 3);
+    bad["spec"]["nodeName"] = json!(5);
+    let list = event("ADDED", &pod("a", 900)) + &event("ADDED", &bad) + &bookmark(1_000, true);
+    let expired = failure(410, "Expired", "too old");
+    for (listed, restores) in
+        [(pod("a", 900), 0), (pod("a", 1_001), 0), (pod("a", 400), 1), (pod("deleted", 400), 1)]
+    {
+        let again = event("ADDED", &listed) + &event("ADDED", &bad) + &bookmark(2_000, true);
+        let (client, _) = scripted(&[(200, list.clone()), expired.clone(), (200, again)]);
+        let (informer, gate): (Informer<Pod>, _) = (Informer::new(PODS, &[], None), Gate::open());
+        let task = tokio::spawn(informer.clone().run(client, Link::default(), gate.clone()));
+        sleep(Duration::from_secs(100)).await;
+        assert_eq!(informer.parts()[0].progress().position, 2_000);
+        assert_eq!(gate.take_restores(), restores, "{listed}");
+        task.abort();
+    }
+}
+
+/// While the API server was gone, etcd may have been restored, and its version may have passed the old ones since.
+#[tokio::test(start_paused = true)]
+async fn begins_with_a_list_after_an_outage() {
+    for (failures, is_list) in [(1, false), (8, true)] {
+        let mut answers = vec![(200, bookmark(5, true))];
+        answers.extend((0..failures).map(|_| failure(503, "", "no server is available")));
+        answers.push((200, bookmark(6, true)));
+        let (_, _, asked) = follow(&answers).await;
+        let asked = asked.lock().unwrap();
+        assert_eq!(asked[1 + failures].contains("sendInitialEvents"), is_list, "{asked:?}");
+    }
+}
+
+/// No plan uses a cache between the end of its history and the next list.
+#[tokio::test(start_paused = true)]
+async fn a_cache_without_history_shows_nothing_until_its_list() {
+    let list = (200, bookmark(5, true));
+    let (client, _) = scripted(&[list.clone(), failure(410, "Expired", "too old"), list]);
+    let (informer, gate): (Informer<Pod>, _) = (Informer::new(PODS, &[], None), Gate::open());
+    let task = tokio::spawn(informer.clone().run(client, Link::default(), gate.clone()));
+    let shows = || gate.is_caught_up("pods.", &informer.parts()[0].progress());
+    sleep(Duration::from_millis(100)).await;
+    assert!(!shows(), "the informer waits before the second list");
+    sleep(Duration::from_secs(2)).await;
+    assert!(shows());
+    task.abort();
 }
 
 /// The store or the watch cache may be unable to stream a list, which only an event reports. A proxy may cut the stream, or
@@ -312,11 +361,11 @@ async fn reports_a_recovery_only_after_an_outage() {
     for (times, is_news) in [(1, false), (8, true)] {
         let mut answers = vec![(200, bookmark(5, true))];
         answers.extend((0..times).map(|_| failure(503, "", "no server is available")));
-        answers.push((200, bookmark(6, false)));
+        answers.push((200, bookmark(6, true)));
         let (client, _) = scripted(&answers);
         let (informer, link): (Informer<Pod>, _) = (Informer::new(PODS, &[], None), Link::default());
         let returns = link.recoveries();
-        let task = tokio::spawn(informer.run(client, link));
+        let task = tokio::spawn(informer.run(client, link, Gate::open()));
         sleep(Duration::from_secs(100)).await;
         assert_eq!(returns.has_changed().unwrap(), is_news, "{times}");
         task.abort();
@@ -331,7 +380,7 @@ async fn keeps_departed_objects_while_their_owner_exists() {
             + &bookmark(5, true);
     let (client, _) = scripted(&[(200, owner_list)]);
     let owners: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
-    tokio::spawn(owners.clone().run(client, Link::default()));
+    tokio::spawn(owners.clone().run(client, Link::default(), Gate::open()));
     sleep(Duration::from_secs(1)).await;
 
     let mut stray = pod("stray", 3);
@@ -347,7 +396,7 @@ async fn keeps_departed_objects_while_their_owner_exists() {
     let (client, _) = scripted(&[(200, list), (200, gone + &event("ADDED", &pod("b", 10)))]);
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], Some("quintet.dev/kind"));
     let deselected = Deselected::from(&informer, &owners, |pod: &Pod| !pod.terminating());
-    tokio::spawn(informer.clone().run(client, Link::default()));
+    tokio::spawn(informer.clone().run(client, Link::default(), Gate::open()));
     sleep(Duration::from_secs(10)).await;
     let names = |deselected: &Deselected<Pod>| -> Vec<String> {
         deselected.owned_by(&owner()).iter().map(|pod| pod.meta.name.to_string()).collect()

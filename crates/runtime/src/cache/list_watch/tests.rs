@@ -18,6 +18,7 @@ use crate::model::protobuf::CONTENT_TYPE;
 use crate::model::protobuf::tests::{expired, frame, named};
 use crate::model::resource::PODS;
 use crate::server::connectivity::Link;
+use crate::server::gate::Gate;
 
 /// The result of following a script.
 struct Followed {
@@ -60,7 +61,7 @@ async fn follow(answers: Vec<(u16, &'static str, Vec<u8>)>) -> Followed {
         };
         sink.lock().unwrap().push(format!("{how} {name}"));
     });
-    let task = informer.run(Client::new(service, "default"), Link::default());
+    let task = informer.run(Client::new(service, "default"), Link::default(), Gate::open());
     let _ = tokio::time::timeout(Duration::from_mins(2), task).await;
     let (told, asked) = (told.lock().unwrap().clone(), asked.lock().unwrap().clone());
     Followed { told, asked }
@@ -147,7 +148,7 @@ async fn a_list_of_five_minutes_fills_the_cache() {
         Response::builder().body(axum::body::Body::from_stream(slowly))
     });
     let informer: Informer<Pod> = Informer::new(PODS, &[], None);
-    let task = informer.clone().run(Client::new(service, "default"), Link::default());
+    let task = informer.clone().run(Client::new(service, "default"), Link::default(), Gate::open());
     let _ = tokio::time::timeout(Duration::from_secs(320), task).await;
     assert_eq!(informer.all().len(), 20);
     assert!(matches!(informer.health(), Health::Synced { .. }));
