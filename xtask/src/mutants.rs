@@ -153,6 +153,19 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-runtime", "begins_with_a_list_after_an_outage")],
     },
     Mutant {
+        name: "trusts its watches after a restore",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[
+            (
+                "if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) {",
+                "if self.gone.is_some_and(|since| since.elapsed() >= Duration::MAX) {",
+            ),
+            ("newest > 0 && newest < revision(&at)", "newest > u64::MAX - 1"),
+            ("            _ = restores.wait_for(|since| *since > listed) => return Next::List,\n", ""),
+        ],
+        catchers: &[Catcher::Plans("podset-scale", "/restored")],
+    },
+    Mutant {
         name: "plans from a cache without history",
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[("        if from.is_none() {\n            part.expire();\n        }\n", "")],

@@ -77,6 +77,11 @@ pub enum Trouble {
     Blind,
     /// For 25 min, lists and watches of all processes get no answer. Small requests do.
     AllBlind,
+    /// etcd loses all writes since the last step of the scenario, the request included. The API server restarts, which takes
+    /// 5 s, and its versions count from the restored one.
+    Restored,
+    /// As `Restored`, with a raised version, and the API server keeps running.
+    RestoredBumped,
     /// A proxy answers 400.
     ProxyBadRequest,
     /// The answer is a watch with only the error 500: the store cannot stream lists.
@@ -87,7 +92,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// The faults of every write.
-    pub const OF_WRITES: [Self; 29] = [
+    pub const OF_WRITES: [Self; 31] = [
         Self::CrashBefore,
         Self::CrashAfter,
         Self::Conflict,
@@ -117,6 +122,8 @@ impl Trouble {
         Self::StaleServer,
         Self::ClockAhead,
         Self::ClockBehind,
+        Self::Restored,
+        Self::RestoredBumped,
     ];
     /// The faults of the first write of each name. They concern the process, not the request.
     pub const OF_FIRST_WRITES: [Self; 2] = [Self::Blind, Self::AllBlind];
@@ -156,7 +163,12 @@ impl Trouble {
                 | Self::Crossed
                 | Self::Blind
                 | Self::AllBlind
-        )
+        ) || self.is_restore()
+    }
+
+    /// Whether etcd is restored.
+    pub fn is_restore(self) -> bool {
+        matches!(self, Self::Restored | Self::RestoredBumped)
     }
 
     /// Whether a process dies.
@@ -316,6 +328,11 @@ impl Plan {
     /// Whether a process gets no events for minutes.
     pub fn is_blind(&self) -> bool {
         self.has_event(Event::Silence) || self.has(|_, trouble| Trouble::OF_FIRST_WRITES.contains(&trouble))
+    }
+
+    /// Whether etcd is restored.
+    pub fn has_restore(&self) -> bool {
+        self.has(|_, trouble| trouble.is_restore())
     }
 
     /// Whether a write may be executed after its sender has given it up.

@@ -52,7 +52,7 @@ struct FailedAttempt {
 }
 
 /// Checks the rules of the module.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Assessor {
     /// By UID of the DaemonJob.
     stops: BTreeMap<String, Stop>,

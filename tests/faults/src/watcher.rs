@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use quintet_fake_apiserver::store::State;
+use quintet_fake_apiserver::store::{Snapshot, State};
 use quintet_fake_apiserver::{Asked, Commit, Fate, Script, Server, Showing, Shown, Then};
 use quintet_pulsarconsumer::api::PulsarConsumerSpec;
 use serde_json::{Value, json};
@@ -50,6 +50,11 @@ const FAR_BEHIND: Duration = Duration::from_secs(10);
 /// The delay of a watch, so that a write comes first.
 const DELAYED: Duration = Duration::from_secs(5);
 const REORDERED: Duration = Duration::from_millis(300);
+
+/// The time for which an API server restarts.
+const RESTART: Duration = Duration::from_secs(5);
+/// The number that a restore adds to the version.
+const BUMP: u64 = 1_000_000;
 
 /// This many rejections of one write are a violation.
 const OFTEN: usize = 30;
@@ -115,6 +120,18 @@ struct Inner {
     /// Names of nodes that were ever not Ready.
     unready: BTreeSet<String>,
     /// The rules of DaemonJob.
+    promises: Assessor,
+    /// The store after the last step, and the knowledge of it.
+    backup: Option<Backup>,
+    /// When the restart of the API server ends.
+    down_until: Option<Instant>,
+}
+
+/// A backup of the store, and the knowledge that a restore takes back.
+#[derive(Clone)]
+struct Backup {
+    store: Snapshot,
+    succeeded: BTreeSet<(String, String, String)>,
     promises: Assessor,
 }
 
@@ -306,6 +323,28 @@ impl Watcher {
         let _ = self.orders.send(order);
     }
 
+    /// Keeps a backup of the store, if the plan restores it.
+    pub fn back_up(&self) {
+        let Some(server) = self.server().filter(|_| self.plan.has_restore()) else { return };
+        let store = server.snapshot();
+        let mut inner = self.inner();
+        let (succeeded, promises) = (inner.succeeded.clone(), inner.promises.clone());
+        inner.backup = Some(Backup { store, succeeded, promises });
+    }
+
+    /// Restores the backup. Requests under way are lost. Returns whether there is a backup.
+    fn restore(&self, server: &Server, bump: u64) -> bool {
+        let mut inner = self.inner();
+        let Some(Backup { store, succeeded, promises }) = inner.backup.clone() else { return false };
+        (inner.succeeded, inner.promises) = (succeeded, promises);
+        inner.doubled.clear();
+        inner.revisions.clear();
+        drop(inner);
+        server.restore(&store, bump);
+        self.touch();
+        true
+    }
+
     /// From now on, requests of this process are lost.
     pub fn bury(&self, who: &str) {
         self.inner().dead.insert(who.to_owned());
@@ -452,6 +491,17 @@ impl Watcher {
                     if is_everywhere { (MANAGER.to_owned(), ALL_BLIND) } else { (who, BLIND) };
                 self.inner().blindness = Some(Blindness::new(who, is_everywhere, length));
                 self.order(Order::StayActive(length + RECOVERY));
+                Fate::default()
+            }
+            Trouble::Restored | Trouble::RestoredBumped => {
+                let restarts = trouble == Trouble::Restored;
+                if let Some(server) = self.server()
+                    && self.restore(&server, if restarts { 0 } else { BUMP })
+                    && restarts
+                {
+                    self.inner().down_until = Some(Instant::now() + RESTART);
+                    server.restart();
+                }
                 Fate::default()
             }
             Trouble::StaleServer => {
@@ -815,6 +865,9 @@ impl Script for Watcher {
             return self.fate(*trouble, asked);
         }
         let inner = self.inner();
+        if inner.down_until.is_some_and(|until| until > now) {
+            return Fate { is_lost: true, then: Then::Reset, ..Fate::default() };
+        }
         let hits = |blindness: &Blindness| blindness.hits(&asked.who, short(&asked.resource));
         let is_blind = matches!(asked.verb, "list" | "watch") && inner.blindness.as_ref().is_some_and(hits);
         match inner.cut_off(&asked.who, now) {
