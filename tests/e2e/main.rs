@@ -28,6 +28,7 @@ mod manager;
 mod manager_election;
 mod manager_faults;
 mod manager_metrics;
+mod manager_restore;
 mod podset;
 mod podset_adoption;
 mod podset_faults;

@@ -239,7 +239,12 @@ pub fn run(args: &Args) -> Result<()> {
 const LONG_TIER: &str = "the full benches (cargo xtask bench --help) take half an hour each. All plans of the faults (cargo \
                          xtask faults), the mutants (cargo xtask faults --mutants) and the long exhaustive search (cargo xtask \
                          faults --exhaustive) take a quarter of an hour each. A sixth kind (cargo xtask test --sixth-kind) takes \
-                         five minutes. KEDA (cargo xtask test --keda) takes five minutes, and half an hour the first time";
+                         five minutes. KEDA (cargo xtask test --keda) takes five minutes, and half an hour the first time. \
+                         Restores of etcd with a raised revision (cargo xtask test --e2e manager_restore::bumped) take five \
+                         minutes";
+
+/// The end-to-end tests of the long tier. They run only if the filter of names selects them.
+const LONG_TESTS: &str = "manager_restore::bumped";
 
 /// The package of the programs for Pulsar.
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";
@@ -416,6 +421,7 @@ fn control_plane(report: &mut Report) -> Result<bool> {
         binaries::ensure(&binaries::ALL)?;
         binaries::ensure(&binaries::CHART)?;
         binaries::ensure(&binaries::ISSUER)?;
+        binaries::ensure(&binaries::RESTORE)?;
         health::program()?;
         Ok(PASSED)
     })?;
@@ -440,7 +446,7 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
         let mut tests = cargo();
         tests
             .args(["test", "--package", "quintet-e2e", "--no-fail-fast", "--", "--skip", keda::MODULE])
-            .args(filter)
+            .args(filter.map_or(vec!["--skip", LONG_TESTS], |filter| vec![filter]))
             .env(variables::CLUSTER, cluster.name())
             .env(variables::PROGRAM, program);
         // Without a broker, the tests that need one stay ignored, and count as skipped.

@@ -44,7 +44,7 @@ const fn keda(name: &'static str, package: &'static str) -> Recipe {
     Recipe { name, folder: KEDA_FOLDER, module: KEDA_MODULE, package }
 }
 
-const RECIPES: [Recipe; 21] = [
+const RECIPES: [Recipe; 22] = [
     kubernetes("kube-apiserver", "cmd/kube-apiserver"),
     kubernetes("kube-controller-manager", "cmd/kube-controller-manager"),
     kubernetes("kube-scheduler", "cmd/kube-scheduler"),
@@ -58,6 +58,7 @@ const RECIPES: [Recipe; 21] = [
     cni("loopback", "plugins/main/loopback"),
     cni("host-local", "plugins/ipam/host-local"),
     Recipe { name: "etcd", folder: "", module: "go.etcd.io/etcd/server/v3", package: "" },
+    Recipe { name: ETCDUTL, folder: "", module: "go.etcd.io/etcd/etcdutl/v3", package: "" },
     Recipe { name: "kwok", folder: "kwok", module: "sigs.k8s.io/kwok", package: "cmd/kwok" },
     Recipe { name: "helm", folder: "helm", module: "helm.sh/helm/v4", package: "cmd/helm" },
     Recipe {
@@ -132,6 +133,10 @@ pub const KEDA: [&str; 2] = [KEDA_OPERATOR, KEDA_ADAPTER];
 
 /// The programs that test the chart, besides helm and kubectl.
 pub const CHART: [&str; 2] = ["helm-unittest", "promtool"];
+
+/// The program that restores a backup of etcd, for tests.
+pub const RESTORE: [&str; 1] = [ETCDUTL];
+const ETCDUTL: &str = "etcdutl";
 
 /// The program that checks the project's texts.
 pub const PROSE: [&str; 1] = [VALE];
@@ -471,7 +476,7 @@ mod tests {
             let go_mod = fs::read_to_string(file).unwrap();
             assert!(required_version(&go_mod, recipe.module).is_some(), "{}", recipe.name);
             assert!(go_directive(&go_mod).is_some(), "{}", recipe.name);
-            let known = [&ALL[..], &REAL, &CHART, &ISSUER, &KEDA, &PROSE].concat();
+            let known = [&ALL[..], &REAL, &CHART, &ISSUER, &KEDA, &RESTORE, &PROSE].concat();
             assert!(known.contains(&recipe.name), "{}", recipe.name);
         }
     }
