@@ -231,7 +231,13 @@ fn a_pod_without_the_label_that_cannot_be_deleted_stays_alone() {
         condition(set, "ReplicaFailure").1 == "LabelsOverwritten"
     });
     let conditions = set["status"]["conditions"].to_string();
-    assert!(conditions.contains(UID_LABEL) && conditions.contains("cannot be deleted"), "{conditions}");
+    let pods = env.list("pods", "app=set");
+    let name = pods[0]["metadata"]["name"].as_str().unwrap();
+    assert!(
+        pods.len() == 1 && conditions.contains(&format!("{name}, which cannot be deleted")),
+        "{conditions}"
+    );
+    assert!(conditions.contains(UID_LABEL), "{conditions}");
     env.wait("a retry", || {
         let retries = env
             .writes()

@@ -271,7 +271,8 @@ impl Pass<'_> {
 }
 
 /// The condition of a greeted Greeting.
-const GREETED: (bool, &str, &str) = (true, "Greeted", "The message was printed.");
+const GREETED: (bool, &str, &str) =
+    (true, "Greeted", "The message was printed, or waits for the reader of standard output.");
 
 /// The pause before the next attempt: as long as the lines have waited, within limits.
 fn pause(waited: SignedDuration) -> SignedDuration {

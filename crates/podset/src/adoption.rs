@@ -112,8 +112,8 @@ pub fn problem<'a>(orphans: &'a Orphans, refusals: &'a Refusals) -> Option<&'a s
     }
 }
 
-/// Adopts a pod, if it is unchanged. A pod without a hash gets `hash`, that of the current template, so that a rollout
-/// replaces it.
+/// Adopts a pod, if it is unchanged. A pod without a hash gets `hash`, that of the current template, so that a later
+/// rollout replaces it.
 pub fn adopt(podset: &PodSet, pod: &Pod, hash: &str) -> Action<PodSetStatus> {
     let meta = podset.meta();
     let hash = pod.label(HASH_LABEL).unwrap_or(hash);

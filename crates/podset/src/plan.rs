@@ -278,7 +278,8 @@ fn sources<'a>(
 }
 
 /// Creates the missing pods with the first free names. A rejected name is retried, not skipped, because a
-/// quota would reject any name. Names before it may be used. If `is_tried`, the first creation is alone.
+/// quota would reject any name. Names before it may be used. The first creation of
+/// each template is alone; if `is_tried`, only the first of all.
 fn creations<'a>(
     podset: &'a PodSet,
     world: &'a World,
@@ -318,10 +319,10 @@ fn creations<'a>(
                 made.refused = earlier.or(waits);
                 break;
             }
-            // A rejected creation is retried alone; the others follow if it succeeds.
+            // The API server may reject the pods of a template, and an admission policy may remove the label of each. So one
+            // is created alone; the others follow if it succeeds.
             let is_alone = if is_tried { made.creates.is_empty() } else { is_first };
-            let step =
-                if retried.is_none() && !is_tried || is_alone { &mut made.creates } else { &mut made.more };
+            let step = if is_alone { &mut made.creates } else { &mut made.more };
             step.push(create(podset, name, pod));
             is_first = false;
             retried = retried.or(refusal);

@@ -211,7 +211,7 @@ mod tests {
                 node: node.map(|node| node.to_string().into()),
                 phase: [Phase::Pending, Phase::Unknown, Phase::Running][phase],
                 ready_since: ready.map(ago),
-                restarts,
+                most_restarts: restarts,
                 ..Pod::default()
             }
         }
