@@ -140,15 +140,15 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "continues a silent watch",
         file: "crates/runtime/src/cache/list_watch.rs",
-        edits: &[("if self.part.is_silent() {", "if self.part.is_silent() && at.is_empty() {")],
+        edits: &[("|| self.part.is_silent() {", "|| at.is_empty() {")],
         catchers: &[Catcher::Tests("quintet-runtime", "lists_again_after_a_long_silence")],
     },
     Mutant {
         name: "continues a watch after an outage",
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[(
-            "if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) {",
-            "if self.gone.is_some_and(|since| since.elapsed() >= Duration::MAX) {",
+            "if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) ||",
+            "if self.gone.is_some_and(|since| since.elapsed() >= Duration::MAX) ||",
         )],
         catchers: &[Catcher::Tests("quintet-runtime", "begins_with_a_list_after_an_outage")],
     },
@@ -157,8 +157,8 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[
             (
-                "if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) {",
-                "if self.gone.is_some_and(|since| since.elapsed() >= Duration::MAX) {",
+                "if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) ||",
+                "if self.gone.is_some_and(|since| since.elapsed() >= Duration::MAX) ||",
             ),
             ("newest > 0 && newest < revision(&at)", "newest > u64::MAX - 1"),
             ("            _ = restores.wait_for(|since| *since > listed) => return Next::List,\n", ""),
@@ -166,9 +166,18 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("podset-scale", "/restored")],
     },
     Mutant {
+        name: "a restore looks like deletions by a user",
+        file: "crates/runtime/src/control/controller.rs",
+        edits: &[("            self.reconciler.restored();\n", "")],
+        catchers: &[Catcher::Plans("daemonjob-suspend", "/restored")],
+    },
+    Mutant {
         name: "plans from a cache without history",
         file: "crates/runtime/src/cache/list_watch.rs",
-        edits: &[("        if from.is_none() {\n            part.expire();\n        }\n", "")],
+        edits: &[(
+            "if from.is_none() || interrupted.is_silence() {",
+            "if from.is_none() && interrupted.is_silence() {",
+        )],
         catchers: &[Catcher::Tests("quintet-runtime", "a_cache_without_history")],
     },
     Mutant {
@@ -180,10 +189,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "caches from before a restore count",
         file: "crates/runtime/src/server/gate.rs",
-        edits: &[(
-            "if progress.expired || progress.listed < *self.restored.borrow() {",
-            "if progress.expired {",
-        )],
+        edits: &[("!progress.expired && progress.listed >= *self.restored.borrow()", "!progress.expired")],
         catchers: &[Catcher::Tests("quintet-runtime", "a_restore_starts_the_term_again")],
     },
     Mutant {

@@ -147,6 +147,11 @@ impl Reconciler for DaemonJobs {
         self.deselected_shards.forget(key);
         lock(&self.memories).remove(&key.uid);
     }
+
+    fn restored(&self) {
+        self.deselected_pods.clear();
+        self.deselected_shards.clear();
+    }
 }
 
 impl DaemonJobs {

@@ -103,6 +103,10 @@ impl Reconciler for Sweeper {
     fn is_quiet(&self) -> bool {
         true
     }
+
+    fn restored(&self) {
+        lock(&self.gone).clear();
+    }
 }
 
 impl Sweeper {

@@ -110,6 +110,10 @@ impl Reconciler for PodSets {
     fn forget(&self, key: &Key) {
         self.deselected.forget(key);
     }
+
+    fn restored(&self) {
+        self.deselected.clear();
+    }
 }
 
 impl PodSets {

@@ -69,6 +69,11 @@ impl<T: Object> Deselected<T> {
         }
     }
 
+    /// Drops all objects. After a restore of etcd, the lists lack objects that nobody deleted.
+    pub fn clear(&self) {
+        lock(&self.objects).clear();
+    }
+
     /// Drops the objects of a deleted owner.
     pub fn forget(&self, owner: &Key) {
         lock(&self.objects).remove(&owner.uid);

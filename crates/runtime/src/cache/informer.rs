@@ -28,6 +28,7 @@ use crate::model::conditions::shorten;
 use crate::model::object::{Key, Meta, MetaOnly, Object, Owner};
 use crate::model::progress::{Progress, revision};
 use crate::model::resource::{Resource, escape};
+use crate::server::client::CALL;
 use crate::server::connectivity::Link;
 use crate::server::gate::Gate;
 
@@ -38,6 +39,13 @@ const PANICKED: &str = "it caused a panic; see the log";
 /// After this long without an event or bookmark, a list replaces the watch. Bookmarks arrive about once a minute, except
 /// from an API server without a watch cache.
 pub const SILENCE: Duration = Duration::from_secs(75);
+
+/// The start of a list; see [`NamespaceInformer::listing`].
+pub(super) struct Listing {
+    began: Instant,
+    /// The most objects that a list had shown before, since one was complete.
+    most_before: usize,
+}
 
 /// A change of an object.
 #[derive(Debug)]
@@ -374,6 +382,11 @@ impl<T: Object> NamespaceInformer<T> {
         lock(&self.inner.undecodable).iter().map(|(key, error)| (key.clone(), error.clone())).collect()
     }
 
+    /// The number of objects that cannot be decoded.
+    pub fn undecodable_count(&self) -> usize {
+        lock(&self.inner.undecodable).len()
+    }
+
     /// The health of the cache; changes wake the receiver.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.inner.health.subscribe()
@@ -460,9 +473,15 @@ impl<T: Object> NamespaceInformer<T> {
         }
     }
 
-    /// Records that the cache may lack changes until the next list. No plan uses it until then.
+    /// Records that the cache may lack changes until its watch continues, or until the next list. No plan uses it until
+    /// then.
     pub(super) fn expire(&self) {
         self.inner.progress.send_if_modified(|progress| !std::mem::replace(&mut progress.expired, true));
+    }
+
+    /// Records that the watch continues where it was interrupted.
+    pub(super) fn connected(&self) {
+        self.inner.progress.send_if_modified(|progress| std::mem::take(&mut progress.expired));
     }
 
     /// Records an object that cannot be decoded.
@@ -576,11 +595,17 @@ impl<T: Object> NamespaceInformer<T> {
     }
 
     /// Records that a list has shown this number of objects so far. A slow list is an answer. A list that always breaks at
-    /// the same object is not.
-    pub(super) fn listing(&self, objects: usize) {
-        if self.inner.most_listed.fetch_max(objects, Ordering::Relaxed) < objects {
+    /// the same object is not, nor are the first objects of the first list.
+    pub(super) fn listing(&self, objects: usize, list: &Listing) {
+        let is_more = self.inner.most_listed.fetch_max(objects, Ordering::Relaxed) < objects;
+        if is_more && (list.most_before > 0 || list.began.elapsed() >= CALL) {
             self.answered();
         }
+    }
+
+    /// The start of a list.
+    pub(super) fn begin_list(&self, began: Instant) -> Listing {
+        Listing { began, most_before: self.inner.most_listed.load(Ordering::Relaxed) }
     }
 
     /// When the API server last delivered an event, a bookmark or a list, or rejected a request for the type; at first

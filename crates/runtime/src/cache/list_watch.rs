@@ -224,12 +224,8 @@ impl<T: Object> Keeper<T> {
     /// from a version that its store has not reached, and sends nothing. After an outage, the store may have been restored and
     /// may have passed the version since.
     async fn resume(&mut self, at: String) -> Next {
-        if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) {
-            self.part.expire();
-            return Next::List;
-        }
-        // An open watch does not prove that its events arrive. A complete list proves that the cache is up to date.
-        if self.part.is_silent() {
+        // Nor does an open watch prove that its events arrive. A complete list proves that the cache is up to date.
+        if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) || self.part.is_silent() {
             return Next::List;
         }
         match self.part.newest(&self.client).await {
@@ -255,6 +251,7 @@ impl<T: Object> Keeper<T> {
         doubts.mark_unchanged();
         let opened = || {
             is_back(failing, link);
+            part.connected();
             *gone = None;
         };
         let ended = tokio::select! {
@@ -290,7 +287,8 @@ impl<T: Object> Keeper<T> {
     fn interrupted(&mut self, interrupted: &Interrupted, from: Option<String>) -> Next {
         let from = from.filter(|_| !interrupted.needs_list());
         let (part, resource) = (&self.part, self.part.resource());
-        if from.is_none() {
+        // etcd may be restored meanwhile. Plans wait until the watch continues.
+        if from.is_none() || interrupted.is_silence() {
             part.expire();
         }
         if interrupted.is_misunderstanding() {
@@ -339,9 +337,11 @@ impl<T: Object> Keeper<T> {
 
     async fn wait(&mut self, pause: Duration, until_news: bool) {
         self.returns.mark_unchanged();
+        let mut restores = self.gate.restores();
         tokio::select! {
             () = sleep(pause) => {}
             _ = self.returns.changed(), if until_news => {}
+            _ = restores.changed(), if until_news => {}
             // A new leader waits for this list.
             _ = self.relists.changed(), if until_news => {}
         }
@@ -386,6 +386,7 @@ impl<T: Object> NamespaceInformer<T> {
 
     async fn list_by_pages(&self, client: &Client) -> Result<String, Interrupted> {
         let began = Instant::now();
+        let listing = self.begin_list(began);
         let mut seen = Seen::new();
         let mut next = String::new();
         loop {
@@ -396,7 +397,7 @@ impl<T: Object> NamespaceInformer<T> {
                 let (key, _) = self.apply(raw, false)?;
                 seen.insert((key.namespace, key.name));
             }
-            self.listing(seen.len());
+            self.listing(seen.len(), &listing);
             match page.metadata.continue_ {
                 Some(token) if !token.is_empty() => next = format!("&continue={}", escape(&token)),
                 _ => {
@@ -413,6 +414,7 @@ impl<T: Object> NamespaceInformer<T> {
         mut events: Events<impl AsyncBufRead + Unpin>,
         began: Instant,
     ) -> Result<String, Interrupted> {
+        let listing = self.begin_list(began);
         let mut seen = Seen::new();
         let mut line = Vec::new();
         while events.next(&mut line, CALL).await? {
@@ -436,7 +438,7 @@ impl<T: Object> NamespaceInformer<T> {
                 _ => {
                     let (key, _) = self.apply(event.object, false)?;
                     seen.insert((key.namespace, key.name));
-                    self.listing(seen.len());
+                    self.listing(seen.len(), &listing);
                 }
             }
         }

@@ -191,7 +191,7 @@ impl Context {
                 resource: part.resource(),
                 scope: part.scope().to_owned(),
                 objects: part.count(),
-                undecodable: part.undecodable().len(),
+                undecodable: part.undecodable_count(),
                 progress: part.progress(),
                 health: part.health().borrow().clone(),
                 began,

@@ -299,6 +299,11 @@ impl<R: Reconciler> Controller<R> {
 
     /// Enqueues every object once, as a new leader does. An object in its desired state costs no write.
     fn begin(&self, state: &mut State, part: &NamespaceInformer<R::Object>) {
+        if let Some(at) = *self.context.gate.restores().borrow()
+            && state.restored.insert(part.namespace().into(), at) != Some(at)
+        {
+            self.reconciler.restored();
+        }
         for object in part.all().iter().filter(|object| self.reconciler.concerns(object)) {
             state.add(object.key(), Priority::Bulk);
         }
@@ -378,6 +383,8 @@ struct State {
     parked: HashSet<Key>,
     /// The start of the term; None if this process may not write.
     since: Option<Instant>,
+    /// The last restore of etcd at the start of each part, by namespace.
+    restored: HashMap<Arc<str>, Instant>,
     /// Whether a reconcile ended or a cache advanced since the last check of the parked keys. Nothing else frees a
     /// parked key, and a check of thousands of keys at every event costs too much.
     has_news: bool,
@@ -399,6 +406,7 @@ impl State {
             running: HashMap::new(),
             parked: HashSet::new(),
             since: None,
+            restored: HashMap::new(),
             has_news: false,
             metrics,
             activity: context.activity(controller),

@@ -94,6 +94,11 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
         // The caches do not show the clarified writes yet; the next reconcile waits until they do.
         return Ok(Passed { again: Some(Instant::now()), ..Passed::default() });
     };
+    // A watch may have been interrupted while the observation waited.
+    let mut read = pass.caches.iter().filter(|cache| cache.covers(&key.namespace));
+    if !read.all(|cache| context.gate.is_caught_up(cache.scope(), &cache.progress())) {
+        return Err(Error::Stale(format!("a cache for {} {key}", pass.resource.kind)));
+    }
     let now = context.clock.now();
     let mut plan = reconciler.plan(object, &world, now);
     memory.withhold(key, &mut plan);

@@ -65,4 +65,7 @@ pub trait Reconciler: Send + Sync + 'static {
 
     /// Drops what the kind has stored about a deleted object.
     fn forget(&self, _key: &Key) {}
+
+    /// Drops what the kind has concluded from changes that a restore of etcd took back.
+    fn restored(&self) {}
 }

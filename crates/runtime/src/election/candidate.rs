@@ -59,7 +59,7 @@ impl Candidate {
         let may_hold = campaign.compete(&seen, &silences, &mut stop).await?;
         campaign.gate.close();
         if may_hold {
-            campaign.leave(&seen).await;
+            campaign.leave(&seen, Duration::from_secs(3)).await;
         }
         Ok(())
     }
@@ -107,7 +107,9 @@ struct Campaign {
     works: bool,
     /// How long each necessary cache has had no answer.
     silences: Vec<Duration>,
-    /// The last attempt without an answer while this process did not hold the Lease; at first the start.
+    /// The first attempt in a row without an answer.
+    unanswered: Option<Instant>,
+    /// The end of the last outage; at first the start.
     unreached: Instant,
     /// See [`View::yielded`].
     yielded: Option<Instant>,
@@ -136,6 +138,7 @@ impl Campaign {
             answered: true,
             works: true,
             silences: Vec::new(),
+            unanswered: None,
             unreached: Instant::now(),
             yielded: None,
             free: None,
@@ -219,8 +222,12 @@ impl Campaign {
         let is_answered = !matches!(outcome, Attempt::Unanswered(_));
         if is_answered {
             self.took = self.gate.elapsed(began);
-        } else if self.held_since.is_none() {
-            self.unreached = Instant::now();
+            if self.is_outage() {
+                self.unreached = Instant::now();
+            }
+            self.unanswered = None;
+        } else {
+            self.unanswered.get_or_insert_with(Instant::now);
         }
         // This attempt came after any earlier news.
         self.returns.mark_unchanged();
@@ -416,9 +423,14 @@ impl Campaign {
         is_abstaining.then(|| Attempt::Refused(ABSTAINS.to_owned()))
     }
 
+    /// Whether the API server has been down. One lost request does not excuse silent caches.
+    fn is_outage(&self) -> bool {
+        self.unanswered.is_some_and(|since| since.elapsed() >= self.settings.lease)
+    }
+
     fn view(&self, holds: bool) -> View {
         // While the API server is down, the caches of all managers are silent.
-        let reached = self.unreached.elapsed();
+        let reached = if self.is_outage() { Duration::ZERO } else { self.unreached.elapsed() };
         View {
             silences: self.silences.iter().map(|silence| reached.min(*silence)).collect(),
             holds,
@@ -496,18 +508,19 @@ impl Campaign {
     async fn resign(&mut self, seen: &impl Fn() -> Seen) {
         tracing::warn!("lists or watches get no answer; releasing the lease");
         self.gate.close();
-        // If a write is not cancelled in time, `stand_by` ends the process.
-        self.gate.is_cancelled().await;
-        if self.leave(seen).await {
+        let is_released =
+            self.gate.is_cancelled().await && self.leave(seen, self.settings.renew_deadline).await;
+        // Also after a failure: otherwise the gate would close at every renewal.
+        self.yielded = Some(Instant::now());
+        if is_released {
             self.held_since = None;
             self.observed.ours = None;
-            self.yielded = Some(Instant::now());
             self.free = self.yielded;
         }
     }
 
     /// Releases the Lease. Only a process that has led records what it has seen. Returns whether the Lease was released.
-    async fn leave(&self, seen: &impl Fn() -> Seen) -> bool {
+    async fn leave(&self, seen: &impl Fn() -> Seen, limit: Duration) -> bool {
         // A cancelled attempt may have succeeded.
         let seen = if self.held_since.is_some() { seen() } else { Seen::new() };
         let released = async {
@@ -519,7 +532,7 @@ impl Campaign {
                 released => released,
             }
         };
-        let error = match timeout(Duration::from_secs(3), released).await {
+        let error = match timeout(limit, released).await {
             Ok(Ok(true)) => {
                 tracing::info!("released the lease");
                 return true;

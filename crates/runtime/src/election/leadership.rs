@@ -5,13 +5,14 @@
 //! live caches takes it.
 //!
 //! Invariants, while no process restarts and the API server answers requests for the Lease:
-//! - A leader with a dead cache releases the Lease within [`DEAD`] and one renewal. A candidate without a dead cache
+//! - A leader whose cache dies releases the Lease within [`DEAD`] and one renewal. A candidate without a dead cache
 //!   takes a free Lease at once, so it leads within two minutes.
 //! - A candidate with a dead cache never takes the Lease before a candidate without one had time to take it.
 //! - If no manager can watch, the Lease gets another holder at most once in [`TURN`]. A process that took the Lease with
 //!   a dead cache keeps it that long, and the last holder takes a free Lease first.
 //! - If one type gets no answer for any manager, the leader stays the same. The Lease is free for about [`PAUSE`] in each
-//!   [`TURN`].
+//!   [`TURN`]. A candidate whose caches recover meanwhile waits for the next pause: more pauses would cost the other kinds
+//!   more.
 //!
 //! A rejection of a request is an answer: it would be the same for another manager. So neither a missing permission nor
 //! a deleted CustomResourceDefinition makes a cache dead. A list is an answer as long as it makes progress. Otherwise,

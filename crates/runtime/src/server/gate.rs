@@ -23,6 +23,9 @@ pub(crate) const CANCEL: Duration = Duration::from_secs(1);
 
 /// The interval of heartbeats from the writing part of the process.
 pub const BEAT: Duration = Duration::from_secs(1);
+/// How long further evidence of a restore does not start the term again: behind a load balancer, an API server that was not
+/// restarted lists the lost objects in turn with the others.
+const CALM: Duration = Duration::from_mins(2);
 
 /// The resourceVersion that the previous holder had seen, by cache scope. The holder records it when it releases the
 /// Lease. A cache that has seen it too needs no relist.
@@ -196,11 +199,12 @@ impl Gate {
 
     /// Reports that the store is older than this process knew at `known`, because etcd was restored. Plans may follow from
     /// changes that are lost. So the term starts again, and every cache must be listed again. Returns false if this was
-    /// already reported after `known`.
+    /// already reported after `known`, or within [`CALM`].
     pub fn restored(&self, known: Option<Instant>) -> bool {
         let now = Instant::now();
         let is_news = self.restored.send_if_modified(|last| {
-            let is_news = *last <= known;
+            let is_calm = last.is_none_or(|last| last.elapsed() >= CALM);
+            let is_news = *last <= known && is_calm;
             if is_news {
                 *last = Some(now);
             }
@@ -219,6 +223,11 @@ impl Gate {
         is_news
     }
 
+    /// Whether a cache has its history, and was listed since the last restore of etcd.
+    pub fn is_current(&self, progress: &Progress) -> bool {
+        !progress.expired && progress.listed >= *self.restored.borrow()
+    }
+
     /// A receiver of the last time when this process noticed a restore of etcd.
     pub(crate) fn restores(&self) -> watch::Receiver<Option<Instant>> {
         self.restored.subscribe()
@@ -233,11 +242,9 @@ impl Gate {
     /// cache was listed since its start, or has seen as much as the predecessor. A cache that needs a list shows none.
     pub fn is_caught_up(&self, scope: &str, progress: &Progress) -> bool {
         let since = *lock(&self.since);
-        if progress.expired || progress.listed < *self.restored.borrow() {
-            return false;
-        }
-        since.is_some_and(|since| progress.listed >= Some(since))
-            || self.handed(scope).is_some_and(|seen| progress.position >= seen)
+        let is_listed = since.is_some_and(|since| progress.listed >= Some(since));
+        self.is_current(progress)
+            && (is_listed || self.handed(scope).is_some_and(|seen| progress.position >= seen))
     }
 
     /// Closes the gate.

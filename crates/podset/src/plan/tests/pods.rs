@@ -76,7 +76,11 @@ fn waits_for_the_end_of_terminating_pods() {
 /// A replacement has another name. An ended pod is deleted only after its replacement was created.
 #[rstest]
 #[case::creates_the_first_missing_pod_alone(5, "0-1 Running", "create 2; create 3 4")]
-#[case::small_free_numbers(4, "1 Running, 2 Terminating, 4 Succeeded", "create 0 (attempt 1); create 3 5; delete 4")]
+#[case::small_free_numbers(
+    4,
+    "1 Running, 2 Terminating, 4 Succeeded",
+    "create 0 (attempt 1); create 3 5; delete 4"
+)]
 #[case::replaces_a_terminating_pod(1, "0 Terminating", "create 1")]
 #[case::deletes_surplus_pods_in_one_step(1, "0 Running, 1 Pending, 2 Running, 3 Unknown", "delete 1 3 2")]
 #[case::deletes_all_pods_of_zero_replicas(0, "0-1 Running", "delete 1 0")]
