@@ -69,7 +69,7 @@ impl<T: Object> Deselected<T> {
         }
     }
 
-    /// Drops all objects. After a restore of etcd, the lists lack objects that nobody deleted.
+    /// Drops all objects. After a restore of etcd, the lists lack objects that no client deleted.
     pub fn clear(&self) {
         lock(&self.objects).clear();
     }

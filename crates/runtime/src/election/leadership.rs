@@ -35,7 +35,7 @@ pub const TURN: Duration = Duration::from_mins(10);
 /// every few seconds.
 pub const PAUSE: Duration = Duration::from_secs(10);
 
-/// What a candidate knows when it decides.
+/// The knowledge of a candidate.
 #[derive(Clone, Debug)]
 pub struct View {
     /// How long each necessary cache has had no answer from the API server.
@@ -49,7 +49,7 @@ pub struct View {
     pub free: Duration,
 }
 
-/// What a candidate does.
+/// The next act of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Keep the Lease.
