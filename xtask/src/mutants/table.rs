@@ -1,0 +1,485 @@
+//! The mutants, and the tests or plans that catch each of them.
+
+use super::{Catcher, Mutant};
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "random pod names",
+        file: "crates/podset/src/plan.rs",
+        edits: &[(
+            "digest::short(&parts, 10)",
+            "digest::short(&[&parts[..], &[&*format!(\"{:?}\", std::time::Instant::now())]].concat(), 10)",
+        )],
+        catchers: &[Catcher::Plans("podset-create", "/late")],
+    },
+    Mutant {
+        name: "no gate before writes",
+        file: "crates/runtime/src/server/gate.rs",
+        edits: &[
+            ("        self.state.send_replace(None);\n", ""),
+            (
+                "(until > Instant::now()).then_some(Self { until, ..self })",
+                "Some(Self { until: until.max(Instant::now() + Duration::from_secs(20)), ..self })",
+            ),
+        ],
+        catchers: &[Catcher::Plans("podset-scale", "/cut-off")],
+    },
+    Mutant {
+        name: "acquires the Lease before it has expired",
+        file: "crates/runtime/src/election/lease.rs",
+        edits: &[(
+            "self.at.is_some() && self.expiry(settings) <= Instant::now()",
+            "self.at.is_some() && settings.lease > Duration::ZERO",
+        )],
+        catchers: &[Catcher::Plans("podset-create", "/cut-off")],
+    },
+    Mutant {
+        name: "keeps the Lease with dead caches",
+        file: "crates/runtime/src/election/leadership.rs",
+        edits: &[("*silence >= DEAD", "*silence >= DEAD * 100")],
+        catchers: &[
+            Catcher::Plans("podset-create", "/blind"),
+            Catcher::Tests("quintet-runtime", "releases_the_lease_if_a_cache_is_dead"),
+        ],
+    },
+    Mutant {
+        name: "takes the Lease with dead caches",
+        file: "crates/runtime/src/election/leadership.rs",
+        edits: &[("if self.free >= patience {", "if self.free >= patience.min(Duration::ZERO) {")],
+        catchers: &[
+            Catcher::Tests("quintet-runtime", "leaves_a_free_lease_to_processes_with_live_caches"),
+            Catcher::Tests("quintet-runtime", "moves_the_lease_to_a_manager_that_can_watch"),
+        ],
+    },
+    Mutant {
+        name: "releases the Lease again and again",
+        file: "crates/runtime/src/election/leadership.rs",
+        edits: &[("is_none_or(|ago| ago >= TURN)", "is_none_or(|ago| ago >= PAUSE)")],
+        catchers: &[Catcher::Tests("quintet-runtime", "keeps_the_leader_if_no_manager_can_watch")],
+    },
+    Mutant {
+        name: "keeps writing after losing the race to create",
+        file: "crates/runtime/src/election/candidate.rs",
+        edits: &[("            Err(kube::Error::Api(status)) if status.code == 409 => None,\n", "")],
+        catchers: &[Catcher::Tests("quintet-runtime", "stands_by_after_losing_the_race_to_create")],
+    },
+    Mutant {
+        name: "informer hides deletions",
+        file: "crates/runtime/src/cache/informer.rs",
+        edits: &[("            self.tell(&Change::Deleted { old });\n", "            let _ = old;\n")],
+        catchers: &[Catcher::Plans("podset-pod-lost", "event:pods")],
+    },
+    Mutant {
+        name: "a panic of a subscriber ends the watch",
+        file: "crates/runtime/src/cache/informer.rs",
+        edits: &[(
+            "is_told &= catch_unwind(AssertUnwindSafe(|| subscriber(change))).is_ok();",
+            "subscriber(change);\n            is_told &= true;",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_panic_of_a_subscriber")],
+    },
+    Mutant {
+        name: "list removes no deleted objects",
+        file: "crates/runtime/src/cache/informer.rs",
+        edits: &[("for key in &gone {\n            self.delete(key);\n        }", "drop(gone);")],
+        catchers: &[Catcher::Plans("podset-node-lost", "/dropped")],
+    },
+    Mutant {
+        name: "stale lists",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[(
+            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0",
+        )],
+        catchers: &[Catcher::Plans("daemonjob-ttl", "/stale-server")],
+    },
+    Mutant {
+        name: "lists only by streams",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[("if !interrupted.is_misunderstanding()", "if interrupted.code() == Some(1)")],
+        catchers: &[Catcher::Tests("quintet-runtime", "lists_by_pages_after_a_stream_that_failed")],
+    },
+    Mutant {
+        name: "continues a watch in a restored store",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[("newest > 0 && newest < revision(&at)", "newest > u64::MAX - 1")],
+        catchers: &[Catcher::Tests("quintet-runtime", "lists_again_after_a_restore_of_etcd")],
+    },
+    Mutant {
+        name: "continues a silent watch",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[("|| self.part.is_silent() {", "|| at.is_empty() {")],
+        catchers: &[Catcher::Tests("quintet-runtime", "lists_again_after_a_long_silence")],
+    },
+    Mutant {
+        name: "continues a watch after an outage",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[(
+            "if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) ||",
+            "if self.gone.is_some_and(|since| since.elapsed() >= Duration::MAX) ||",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "begins_with_a_list_after_an_outage")],
+    },
+    Mutant {
+        name: "trusts its watches after a restore",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[
+            (
+                "if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) ||",
+                "if self.gone.is_some_and(|since| since.elapsed() >= Duration::MAX) ||",
+            ),
+            ("newest > 0 && newest < revision(&at)", "newest > u64::MAX - 1"),
+            ("            _ = restores.wait_for(|since| *since > listed) => return Next::List,\n", ""),
+        ],
+        catchers: &[Catcher::Plans("podset-scale", "/restored")],
+    },
+    Mutant {
+        name: "a restore looks like deletions by a user",
+        file: "crates/runtime/src/control/controller.rs",
+        edits: &[("            self.reconciler.restored();\n", "")],
+        catchers: &[Catcher::Plans("daemonjob-suspend", "/restored")],
+    },
+    Mutant {
+        name: "plans from a cache without history",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[(
+            "if from.is_none() || interrupted.is_silence() {",
+            "if from.is_none() && interrupted.is_silence() {",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_cache_without_history")],
+    },
+    Mutant {
+        name: "old objects do not show a restore",
+        file: "crates/runtime/src/cache/informer.rs",
+        edits: &[("if !is_known && !is_undecodable() {", "if !is_known && is_undecodable() {")],
+        catchers: &[Catcher::Tests("quintet-runtime", "an_old_object_shows")],
+    },
+    Mutant {
+        name: "caches from before a restore count",
+        file: "crates/runtime/src/server/gate.rs",
+        edits: &[("!progress.expired && progress.listed >= *self.restored.borrow()", "!progress.expired")],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_restore_starts_the_term_again")],
+    },
+    Mutant {
+        name: "writes of plans from before a restore",
+        file: "crates/runtime/src/server/gate.rs",
+        edits: &[(
+            "                    term.since = now;\n",
+            "                    term.until = term.until.max(now);\n",
+        )],
+        catchers: &[
+            Catcher::Tests("quintet-runtime", "a_restore_starts_the_term_again"),
+            Catcher::Tests("quintet-runtime", "starts_its_term_again_after_a_restore"),
+        ],
+    },
+    Mutant {
+        name: "takes a Lease that a restore brought back",
+        file: "crates/runtime/src/election/candidate.rs",
+        edits: &[("        if is_older\n", "        if is_older && observed.is_free()\n")],
+        catchers: &[Catcher::Tests("quintet-runtime", "waits_for_the_holder_that_a_restore_removed")],
+    },
+    Mutant {
+        name: "an event leaves a key among the bulk keys",
+        file: "crates/runtime/src/control/queue.rs",
+        edits: &[("if priority < place.priority {", "if false && priority < place.priority {")],
+        catchers: &[Catcher::Tests("quintet-runtime", "every_wake_is_followed_by_a_reconcile")],
+    },
+    Mutant {
+        name: "kinds share a window",
+        file: "crates/runtime/src/write/executor.rs",
+        edits: &[(
+            "            window: Arc::new(Semaphore::new(WINDOW)),\n            reads: LiveReads::new(self",
+            "            window: self.window.clone(),\n            reads: LiveReads::new(self",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_slow_step_delays_no_other_kind")],
+    },
+    Mutant {
+        name: "sends queued actions after a failure",
+        file: "crates/runtime/src/write/executor.rs",
+        edits: &[("if stop.load(Ordering::Relaxed) || !is_effect", "if !is_effect")],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_failure_or_a_change_stops_the_actions")],
+    },
+    Mutant {
+        name: "writes in a later term",
+        file: "crates/runtime/src/write/executor.rs",
+        edits: &[
+            (
+                "if !self.gate.fence(of.since).holds() {\n            return Err(Error::NotLeading);",
+                "if self.gate.deadline().is_none() {\n            return Err(Error::NotLeading);",
+            ),
+            (
+                "&self.gate, of.since, CALL, request)",
+                "&self.gate, self.gate.term().map_or(of.since, |term| term.since), CALL, request)",
+            ),
+        ],
+        catchers: &[Catcher::Tests("quintet-runtime", "sends_no_write_of_a_plan_in_a_later_term")],
+    },
+    Mutant {
+        name: "bulk keys starve",
+        file: "crates/runtime/src/control/queue.rs",
+        edits: &[("const FRESH_IN_A_ROW: u32 = 16;", "const FRESH_IN_A_ROW: u32 = u32::MAX;")],
+        catchers: &[Catcher::Tests("quintet-runtime", "fresh_keys_do_not_starve_bulk_keys")],
+    },
+    Mutant {
+        name: "ignores status code 410",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[(
+            "self.code() == Some(410)\n            || matches!(self, Self::Watch(status) if status.reason == \"Expired\" || status.reason == \"Gone\")",
+            "self.code() == Some(1)",
+        )],
+        catchers: &[Catcher::Plans("podset-create", "event:pods")],
+    },
+    Mutant {
+        name: "takes a line without end for the end of a watch",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[("if line.len() > LARGEST_EVENT {", "if line.len() > usize::MAX - 1 {")],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_line_has_a_limit")],
+    },
+    Mutant {
+        name: "does not wait for its own writes",
+        file: "crates/runtime/src/write/owner_memory.rs",
+        edits: &[(
+            "lock(&self.owners).get_mut(&owner.uid).is_none_or(|one| one.written.is_shown(caches))",
+            "lock(&self.owners).get_mut(&owner.uid).is_none_or(|one| one.written.is_shown(caches) || true)",
+        )],
+        catchers: &[Catcher::Plans("daemonjob-retry", "/delayed")],
+    },
+    Mutant {
+        name: "exits before the last log lines",
+        file: "crates/manager/src/logs/lines.rs",
+        edits: &[("Instant::now() < until {", "Instant::now() > until {")],
+        catchers: &[Catcher::Tests("quintet", "drain_waits_for_a_full_queue")],
+    },
+    Mutant {
+        name: "adopts a foreign pod",
+        file: "crates/runtime/src/write/executor.rs",
+        edits: &[(
+            "Some(meta) if meta.is_controlled_by(owner) => {",
+            "Some(meta) if !meta.uid.is_empty() => {",
+        )],
+        catchers: &[Catcher::Plans("podset-create", "/stranger")],
+    },
+    Mutant {
+        name: "drops a refusal immediately",
+        file: "crates/runtime/src/model/clock.rs",
+        edits: &[(
+            "const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);",
+            "const FIRST_BACKOFF: SignedDuration = SignedDuration::ZERO;",
+        )],
+        catchers: &[Catcher::Plans("podset-create", "/stranger")],
+    },
+    Mutant {
+        name: "does not retry a failed reconcile",
+        file: "crates/runtime/src/control/controller.rs",
+        edits: &[(
+            "(\"error\", Ended::Failed)",
+            "(\"error\", Ended::Well { again: None, rest: Duration::ZERO })",
+        )],
+        catchers: &[Catcher::Plans("book-status-changed", "/error")],
+    },
+    Mutant {
+        name: "removes finalizers before the ledger write",
+        file: "crates/daemonjob/src/plan.rs",
+        edits: &[(
+            "[first, ledger, last, creations].into_iter()",
+            "[first, last, ledger, creations].into_iter()",
+        )],
+        catchers: &[Catcher::Plans("daemonjob-done-deleted", "/crash-")],
+    },
+    Mutant {
+        name: "prints a line before its claim",
+        file: "crates/greeting/src/plan.rs",
+        edits: &[(
+            "        plan.steps.push(vec![Action::Claim { status, token }]);\n        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);",
+            "        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);\n        plan.steps.push(vec![Action::Claim { status, token }]);",
+        )],
+        catchers: &[Catcher::Plans("greeting-life", "/crash-")],
+    },
+    Mutant {
+        name: "ignores ledger lines",
+        file: "crates/daemonjob/src/controller.rs",
+        edits: &[(
+            "(if is_going { &mut world.deleted_shards } else { &mut world.ledger }).push(shard);",
+            "let _ = (is_going, shard);",
+        )],
+        catchers: &[Catcher::Plans("daemonjob-ttl", "/crash-")],
+    },
+    Mutant {
+        name: "partition keeps only pods of the current template",
+        file: "crates/podset/src/rollout.rs",
+        edits: &[(
+            "outdated.saturating_sub(kept)",
+            "outdated.saturating_sub(kept.min(members.iter().filter(|member| member.current).count()))",
+        )],
+        catchers: &[Catcher::Tests("quintet-podset", "replaces_a_template_between_the_two")],
+    },
+    Mutant {
+        name: "a rollout up to its partition accepts the template",
+        file: "crates/podset/src/revision.rs",
+        edits: &[("let keeps = limits.has_partition || limits.paused;", "let keeps = false;")],
+        catchers: &[
+            Catcher::Tests("quintet-podset", "a_partition_accepts_a_template"),
+            Catcher::Tests("quintet-podset", "keeps_its_promises"),
+        ],
+    },
+    Mutant {
+        name: "deletes the current revision",
+        file: "crates/podset/src/revision.rs",
+        edits: &[(".chain([current]).chain(stored)", "")],
+        catchers: &[
+            Catcher::Tests("quintet-podset", "keeps_the_revisions_of_pods"),
+            Catcher::Tests("quintet-podset", "keeps_its_promises"),
+        ],
+    },
+    Mutant {
+        name: "creates pods of a template that was not read",
+        file: "crates/podset/src/plan.rs",
+        edits: &[(
+            "        CurrentTemplate::Missing => lost = 0,",
+            "        CurrentTemplate::Unread | CurrentTemplate::Missing => lost = 0,",
+        )],
+        catchers: &[Catcher::Tests("quintet-podset", "reports_why_old_pods_stay")],
+    },
+    Mutant {
+        name: "an undo keeps the canary",
+        file: "crates/podset/src/revision.rs",
+        edits: &[("let kept = if current == updated {", "let kept = if updated.is_empty() {")],
+        catchers: &[Catcher::Tests("quintet-podset", "an_undo_replaces_the_canary")],
+    },
+    Mutant {
+        name: "a paused canary spreads",
+        file: "crates/podset/src/revision.rs",
+        edits: &[("} else if limits.paused {", "} else if updated.is_empty() {")],
+        catchers: &[Catcher::Tests("quintet-podset", "a_paused_canary")],
+    },
+    Mutant {
+        name: "adopts more pods than are missing",
+        file: "crates/podset/src/adoption.rs",
+        edits: &[("    found.truncate(missing);\n", "")],
+        catchers: &[Catcher::Tests("quintet-podset", "adopts_pods_in_place_of_missing_ones")],
+    },
+    Mutant {
+        name: "adopts pods that a user took out",
+        file: "crates/podset/src/adoption.rs",
+        edits: &[("pod.label(RELEASED_LABEL).is_none()", "true")],
+        catchers: &[Catcher::Tests("quintet-podset", "leaves_other_pods")],
+    },
+    Mutant {
+        name: "a rejected adoption keeps its place",
+        file: "crates/podset/src/adoption.rs",
+        edits: &[(" && !waits(pod)", "")],
+        catchers: &[Catcher::Tests("quintet-podset", "a_rejected_adoption_leaves_its_place")],
+    },
+    Mutant {
+        name: "adopts a pod that has changed",
+        file: "crates/podset/src/adoption.rs",
+        edits: &[("            \"resourceVersion\": &*pod.meta.resource_version,\n", "")],
+        catchers: &[Catcher::Plans("podset-adopt", "request:apply-pods")],
+    },
+    Mutant {
+        name: "adopts pods that its own deletion orphaned",
+        file: "crates/podset/src/controller.rs",
+        edits: &[("if pods.iter().any(|pod| pod.meta.owner.is_none()) {", "if pods.is_empty() {")],
+        catchers: &[Catcher::Plans("podset-adopt-again", "event:podsets")],
+    },
+    Mutant {
+        name: "pods wake no PodSet",
+        file: "crates/podset/src/controller.rs",
+        edits: &[("controller.owns(&pods);", "")],
+        catchers: &[Catcher::Plans("podset-pod-lost", "event:pods")],
+    },
+    Mutant {
+        name: "reads each pod that the manager deleted",
+        file: "crates/podset/src/controller.rs",
+        edits: &[("memory.deletes(&owner.uid, &pod.meta.uid)", "memory.deletes(&owner.uid, \"\")")],
+        catchers: &[Catcher::Tests("quintet-faults", "reads_no_pod_that_it_deleted")],
+    },
+    Mutant {
+        name: "new leader trusts old caches",
+        file: "crates/runtime/src/server/gate.rs",
+        edits: &[("since.is_some_and(|since| progress.listed >= Some(since))", "since.is_some()")],
+        catchers: &[Catcher::Plans("podset-pod-lost", "/take-over-blind")],
+    },
+    Mutant {
+        name: "deletes an object with another UID",
+        file: "crates/runtime/src/write/request.rs",
+        edits: &[("let mut preconditions = json!({ \"uid\": uid });", "let mut preconditions = json!({});")],
+        catchers: &[Catcher::Plans("podset-scale-back", "delete-pods")],
+    },
+    Mutant {
+        name: "failure policy counts only eligible nodes",
+        file: "crates/daemonjob/src/assess.rs",
+        edits: &[(
+            "        if let Some(failure) = &assessment.failure {\n            failures.add(",
+            "        if let (Some(failure), Eligibility::Run) = (&assessment.failure, &history.eligibility) {\n            failures.add(",
+        )],
+        catchers: &[Catcher::Plans("daemonjob-brake", "/"), Catcher::Search],
+    },
+    Mutant {
+        name: "waiting node frees its slot under Pause",
+        file: "crates/daemonjob/src/parallelism.rs",
+        edits: &[(
+            "let holders = survey.nodes.iter().filter(|one| one.holds_slot.is_some());",
+            "let is_unready = |one: &&crate::node_state::SelectedNode<'_>| one.holds_slot.is_some() && !one.node.ready;\n    \
+             let holders = survey.nodes.iter().filter(is_unready);",
+        )],
+        catchers: &[Catcher::Plans("daemonjob-brake-and-retry", "/"), Catcher::Search],
+    },
+    Mutant {
+        name: "drops a deleted suspect node",
+        file: "crates/daemonjob/src/history.rs",
+        edits: &[(
+            "has_failed(latest) || is_suspect(latest) && !is_leaving",
+            "has_failed(latest) || is_suspect(latest) && is_leaving && !is_leaving",
+        )],
+        catchers: &[Catcher::Plans("daemonjob-node-deleted", "/"), Catcher::Search],
+    },
+    Mutant {
+        name: "taint turns Failed into Complete",
+        file: "crates/daemonjob/src/node_state.rs",
+        edits: &[(
+            "_ => !is_done && blocking.is_none(),",
+            "_ => !is_done && blocking.is_none() && history.eligibility == Eligibility::Run,",
+        )],
+        catchers: &[Catcher::Plans("daemonjob-failed-node-tainted", "/"), Catcher::Search],
+    },
+    Mutant {
+        name: "counts a rejected pod as an attempt",
+        file: "crates/daemonjob/src/outcome.rs",
+        edits: &[(
+            "if pod.rejection.is_some() => ended(Outcome::Rejected, 0),",
+            "if pod.rejection.is_some() => ended(Outcome::Failed, 1),",
+        )],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "a_rejected_pod"), Catcher::Search],
+    },
+    Mutant {
+        name: "counts a pod that the manager deleted",
+        file: "crates/daemonjob/src/outcome.rs",
+        edits: &[(
+            "                DeletedFor::Superfluous => PodOutcome::NeverRan,\n                _ => ended(Outcome::Ignored, 0),",
+            "                DeletedFor::Superfluous => PodOutcome::NeverRan,\n                _ => ended(Outcome::Failed, 1),",
+        )],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "the_reason_on_a_deleted_pod"), Catcher::Search],
+    },
+    Mutant {
+        name: "rollback skips half-done nodes",
+        file: "crates/daemonjob/src/ledger.rs",
+        edits: &[(
+            "let attempt = result.map(|result| {",
+            "let attempt = result.filter(|result| *result == AttemptResult::Succeeded || !before.is_some_and(Self::has_succeeded)).map(|result| {",
+        )],
+        catchers: &[
+            Catcher::Tests("quintet-daemonjob", "only_an_attempt_replaces_a_success"),
+            Catcher::Search,
+        ],
+    },
+    Mutant {
+        name: "plan creates no pods",
+        file: "crates/daemonjob/src/plan.rs",
+        edits: &[(
+            "State::Due(number) => Some((selected.node, number)),",
+            "State::Due(number) if number == u64::MAX => Some((selected.node, number)),",
+        )],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "keeps_its_invariants"), Catcher::Search],
+    },
+];
