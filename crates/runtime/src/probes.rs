@@ -1,4 +1,6 @@
 //! Addresses to listen on, and the probes: /healthz and /readyz.
+//!
+//! `axum::serve` and axum-server limit neither the number nor the age of connections.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;

@@ -1,4 +1,7 @@
 //! A thread that writes to standard error: a pipe without a reader must block neither reconciles nor probes.
+//!
+//! tracing-appender does not log how many lines it dropped. If its queue is full at the end, it prints to standard
+//! output, which belongs to Greetings.
 
 use std::io::{self, Write};
 use std::sync::Arc;

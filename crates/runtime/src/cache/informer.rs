@@ -1,12 +1,14 @@
 //! One watch per type for the whole process, and its cache.
 //!
-//! Differences from the reflector of kube-runtime, and why:
-//! - objects are decoded one by one from their lines, so a malformed object affects no other object;
-//! - deletions are delivered, with the last known object;
-//! - a relist marks and sweeps: the cache is never empty in between, and unchanged objects cause no event;
+//! Differences from kube-runtime's watcher and reflector:
 //! - the position of the watch is known (events and bookmarks), so that plans can wait for their own writes;
-//! - pods and nodes arrive in protobuf, which costs the API server less ([`crate::model::protobuf`]);
+//! - a list is at least as new as its request, so that a new leader can catch up, and pages replace a streaming list
+//!   that fails;
+//! - a relist marks and sweeps, so that unchanged objects cause no event;
+//! - pods and nodes arrive in protobuf ([`crate::model::protobuf`]);
 //! - objects are indexed by the UID of their controller.
+//!
+//! Objects are decoded one by one, so a malformed object affects no other object, as with kube's `DeserializeGuard`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};

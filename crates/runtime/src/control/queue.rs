@@ -1,8 +1,8 @@
 //! The work queue: it decides which key is reconciled next. Pure data; [`crate::control::controller`] passes the
 //! time.
 //!
-//! The project has its own queue because kube-runtime's scheduler loses deletions, hides its depth, has no priorities
-//! and adds a millisecond to every key. Only one reconcile of a key runs at a time, and all events that arrive during
+//! The project has its own queue because kube-runtime's scheduler hides its depth, has no priorities, and adds a
+//! millisecond to every key. Only one reconcile of a key runs at a time, and all events that arrive during
 //! it cause one more. Fresh keys go before bulk keys, and an event makes a waiting bulk key fresh. A failing key
 //! waits with exponential backoff and jitter, and events do not shorten that wait.
 

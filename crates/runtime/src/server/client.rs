@@ -1,9 +1,11 @@
 //! The client of the API server: with time limits and metrics, and without blind retries.
 //!
-//! kube's default stack has no read timeout and retries every verb, even POST. This client limits the connection
-//! attempt and the wait for response headers; its callers limit whole calls. Nothing below the plan retries. TCP
-//! notices a vanished peer within 15 seconds. After a 429 or 503 with Retry-After, all users of the client pause
-//! requests for that type. Token files ([`crate::server::token`]) and CA files are read again once a minute.
+//! kube's default stack retries every verb, even POST, unless `Config::default_retry` is false. It has no limit for the
+//! wait for response headers, because its read timeout would also end quiet watches, and no TCP keepalive. This client
+//! limits the connection attempt and the wait for response headers; its callers limit whole calls. Nothing below the
+//! plan retries. TCP notices a vanished peer within 15 seconds. After a 429 or 503 with Retry-After, all users of the
+//! client pause requests for that type. Token files ([`crate::server::token`]) and CA files are read again once a
+//! minute.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
