@@ -32,6 +32,9 @@ pub fn state(state: &State) -> Vec<String> {
             let kind = plural.split('.').next().unwrap_or_default();
             match kind {
                 "leases" | "events" | "namespaces" | "nodes" => Vec::new(),
+                // If the watch of PodSets is behind an orphaning deletion, the manager writes the owner again, and the
+                // garbage collector deletes the revision.
+                "controllerrevisions" if owner(object).is_empty() => Vec::new(),
                 "pods" => vec![pod(object)],
                 "configmaps" => ledger(object, &nodes),
                 _ => vec![whole(kind, object)],
