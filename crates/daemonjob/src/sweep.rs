@@ -83,11 +83,14 @@ impl Reconciler for Sweeper {
         let key =
             Key { namespace: pod.meta.namespace.clone(), name: owner.name.clone(), uid: owner.uid.clone() };
         let health = served.health();
+        let parts = served.tracked();
+        let mut of_key = parts.iter().filter(|part| part.covers(&key.namespace));
+        let is_current = of_key.all(|part| self.executor.gate.is_current(&part.progress()));
         match (served.get(&key), health) {
-            (Some(job), _) if job.terminating() => return Ok(OwnerState::Unowned),
-            (Some(_), Health::Synced { .. }) => return Ok(OwnerState::Served),
             (_, Health::Unsynced) => return Ok(OwnerState::Unknown),
-            (Some(_), Health::Absent { .. }) | (None, _) => {}
+            (Some(job), _) if is_current && job.terminating() => return Ok(OwnerState::Unowned),
+            (Some(_), Health::Synced { .. }) if is_current => return Ok(OwnerState::Served),
+            _ => {}
         }
         Ok(if self.is_gone(pod, owner).await? { OwnerState::Unowned } else { OwnerState::Served })
     }

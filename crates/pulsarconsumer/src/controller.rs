@@ -129,7 +129,10 @@ impl PulsarConsumers {
         if let Some(other) = self.objects.all().into_iter().find(|other| is_shared(object, other)) {
             return Sharing::With(other.key().to_string());
         }
-        if !matches!(self.objects.health(), Health::Synced { .. }) {
+        let parts = self.objects.tracked();
+        let is_current =
+            parts.iter().all(|part| self.context.gate.is_caught_up(part.scope(), &part.progress()));
+        if !is_current || !matches!(self.objects.health(), Health::Synced { .. }) {
             return unknown("The manager cannot list the PulsarConsumers of all its namespaces.".to_owned());
         }
         match self.objects.undecodable().first() {

@@ -37,6 +37,8 @@ const PASS: Duration = Duration::from_mins(5);
 const HANDED: Duration = Duration::from_millis(200);
 /// How long a shutdown waits for the caches to show the last writes.
 const SHOWN: Duration = Duration::from_millis(500);
+/// How long a shutdown waits for interrupted watches.
+const CONTINUED: Duration = Duration::from_secs(3);
 /// Bytes of a logged error, because an error may quote the object that could not be decoded.
 const LONGEST_ERROR: usize = 1_024;
 /// How long a shutdown waits for running reconciles.
@@ -136,7 +138,7 @@ impl<R: Reconciler> Controller<R> {
         let mut begun = self.nowhere();
         let mut batch = Vec::new();
         loop {
-            let (since, now, coming) = self.may_begin();
+            let (since, now, coming) = self.may_begin(&begun);
             state.since = since;
             if now != begun {
                 self.change(&mut state, &begun, &now);
@@ -197,6 +199,10 @@ impl<R: Reconciler> Controller<R> {
 
     /// Starts reconciles until all workers are busy.
     fn start(&self, state: &mut State) {
+        let proofs = self.context.gate.proofs();
+        if std::mem::replace(&mut state.proofs, proofs) != proofs {
+            self.reconciler.restored();
+        }
         if std::mem::take(&mut state.has_news) {
             state.unpark(&self.context.executor, &self.caches);
         }
@@ -236,8 +242,9 @@ impl<R: Reconciler> Controller<R> {
         if !self.reconciler.has_last_pass() {
             return;
         }
-        // A reconcile does nothing until the caches show the writes of the one before.
+        // A reconcile does nothing until the caches show the writes of the one before, and while a watch is interrupted.
         let _ = timeout(SHOWN, self.all_shown(progress)).await;
+        let _ = timeout(CONTINUED, self.all_continued(progress)).await;
         let all = self.objects.all();
         let due = all.iter().filter(|object| self.is_begun(begun, &object.key()));
         for object in due.filter(|object| self.reconciler.concerns(object)) {
@@ -251,6 +258,13 @@ impl<R: Reconciler> Controller<R> {
         state.all_ended().await;
     }
 
+    /// Waits until no watch is interrupted.
+    async fn all_continued(&self, progress: &mut [watch::Receiver<Progress>]) {
+        while self.caches.iter().any(|cache| cache.progress().expired) {
+            any_changed(progress).await;
+        }
+    }
+
     /// Waits until the caches show all writes of this process.
     async fn all_shown(&self, progress: &mut [watch::Receiver<Progress>]) {
         while !self.context.executor.memory.all_caught_up(&self.caches) {
@@ -261,13 +275,15 @@ impl<R: Reconciler> Controller<R> {
     /// Returns which parts may be reconciled: their objects and every cache that their plans read are up to date for
     /// this term. The first value is the start of the term, and the last one when to relist a cache that is expected to
     /// catch up without a relist.
-    fn may_begin(&self) -> (Option<Instant>, Vec<bool>, Option<Instant>) {
+    fn may_begin(&self, begun: &[bool]) -> (Option<Instant>, Vec<bool>, Option<Instant>) {
         let Some(term) = self.context.gate.term() else { return (None, self.nowhere(), None) };
         let mut coming = None;
-        let mut behind = Vec::new();
+        let (mut behind, mut interrupted) = (Vec::new(), Vec::new());
         for cache in self.caches.iter() {
-            let scope = cache.scope();
-            if self.context.gate.is_caught_up(scope, &cache.progress()) {
+            let (scope, progress) = (cache.scope(), cache.progress());
+            if self.context.gate.is_caught_up(scope, &Progress { expired: false, ..progress }) {
+                // A watch that continues delivers the changes since, so the keys of a part that has begun only wait.
+                interrupted.extend(Some(cache).filter(|_| progress.expired));
                 continue;
             }
             // Writes of the predecessor, sent before it lost the Lease, may not be in this cache yet.
@@ -280,13 +296,14 @@ impl<R: Reconciler> Controller<R> {
             }
         }
         // A namespace whose watch fails delays only its own objects.
-        let is_ready = |part: &NamespaceInformer<R::Object>| {
+        let is_ready = |(part, has_begun): (&NamespaceInformer<R::Object>, &bool)| {
             let is_read = |cache: &&Arc<dyn TrackedCache>| {
                 part.namespace().is_empty() || cache.covers(part.namespace())
             };
-            matches!(*part.health().borrow(), Health::Synced { .. }) && !behind.iter().any(is_read)
+            let waits = !has_begun && interrupted.iter().any(is_read);
+            matches!(*part.health().borrow(), Health::Synced { .. }) && !waits && !behind.iter().any(is_read)
         };
-        (Some(term.since), self.objects.parts().iter().map(is_ready).collect(), coming)
+        (Some(term.since), self.objects.parts().iter().zip(begun).map(is_ready).collect(), coming)
     }
 
     fn nowhere(&self) -> Vec<bool> {
@@ -299,11 +316,6 @@ impl<R: Reconciler> Controller<R> {
 
     /// Enqueues every object once, as a new leader does. An object in its desired state costs no write.
     fn begin(&self, state: &mut State, part: &NamespaceInformer<R::Object>) {
-        if let Some(at) = *self.context.gate.restores().borrow()
-            && state.restored.insert(part.namespace().into(), at) != Some(at)
-        {
-            self.reconciler.restored();
-        }
         for object in part.all().iter().filter(|object| self.reconciler.concerns(object)) {
             state.add(object.key(), Priority::Bulk);
         }
@@ -383,8 +395,8 @@ struct State {
     parked: HashSet<Key>,
     /// The start of the term; None if this process may not write.
     since: Option<Instant>,
-    /// The last restore of etcd at the start of each part, by namespace.
-    restored: HashMap<Arc<str>, Instant>,
+    /// The number of proofs of a restore of etcd that the kind knows.
+    proofs: u64,
     /// Whether a reconcile ended or a cache advanced since the last check of the parked keys. Nothing else frees a
     /// parked key, and a check of thousands of keys at every event costs too much.
     has_news: bool,
@@ -406,7 +418,7 @@ impl State {
             running: HashMap::new(),
             parked: HashSet::new(),
             since: None,
-            restored: HashMap::new(),
+            proofs: context.gate.proofs(),
             has_news: false,
             metrics,
             activity: context.activity(controller),
@@ -458,10 +470,14 @@ impl State {
         }
     }
 
-    /// Whether no object of the key's name is reconciled, and the caches show every write for the name.
+    /// Whether no object of the key's name is reconciled, and the caches follow their watches and show every write for the
+    /// name.
     fn may_start(&self, key: &Key, executor: &Executor, caches: &[Arc<dyn TrackedCache>]) -> bool {
         let is_namesake = |other: &Key| other.name == key.name && other.namespace == key.namespace;
-        !self.running.values().any(|(other, _)| is_namesake(other)) && executor.memory.caught_up(key, caches)
+        let mut read = caches.iter().filter(|cache| cache.covers(&key.namespace));
+        !self.running.values().any(|(other, _)| is_namesake(other))
+            && read.all(|cache| !cache.progress().expired)
+            && executor.memory.caught_up(key, caches)
     }
 
     fn forget(&mut self, key: &Key) {

@@ -41,6 +41,8 @@ pub struct Gate {
     since: Arc<Mutex<Option<Instant>>>,
     /// When this process last noticed that etcd was restored. Lists from before may show lost changes.
     restored: watch::Sender<Option<Instant>>,
+    /// The number of proofs, also of those that change nothing.
+    proofs: Arc<AtomicU64>,
     /// How often that was noticed since the metric was last updated.
     restores: Arc<AtomicU64>,
     /// Whether the election has made its first attempt.
@@ -81,6 +83,7 @@ impl Gate {
             handed: Arc::default(),
             since: Arc::default(),
             restored: watch::Sender::new(None),
+            proofs: Arc::default(),
             restores: Arc::default(),
             tried: watch::Sender::new(false),
             beat: Arc::default(),
@@ -201,6 +204,7 @@ impl Gate {
     /// changes that are lost. So the term starts again, and every cache must be listed again. Returns false if this was
     /// already reported after `known`, or within [`CALM`].
     pub fn restored(&self, known: Option<Instant>) -> bool {
+        self.proofs.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let is_news = self.restored.send_if_modified(|last| {
             let is_calm = last.is_none_or(|last| last.elapsed() >= CALM);
@@ -231,6 +235,11 @@ impl Gate {
     /// A receiver of the last time when this process noticed a restore of etcd.
     pub(crate) fn restores(&self) -> watch::Receiver<Option<Instant>> {
         self.restored.subscribe()
+    }
+
+    /// The number of proofs of a restore of etcd since the start.
+    pub(crate) fn proofs(&self) -> u64 {
+        self.proofs.load(Ordering::Relaxed)
     }
 
     /// How often this process noticed a restore of etcd since the last call.
