@@ -364,3 +364,38 @@ async fn a_failing_watch_delays_only_its_own_namespace() {
     stop.send(true).unwrap();
     running.await.unwrap();
 }
+
+/// The watch is cut after nine seconds, and the API server is away for three.
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_watch_delays_keys_and_drops_none() {
+    let began = tokio::time::Instant::now();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let is_away = (Duration::from_secs(9)..Duration::from_secs(12)).contains(&began.elapsed());
+        let cut = async {
+            sleep(Duration::from_secs(9)).await;
+            Err::<Vec<u8>, _>(std::io::Error::other("cut"))
+        };
+        let newest = json!({ "metadata": { "resourceVersion": "5" }, "items": [] }).to_string();
+        let (code, body) = match &*query {
+            _ if is_away => (503, "away".into()),
+            "limit=1" => (200, newest.into()),
+            _ if query.contains("sendInitialEvents") => (200, listed(&["a", "again"]).into()),
+            _ => (200, axum::body::Body::from_stream(futures::stream::once(cut))),
+        };
+        std::future::ready(Response::builder().status(code).body(body))
+    });
+    let gate = Gate::open();
+    let Started { odd, stop, running, .. } =
+        start(Client::new(service, "n"), &gate, &Metrics::new().unwrap(), Vec::new());
+    sleep(Duration::from_millis(11_500)).await;
+    assert_eq!((odd.passes("a"), odd.passes("again")), (1, 1), "the second reconcile was due after 10 s");
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(
+        (odd.passes("a"), odd.passes("again")),
+        (1, 2),
+        "and no object is reconciled without a reason"
+    );
+    stop.send(true).unwrap();
+    running.await.unwrap();
+}
