@@ -76,6 +76,12 @@ impl Api {
         }
     }
 
+    /// Gets a page that is not JSON.
+    pub async fn text(&self, path: &str) -> Result<String> {
+        let request = Request::builder().method(Method::GET).uri(path).body(Vec::new())?;
+        self.0.request_text(request).await.with_context(|| format!("cannot get {path}"))
+    }
+
     /// Lists a collection in pages. `query` may be empty.
     pub async fn list(&self, path: &str, query: &str) -> Result<Vec<Value>> {
         let mut items = Vec::new();

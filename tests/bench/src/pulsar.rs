@@ -26,8 +26,8 @@ use super::optimised;
 use super::options::{command, repeated, word};
 use super::process::{self, Memory};
 use super::report::{self, Measurements, Run};
-use super::stats::{self, Spread, float, mebibytes, ratio};
-use super::table::{Figure, NONE, Table, count};
+use super::stats::{float, mebibytes, ratio};
+use super::table::{Figure, Table, count, range};
 
 /// Large enough that the broker's heap does not limit the rate.
 const HEAP_MIB: u32 = 1_024;
@@ -191,19 +191,6 @@ impl Results {
         table.row("ratio", ratios);
         table.note("Cells are the median of the rounds, with the lowest and the highest in parentheses.");
         table
-    }
-}
-
-/// The median, with the lowest and the highest if there is more than one value.
-fn range(values: impl IntoIterator<Item = f64>, places: usize) -> String {
-    let values: Vec<f64> = values.into_iter().collect();
-    let ends = stats::spread(values.iter().copied()).zip(stats::quantile(&values, 0.0));
-    match ends {
-        None => NONE.to_owned(),
-        Some((Spread { median, rounds: 1, .. }, _)) => format!("{median:.places$}"),
-        Some((Spread { median, worst, .. }, least)) => {
-            format!("{median:.places$} ({least:.places$} to {worst:.places$})")
-        }
     }
 }
 
@@ -394,12 +381,6 @@ mod tests {
             "memory": {"rss_kib": 1, "peak_kib": 1, "pss_kib": 1}}]}"#;
         let failures = serde_json::from_str::<Results>(left).unwrap().failures().unwrap();
         assert_eq!(failures, ["pulsar-consumer left 3 entries of Shared, round 1"]);
-    }
-
-    #[test]
-    fn shows_both_ends() {
-        let shown = [range([3.0, 2.0, 9.0], 1), range([2.0], 2), range([], 1)];
-        assert_eq!(shown, ["3.0 (2.0 to 9.0)", "2.00", "-"]);
     }
 
     #[test]

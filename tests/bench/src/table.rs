@@ -145,6 +145,19 @@ pub fn spread(values: impl IntoIterator<Item = f64>, places: usize) -> String {
     }
 }
 
+/// The median, with the lowest and the highest value in parentheses if there is more than one value.
+pub fn range(values: impl IntoIterator<Item = f64>, places: usize) -> String {
+    let values: Vec<f64> = values.into_iter().collect();
+    let ends = stats::spread(values.iter().copied()).zip(stats::quantile(&values, 0.0));
+    match ends {
+        None => NONE.to_owned(),
+        Some((Spread { median, rounds: 1, .. }, _)) => format!("{median:.places$}"),
+        Some((Spread { median, worst, .. }, least)) => {
+            format!("{median:.places$} ({least:.places$} to {worst:.places$})")
+        }
+    }
+}
+
 /// The median, with its interval in parentheses if there is more than one pair.
 pub fn interval(interval: Option<Interval>, places: usize) -> String {
     match interval {
@@ -195,6 +208,8 @@ mod tests {
     fn writes_numbers() {
         assert_eq!([0_u64, 999, 1_000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([spread([1.0], 1), spread([1.0, 3.0], 2), spread([], 1)], ["1.0", "2.00 (3.00)", "-"]);
+        let ranges = [range([3.0, 2.0, 9.0], 1), range([2.0], 2), range([], 1)];
+        assert_eq!(ranges, ["3.0 (2.0 to 9.0)", "2.00", "-"]);
         let of = |pairs| Some(Interval { median: 1.0, low: 0.9, high: 1.1, pairs });
         assert_eq!([of(1), of(7), None].map(|found| interval(found, 1)), ["1.0", "1.0 (0.9 to 1.1)", "-"]);
     }

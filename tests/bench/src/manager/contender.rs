@@ -27,19 +27,7 @@ const TWIN: &str = "twin";
 const CANARY: &str = "canary";
 const CANARY_NAMESPACE: &str = "default";
 
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-    strum::Display,
-    strum::VariantArray,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
     /// The release program with its five kinds.
@@ -53,15 +41,21 @@ pub enum Contender {
     /// A manager for PodSets only, written with kube-runtime's Controller. It has no Lease.
     #[strum(to_string = "kube-runtime")]
     KubeRuntime,
+    /// The program of `--beside`: Quintet, built from another commit.
+    #[strum(to_string = "other build")]
+    OtherBuild,
 }
 
 impl Contender {
     /// The contenders of most measures.
     pub const MANAGERS: &'static [Self] = &[Self::Quintet, Self::Twin, Self::TwinTuned];
 
+    /// Quintet and all its peers.
+    pub const WITH_PEERS: &'static [Self] = &[Self::Quintet, Self::Twin, Self::TwinTuned, Self::KubeRuntime];
+
     pub fn author(self) -> Author {
         match self {
-            Self::Quintet => Author::Quintet,
+            Self::Quintet | Self::OtherBuild => Author::Quintet,
             Self::Twin | Self::TwinTuned => Author::Twin,
             Self::KubeRuntime => Author::KubeRuntime,
         }
@@ -69,7 +63,7 @@ impl Contender {
 
     fn account(self) -> &'static str {
         match self {
-            Self::Quintet => "quintet",
+            Self::Quintet | Self::OtherBuild => "quintet",
             Self::Twin | Self::TwinTuned | Self::KubeRuntime => TWIN,
         }
     }
@@ -77,7 +71,7 @@ impl Contender {
     /// The path of its Lease in a namespace, if it has one.
     pub fn lease(self, namespace: &str) -> Option<String> {
         let name = match self {
-            Self::Quintet => "quintet-manager",
+            Self::Quintet | Self::OtherBuild => "quintet-manager",
             Self::Twin | Self::TwinTuned => TWIN,
             Self::KubeRuntime => return None,
         };
@@ -94,6 +88,14 @@ pub struct Programs {
     pub quintet: PathBuf,
     pub twin: Program,
     pub kube_runtime: PathBuf,
+    pub other_build: Option<PathBuf>,
+}
+
+impl Programs {
+    /// Whether there is a program of this contender.
+    pub fn have(&self, contender: Contender) -> bool {
+        contender != Contender::OtherBuild || self.other_build.is_some()
+    }
 }
 
 /// Starts contenders on a cluster.
@@ -129,6 +131,8 @@ impl<'a> Stand<'a> {
             Contender::Quintet => self.rig.program(),
             Contender::Twin | Contender::TwinTuned => &self.programs.twin.file,
             Contender::KubeRuntime => &self.programs.kube_runtime,
+            // See `Programs::have`.
+            Contender::OtherBuild => self.programs.other_build.as_deref().unwrap_or(self.rig.program()),
         }
     }
 

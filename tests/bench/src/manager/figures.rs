@@ -8,7 +8,7 @@ use super::contender::Contender;
 use super::measure::{Measure, Part, Row};
 use crate::report::Measurements;
 use crate::stats::{self, Quantiles, ratio};
-use crate::table::{Table, interval, spread};
+use crate::table::{Table, interval, range, spread};
 
 /// A figure: one value, or many attempts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ impl Values {
     fn part(self, part: Part) -> f64 {
         match (self, part) {
             (Self::One(value), _) => value,
-            (Self::Many(quantiles), Part::P50) => quantiles.p50,
+            (Self::Many(quantiles), Part::P50 | Part::Range) => quantiles.p50,
             (Self::Many(quantiles), Part::P99) => quantiles.p99,
             (Self::Many(quantiles), Part::Worst) => quantiles.max,
         }
@@ -75,8 +75,14 @@ impl Measurements for Results {
     const METHOD: &'static str = include_str!("method.md");
 
     fn tables(&self) -> Vec<Table> {
-        let mut table = self.table(self.measure.rows(), self.measure.contenders());
-        table.note(format!("The controller-runtime manager: {}.", self.twin));
+        let is_shown = |contender: &Contender| {
+            *contender != Contender::OtherBuild || self.samples.iter().any(|one| one.contender == *contender)
+        };
+        let contenders: Vec<Contender> = self.measure.contenders().iter().copied().filter(is_shown).collect();
+        let mut table = self.table(self.measure.rows(), &contenders);
+        if contenders.iter().any(|contender| matches!(contender, Contender::Twin | Contender::TwinTuned)) {
+            table.note(format!("The controller-runtime manager: {}.", self.twin));
+        }
         vec![table]
     }
 
@@ -127,10 +133,13 @@ impl Results {
         self.of(key, contender).filter_map(|(pair, values)| Some((pair?, values.part(part)))).collect()
     }
 
-    /// Many attempts: the value over all pairs. Single values: the median of the pairs and the worst.
+    /// Many attempts: the value over all pairs. Single values: the median of the pairs and the worst, or both ends.
     fn cell(&self, (key, _, part, places, _): Row, contender: Contender) -> String {
         match self.of(key, contender).find(|(pair, _)| pair.is_none()) {
             Some((_, all)) => format!("{:.places$}", all.part(part)),
+            None if matches!(part, Part::Range) => {
+                range(self.of_pairs(key, part, contender).into_values(), places)
+            }
             None => spread(self.of_pairs(key, part, contender).into_values(), places),
         }
     }
@@ -208,6 +217,12 @@ mod tests {
             [2.0],
             "of the pair with both"
         );
+    }
+
+    #[test]
+    fn a_range_has_both_ends() {
+        let row = ("rss", "RSS MiB", Part::Range, 1, "");
+        assert_eq!(results().cell(row, Contender::Twin), "30.0 (20.0 to 40.0)");
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! The measures: their contenders, clusters, rows, limits and number of pairs.
 
 use serde::{Deserialize, Serialize};
-use strum::VariantArray as _;
 
 use super::contender::Contender;
 use super::sizes::Sizes;
 use crate::contest::order;
 use crate::table::count;
 
-/// In the order of the runs. The number identifies a stored run and orders the page; new measures come last.
+/// In the order of the runs. The number identifies a stored run and orders the page; new measures come last. See
+/// [`Measure::id`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize, strum::VariantArray)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
@@ -42,6 +42,8 @@ pub enum Measure {
     Silence = 13,
     /// requests of a restarted manager when all objects are in their desired state
     Restart = 10,
+    /// from the start of the program until its caches are filled, with many pods, and the processor time of that
+    Fill = 15,
 }
 
 /// The shown value of a pair's attempts.
@@ -50,12 +52,19 @@ pub enum Part {
     P50,
     P99,
     Worst,
+    /// A single value, with the lowest and the highest of the pairs.
+    Range,
 }
 
 /// A row of a table: the figure's name in samples, its label, the shown value, the decimals, and the goal.
 pub type Row = (&'static str, &'static str, Part, usize, &'static str);
 
 impl Measure {
+    /// The identity of a stored run: the number of the measure or, if the measure has several sizes, that of the pods.
+    pub fn id(self, sizes: &Sizes) -> usize {
+        if self == Self::Fill { sizes.many } else { self as usize }
+    }
+
     pub fn title(self, sizes: &Sizes) -> String {
         let many = count(sizes.many);
         match self {
@@ -76,11 +85,12 @@ impl Measure {
             Self::Paused => "Leaders that were paused for longer than their Lease".to_owned(),
             Self::Outage => format!("An API server outage of {} s", sizes.outage.as_secs()),
             Self::Silence => "Connections that went silent".to_owned(),
+            Self::Fill => format!("Caches filled with {many} pods"),
         }
     }
 
     pub fn rows(self) -> &'static [Row] {
-        use Part::{P50, P99, Worst};
+        use Part::{P50, P99, Range, Worst};
         match self {
             Self::Size => &[
                 ("bytes", "program MiB", P50, 1, ""),
@@ -154,6 +164,14 @@ impl Measure {
                 ("back", "from the silence to the last pod s", P50, 1, "45 (ambitious: 15)"),
                 ("restarts", "restarts of the process", P50, 0, "0"),
             ],
+            Self::Fill => &[
+                ("seconds", "start to filled caches s", Range, 2, ""),
+                ("api-cpu", "API server's CPU s", Range, 2, ""),
+                ("cpu", "manager's CPU s", Range, 2, ""),
+                ("sent", "events of pods MB", Range, 1, ""),
+                ("peak", "peak RSS MiB", Range, 1, ""),
+                ("others", "other processes' CPU %", Range, 0, ""),
+            ],
         }
     }
 
@@ -180,13 +198,14 @@ impl Measure {
 
     pub fn contenders(self) -> &'static [Contender] {
         match self {
-            Self::Latency => Contender::VARIANTS,
+            Self::Latency => Contender::WITH_PEERS,
             // Both managers run at the same time, and `Twin` and `TwinTuned` share a Lease.
             Self::Requests => &[Contender::Quintet, Contender::Twin],
             Self::Paused => &[Contender::Quintet, Contender::TwinTuned],
             Self::Outage | Self::Silence => {
                 &[Contender::Quintet, Contender::TwinTuned, Contender::KubeRuntime]
             }
+            Self::Fill => &[Contender::Quintet, Contender::OtherBuild],
             _ => Contender::MANAGERS,
         }
     }
@@ -205,8 +224,10 @@ impl Measure {
     }
 
     pub fn pairs(self, sizes: &Sizes) -> usize {
-        // Two of these do not vary, and the third has enough attempts in one pair.
-        if matches!(self, Self::Size | Self::Requests | Self::Paused) { 1 } else { sizes.pairs }
+        // Two of these do not vary, the third has enough attempts in one pair, and the last repeats itself with the
+        // same pods.
+        let is_once = matches!(self, Self::Size | Self::Requests | Self::Paused | Self::Fill);
+        if is_once { 1 } else { sizes.pairs }
     }
 }
 
@@ -224,7 +245,7 @@ mod tests {
     #[test]
     fn latency_has_a_cluster_for_each_contender() {
         assert_eq!(Measure::Idle.clusters(1), [Contender::MANAGERS]);
-        let all = Contender::VARIANTS.to_vec();
+        let all = Contender::WITH_PEERS.to_vec();
         let clusters = Measure::Latency.clusters(1);
         assert_eq!((clusters.len(), clusters.concat()), (all.len(), all.clone()));
         assert!(Measure::Latency.clusters(2).concat().iter().eq(all.iter().rev()));

@@ -1,9 +1,11 @@
 //! `cargo xtask bench manager`: the whole program beside a manager for two of its kinds, written with
-//! controller-runtime: memory, start, hand-over, latency, processor time, requests and faults.
+//! controller-runtime: memory, start, hand-over, latency, processor time, requests and faults. It also measures
+//! the filling of caches, beside another build of the program.
 
 mod broken;
 mod contender;
 pub mod figures;
+mod fill;
 mod measure;
 mod measures;
 mod objects;
@@ -13,7 +15,7 @@ mod sizes;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 use clap::value_parser;
 use quintet_localcluster::build;
 use quintet_localcluster::go::Program;
@@ -47,6 +49,8 @@ pub const FRAMEWORK: &str = "sigs.k8s.io/controller-runtime";
 /// (tests/bench/kube-runtime). Each pair measures all managers in alternating order, and the bench computes
 /// ratios within a pair.
 ///
+/// The measure `fill` starts only this manager, and the program of --beside.
+///
 /// With --write, the bench stores each measure when the measure is done. Continue an interrupted run with
 /// --only. Seven pairs of all measures take about four hours on two cores.
 #[derive(Debug, clap::Args)]
@@ -60,17 +64,32 @@ pub struct Args {
     /// Measure only this. Repeat the flag to add more measures
     #[arg(long, value_enum, value_name = "MEASURE")]
     only: Vec<Measure>,
+    /// Number of pods of the measure `fill`. Repeat the flag to measure several numbers
+    #[arg(long, value_name = "N", default_values_t = [10_000, 50_000], value_parser = value_parser!(u16).range(100..=60_000),
+        conflicts_with = "quick")]
+    pods: Vec<u16>,
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
+    /// In the measure `fill`, measure this program too: Quintet, built from another commit
+    #[arg(long, value_name = "FILE")]
+    beside: Option<PathBuf>,
     /// Store the result in docs/bench and tests/bench/results, and keep the stored results of other measures
     #[arg(long)]
     write: bool,
 }
 
 impl Args {
-    fn sizes(&self) -> Sizes {
-        if self.quick { Sizes::small() } else { Sizes::full(self.pairs.into()) }
+    /// The sizes of each run of a measure.
+    fn sizes(&self, measure: Measure) -> Vec<Sizes> {
+        match (measure, self.quick) {
+            (_, true) => vec![Sizes::small()],
+            (Measure::Fill, false) => {
+                let with_pods = |&pods: &u16| Sizes { many: pods.into(), ..Sizes::full(self.pairs.into()) };
+                self.pods.iter().map(with_pods).collect()
+            }
+            _ => vec![Sizes::full(self.pairs.into())],
+        }
     }
 
     fn measures(&self) -> impl Iterator<Item = Measure> {
@@ -78,12 +97,23 @@ impl Args {
         Measure::VARIANTS.iter().copied().filter(is_selected)
     }
 
-    /// The command that repeats this measure.
-    fn command(&self, measure: Measure) -> String {
+    /// The command that repeats this run of a measure.
+    fn command(&self, measure: Measure, sizes: &Sizes) -> String {
         let (pairs, only) = (format!("--pairs {}", self.pairs), format!("--only {}", word(&measure)));
+        let is_fill = measure == Measure::Fill;
+        let pods = if is_fill && !self.quick { format!("--pods {}", sizes.many) } else { String::new() };
         let program = if self.program.is_some() { "--program FILE" } else { "" };
+        let beside = if is_fill && self.beside.is_some() { "--beside FILE" } else { "" };
         let (size, write) = if self.quick { ("--quick", "") } else { (pairs.as_str(), "--write") };
-        command("manager", [size, &only, program, write])
+        command("manager", [size, &only, &pods, program, beside, write])
+    }
+
+    /// The file of `--beside`.
+    fn other_build(&self) -> Result<Option<PathBuf>> {
+        let Some(file) = &self.beside else { return Ok(None) };
+        ensure!(self.measures().any(|measure| measure == Measure::Fill), "--beside needs the measure fill");
+        let found = file.canonicalize().with_context(|| format!("cannot find {}", file.display()))?;
+        Ok(Some(found))
     }
 }
 
@@ -92,16 +122,18 @@ pub fn run(args: &Args) -> Result<()> {
         optimised::become_optimised()?;
     }
     let programs = Programs {
+        other_build: args.other_build()?,
         quintet: program(args.program.as_ref())?,
         twin: Program::built("tests/bench/twin", FRAMEWORK)?,
         kube_runtime: build::unshipped(KUBE_RUNTIME)?,
     };
-    let sizes = args.sizes();
     for measure in args.measures() {
-        let (about, command) = (measure.title(&sizes), args.command(measure));
-        let found = || in_pairs(measure, &sizes, &programs, measure.limits(args.quick));
-        let run = Run::measured(about, measure as usize, command, args.program.is_none(), found)?;
-        report::finish(&[run], args.write)?;
+        for sizes in args.sizes(measure) {
+            let (about, command) = (measure.title(&sizes), args.command(measure, &sizes));
+            let found = || in_pairs(measure, &sizes, &programs, measure.limits(args.quick));
+            let run = Run::measured(about, measure.id(&sizes), command, args.program.is_none(), found)?;
+            report::finish(&[run], args.write)?;
+        }
     }
     Ok(())
 }
@@ -124,7 +156,8 @@ fn in_pairs(
     };
     let mut versions = Versions::default();
     for number in 1..=of {
-        for on_cluster in measure.clusters(number) {
+        for mut on_cluster in measure.clusters(number) {
+            on_cluster.retain(|contender| programs.have(*contender));
             let rig = Rig::up(nodes, sizes.jobs * nodes, &programs.quintet)?;
             versions = Versions::of(&rig, &programs.quintet)?;
             let stand = Stand::new(&rig, programs)?;
@@ -160,6 +193,7 @@ fn in_pair(
         Measure::Paused => paused::paused(stand, sizes, pair, into),
         Measure::Outage => broken::broken(stand, sizes, pair, Break::Outage, into),
         Measure::Silence => broken::broken(stand, sizes, pair, Break::Silence, into),
+        Measure::Fill => fill::fill(stand, sizes, pair, into),
     }
 }
 
@@ -179,12 +213,31 @@ mod tests {
 
     #[test]
     fn section_names_its_command() {
-        let args = parsed::<Args>(&["--pairs", "3"]).unwrap();
-        assert_eq!(
-            args.command(Measure::HandOverMany),
-            "cargo xtask bench manager --pairs 3 --only hand-over-many --write"
-        );
-        let quick = parsed::<Args>(&["--quick", "--program", "a"]).unwrap().command(Measure::Own);
-        assert_eq!(quick, "cargo xtask bench manager --quick --only own --program FILE");
+        let commands = |words: &[&str], measure: Measure| -> Vec<String> {
+            let args = parsed::<Args>(words).unwrap();
+            args.sizes(measure).iter().map(|sizes| args.command(measure, sizes)).collect()
+        };
+        let written = ["cargo xtask bench manager --pairs 3 --only hand-over-many --write"];
+        assert_eq!(commands(&["--pairs", "3"], Measure::HandOverMany), written);
+        let quick = ["cargo xtask bench manager --quick --only own --program FILE"];
+        assert_eq!(commands(&["--quick", "--program", "a"], Measure::Own), quick);
+        let filled = ["10000", "50000"].map(|pods| {
+            format!("cargo xtask bench manager --pairs 7 --only fill --pods {pods} --beside FILE --write")
+        });
+        assert_eq!(commands(&["--beside", "a"], Measure::Fill), filled);
+        let quick = ["cargo xtask bench manager --quick --only fill"];
+        assert_eq!(commands(&["--quick"], Measure::Fill), quick);
+    }
+
+    #[test]
+    fn each_number_of_pods_is_a_run() {
+        let args = parsed::<Args>(&["--pods", "300", "--pods", "200"]).unwrap();
+        let ids = |measure: Measure| -> Vec<usize> {
+            args.sizes(measure).iter().map(|sizes| measure.id(sizes)).collect()
+        };
+        assert_eq!((ids(Measure::Fill), ids(Measure::Own)), (vec![300, 200], vec![3]));
+        let beside = parsed::<Args>(&["--only", "own", "--beside", "a"]).unwrap();
+        assert!(beside.other_build().is_err());
+        assert!(parsed::<Args>(&["--quick", "--pods", "200"]).is_err());
     }
 }
