@@ -115,8 +115,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "continues a watch after an outage",
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[(
-            "if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) ||",
-            "if self.gone.is_some_and(|since| since.elapsed() >= Duration::MAX) ||",
+            "if self.lost.is_some_and(|since| since.elapsed() >= OUTAGE) ||",
+            "if self.lost.is_some_and(|since| since.elapsed() >= Duration::MAX) ||",
         )],
         catchers: &[Catcher::Tests("quintet-runtime", "begins_with_a_list_after_an_outage")],
     },
@@ -125,8 +125,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[
             (
-                "if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) ||",
-                "if self.gone.is_some_and(|since| since.elapsed() >= Duration::MAX) ||",
+                "if self.lost.is_some_and(|since| since.elapsed() >= OUTAGE) ||",
+                "if self.lost.is_some_and(|since| since.elapsed() >= Duration::MAX) ||",
             ),
             ("newest > 0 && newest < revision(&at)", "newest > u64::MAX - 1"),
             ("            _ = restores.wait_for(|since| *since > listed) => return Next::List,\n", ""),
@@ -142,11 +142,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "plans from a cache without history",
         file: "crates/runtime/src/cache/list_watch.rs",
-        edits: &[(
-            "if from.is_none() || interrupted.is_silence() {",
-            "if from.is_none() && interrupted.is_silence() {",
-        )],
+        edits: &[("        part.expire();\n", "")],
         catchers: &[Catcher::Tests("quintet-runtime", "a_cache_without_history")],
+    },
+    Mutant {
+        name: "plans from a cache whose watch is rejected",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[(
+            "        part.expire();\n",
+            "        if from.is_none() || interrupted.is_silence() {\n            part.expire();\n        }\n",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_rejected_watch_shows_nothing")],
+    },
+    Mutant {
+        name: "plans from a cache whose watch has ended",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[("        self.part.expire();\n", "")],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_watch_that_ended_shows_nothing")],
     },
     Mutant {
         name: "old objects do not show a restore",

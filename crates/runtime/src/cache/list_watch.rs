@@ -38,7 +38,7 @@ const LARGEST_EVENT: usize = 32 * 1024 * 1024;
 const WATCH: Duration = Duration::from_secs(590);
 /// A watch that lasted this long resets the backoff and the count of interruptions.
 const LASTED: Duration = Duration::from_mins(2);
-/// After an outage of this length, a recovery is reported to the other tasks, and watches begin with a list. A cut connection is
+/// After an outage of this length, a recovery is reported to the other tasks, and a list replaces the watch. A cut connection is
 /// not an outage.
 const OUTAGE: Duration = Duration::from_secs(3);
 /// The pause between requests for an absent type, and the longest pause for a busy API server.
@@ -160,7 +160,7 @@ pub(super) async fn run<T: Object>(part: NamespaceInformer<T>, client: Client, l
         link,
         gate,
         failing: None,
-        gone: None,
+        lost: None,
         interruptions: 0,
     };
     let mut next = Next::List;
@@ -189,8 +189,8 @@ struct Keeper<T> {
     relists: watch::Receiver<Option<Instant>>,
     /// The time of the first failure in a row.
     failing: Option<Instant>,
-    /// The time of the first request in a row without an answer.
-    gone: Option<Instant>,
+    /// The time of the first interruption since the last complete list or open watch.
+    lost: Option<Instant>,
     /// The number of interruptions since a watch last lasted.
     interruptions: u64,
 }
@@ -210,7 +210,7 @@ impl<T: Object> Keeper<T> {
                 let (resource, objects) = (self.part.resource().plural, self.part.count());
                 tracing::debug!(resource, objects, version, "listed");
                 is_back(&mut self.failing, &self.link);
-                self.gone = None;
+                self.lost = None;
                 if began.elapsed() >= GOOD {
                     self.backoff.reset();
                 }
@@ -224,8 +224,10 @@ impl<T: Object> Keeper<T> {
     /// from a version that its store has not reached, and sends nothing. After an outage, the store may have been restored and
     /// may have passed the version since.
     async fn resume(&mut self, at: String) -> Next {
+        // An API server that lost etcd also ends watches in an orderly way.
+        self.part.expire();
         // Nor does an open watch prove that its events arrive. A complete list proves that the cache is up to date.
-        if self.gone.is_some_and(|since| since.elapsed() >= OUTAGE) || self.part.is_silent() {
+        if self.lost.is_some_and(|since| since.elapsed() >= OUTAGE) || self.part.is_silent() {
             return Next::List;
         }
         match self.part.newest(&self.client).await {
@@ -244,7 +246,7 @@ impl<T: Object> Keeper<T> {
     }
 
     async fn follow(&mut self, mut at: String) -> Next {
-        let Self { part, client, link, gate, doubts, failing, gone, .. } = self;
+        let Self { part, client, link, gate, doubts, failing, lost, .. } = self;
         let began = Instant::now();
         let listed = part.inner.progress.borrow().listed;
         let (mut relist, mut restores) = (part.inner.relist.subscribe(), gate.restores());
@@ -252,7 +254,7 @@ impl<T: Object> Keeper<T> {
         let opened = || {
             is_back(failing, link);
             part.connected();
-            *gone = None;
+            *lost = None;
         };
         let ended = tokio::select! {
             ended = part.follow(client, &mut at, opened) => ended,
@@ -266,7 +268,8 @@ impl<T: Object> Keeper<T> {
             self.interruptions = 0;
         }
         match ended {
-            // Avoid a tight loop with an API server or proxy that ends watches at once.
+            // Avoid a tight loop with an API server or proxy that ends watches at once. Plans do not wait for the pause, because
+            // they would wait forever if every watch ended at once.
             Ok(()) if began.elapsed() < Duration::from_secs(1) => self.pause(ABSENT, Some(at)),
             Ok(()) => {
                 if began.elapsed() >= GOOD {
@@ -288,9 +291,8 @@ impl<T: Object> Keeper<T> {
         let from = from.filter(|_| !interrupted.needs_list());
         let (part, resource) = (&self.part, self.part.resource());
         // etcd may be restored meanwhile. Plans wait until the watch continues.
-        if from.is_none() || interrupted.is_silence() {
-            part.expire();
-        }
+        part.expire();
+        self.lost.get_or_insert_with(Instant::now);
         if interrupted.is_misunderstanding() {
             part.inner.protobuf.store(false, Ordering::Relaxed);
         }
@@ -319,9 +321,6 @@ impl<T: Object> Keeper<T> {
         let pause = self.backoff.next().unwrap_or(Duration::from_secs(30));
         let pause = if interrupted.is_silence() { pause.min(GONE) } else { pause };
         self.failing.get_or_insert_with(Instant::now);
-        if interrupted.is_silence() {
-            self.gone.get_or_insert_with(Instant::now);
-        }
         let again_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
         let (resource, error) = (resource.plural, interrupted.to_string());
         log_repeated!(

@@ -11,7 +11,7 @@ pub struct Progress {
     pub seen: u64,
     /// When the newest complete list started. It shows every write that was answered before.
     pub listed: Option<Instant>,
-    /// Whether the cache may lack changes that only a new list can show.
+    /// Whether the cache may lack changes, until its watch continues or a list is complete.
     pub expired: bool,
 }
 

@@ -256,16 +256,19 @@ async fn an_old_object_shows_that_etcd_was_restored() {
     }
 }
 
-/// While the API server was gone, etcd may have been restored, and its version may have passed the old ones since.
+/// While the API server was gone or rejected the watch, etcd may have been restored, and its version may have passed the old
+/// ones since.
 #[tokio::test(start_paused = true)]
 async fn begins_with_a_list_after_an_outage() {
-    for (failures, is_list) in [(1, false), (8, true)] {
-        let mut answers = vec![(200, bookmark(5, true))];
-        answers.extend((0..failures).map(|_| failure(503, "", "no server is available")));
-        answers.push((200, bookmark(6, true)));
-        let (_, _, asked) = follow(&answers).await;
-        let asked = asked.lock().unwrap();
-        assert_eq!(asked[1 + failures].contains("sendInitialEvents"), is_list, "{asked:?}");
+    for code in [403, 429, 500, 503] {
+        for (failures, is_list) in [(1, false), (4, true)] {
+            let mut answers = vec![(200, bookmark(5, true))];
+            answers.extend((0..failures).map(|_| failure(code, "", "no server is available")));
+            answers.push((200, bookmark(6, true)));
+            let (_, _, asked) = follow(&answers).await;
+            let asked = asked.lock().unwrap();
+            assert_eq!(asked[1 + failures].contains("sendInitialEvents"), is_list, "{code} {asked:?}");
+        }
     }
 }
 
@@ -282,6 +285,59 @@ async fn a_cache_without_history_shows_nothing_until_its_list() {
     sleep(Duration::from_secs(2)).await;
     assert!(shows());
     task.abort();
+}
+
+/// While the API server rejects a watch, etcd may be restored.
+#[tokio::test(start_paused = true)]
+async fn a_rejected_watch_shows_nothing_until_it_continues() {
+    for code in [403, 429, 500] {
+        let answers = [(200, bookmark(5, true)), failure(code, "", "rejected"), (200, bookmark(6, false))];
+        let (client, _) = scripted(&answers);
+        let (informer, gate): (Informer<Pod>, _) = (Informer::new(PODS, &[], None), Gate::open());
+        let task = tokio::spawn(informer.clone().run(client, Link::default(), gate.clone()));
+        let part = &informer.parts()[0];
+        let shows = || gate.is_caught_up("pods.", &part.progress());
+        sleep(Duration::from_millis(100)).await;
+        assert!(!shows(), "{code}");
+        let mut progress = part.watch_progress();
+        progress.wait_for(|progress| progress.position == 6).await.unwrap();
+        assert!(shows(), "{code}");
+        task.abort();
+    }
+}
+
+/// A watch may end because the API server lost etcd. If every watch ends at once, plans still start.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ended_shows_nothing_until_it_continues() {
+    for (lasts, moments) in [(10_000, [9_000, 12_000, 16_000]), (0, [500, 3_000, 7_000])] {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            async move {
+                let end = async move {
+                    sleep(Duration::from_millis(lasts)).await;
+                    Ok::<Vec<u8>, std::io::Error>(Vec::new())
+                };
+                let body = match &*query {
+                    "limit=1" => {
+                        sleep(Duration::from_secs(5)).await;
+                        newest(5).1.into()
+                    }
+                    _ if query.contains("sendInitialEvents") => bookmark(5, true).into(),
+                    _ => axum::body::Body::from_stream(futures::stream::once(end)),
+                };
+                Response::builder().body(body)
+            }
+        });
+        let (informer, gate): (Informer<Pod>, _) = (Informer::new(PODS, &[], None), Gate::open());
+        let (client, began) = (Client::new(service, "default"), Instant::now());
+        let task = tokio::spawn(informer.clone().run(client, Link::default(), gate.clone()));
+        for (moment, shows) in moments.into_iter().zip([true, false, true]) {
+            tokio::time::sleep_until(began + Duration::from_millis(moment)).await;
+            let is_shown = gate.is_caught_up("pods.", &informer.parts()[0].progress());
+            assert_eq!(is_shown, shows, "a watch of {lasts} ms, after {moment} ms");
+        }
+        task.abort();
+    }
 }
 
 /// The store or the watch cache may be unable to stream a list, which only an event reports. A proxy may cut the stream, or
