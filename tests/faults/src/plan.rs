@@ -82,6 +82,9 @@ pub enum Trouble {
     Restored,
     /// As `Restored`, with a raised version, and the API server keeps running.
     RestoredBumped,
+    /// As `Restored`, but the API server keeps running: it ends all watches, and for 5 s it answers 500 to lists and watches. Other
+    /// requests reach the restored store.
+    RestoredRejected,
     /// A proxy answers 400.
     ProxyBadRequest,
     /// The answer is a watch with only the error 500: the store cannot stream lists.
@@ -92,7 +95,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// The faults of every write.
-    pub const OF_WRITES: [Self; 31] = [
+    pub const OF_WRITES: [Self; 32] = [
         Self::CrashBefore,
         Self::CrashAfter,
         Self::Conflict,
@@ -124,6 +127,7 @@ impl Trouble {
         Self::ClockBehind,
         Self::Restored,
         Self::RestoredBumped,
+        Self::RestoredRejected,
     ];
     /// The faults of the first write of each name. They concern the process, not the request.
     pub const OF_FIRST_WRITES: [Self; 2] = [Self::Blind, Self::AllBlind];
@@ -168,7 +172,7 @@ impl Trouble {
 
     /// Whether etcd is restored.
     pub fn is_restore(self) -> bool {
-        matches!(self, Self::Restored | Self::RestoredBumped)
+        matches!(self, Self::Restored | Self::RestoredBumped | Self::RestoredRejected)
     }
 
     /// Whether a process dies.

@@ -47,7 +47,7 @@ pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
                 // The API server keeps running, so the write of another node's record or retry reaches the restored store.
                 let is_beside = name.ends_with("-configmaps")
                     || name == "create-pods" && scenario.name == "daemonjob-retry";
-                if *trouble == Trouble::RestoredBumped && is_beside {
+                if matches!(trouble, Trouble::RestoredBumped | Trouble::RestoredRejected) && is_beside {
                     continue;
                 }
                 faults.push(Fault::Request(name.clone(), nth, *trouble));

@@ -51,7 +51,7 @@ const FAR_BEHIND: Duration = Duration::from_secs(10);
 const DELAYED: Duration = Duration::from_secs(5);
 const REORDERED: Duration = Duration::from_millis(300);
 
-/// The time for which an API server restarts.
+/// The time for which an API server restarts, or rejects lists and watches.
 const RESTART: Duration = Duration::from_secs(5);
 /// The number that a restore adds to the version.
 const BUMP: u64 = 1_000_000;
@@ -123,8 +123,8 @@ struct Inner {
     promises: Assessor,
     /// The store after the last step, and the knowledge of it.
     backup: Option<Backup>,
-    /// When the restart of the API server ends.
-    down_until: Option<Instant>,
+    /// The restore after which the API server is not reachable as usual, and until when.
+    down: Option<(Trouble, Instant)>,
 }
 
 /// A backup of the store, and the knowledge that a restore takes back.
@@ -493,13 +493,13 @@ impl Watcher {
                 self.order(Order::StayActive(length + RECOVERY));
                 Fate::default()
             }
-            Trouble::Restored | Trouble::RestoredBumped => {
-                let restarts = trouble == Trouble::Restored;
+            Trouble::Restored | Trouble::RestoredBumped | Trouble::RestoredRejected => {
+                let ends_watches = trouble != Trouble::RestoredBumped;
                 if let Some(server) = self.server()
-                    && self.restore(&server, if restarts { 0 } else { BUMP })
-                    && restarts
+                    && self.restore(&server, if ends_watches { 0 } else { BUMP })
+                    && ends_watches
                 {
-                    self.inner().down_until = Some(Instant::now() + RESTART);
+                    self.inner().down = Some((trouble, Instant::now() + RESTART));
                     server.restart();
                 }
                 Fate::default()
@@ -865,11 +865,17 @@ impl Script for Watcher {
             return self.fate(*trouble, asked);
         }
         let inner = self.inner();
-        if inner.down_until.is_some_and(|until| until > now) {
+        let is_read = matches!(asked.verb, "list" | "watch");
+        let down = inner.down.filter(|(_, until)| *until > now).map(|(trouble, _)| trouble);
+        if down == Some(Trouble::Restored) {
             return Fate { is_lost: true, then: Then::Reset, ..Fate::default() };
         }
+        if down.is_some() && is_read {
+            let then = Self::status(500, "InternalError", "Internal error occurred: etcd is away");
+            return Fate { is_lost: true, then, ..Fate::default() };
+        }
         let hits = |blindness: &Blindness| blindness.hits(&asked.who, short(&asked.resource));
-        let is_blind = matches!(asked.verb, "list" | "watch") && inner.blindness.as_ref().is_some_and(hits);
+        let is_blind = is_read && inner.blindness.as_ref().is_some_and(hits);
         match inner.cut_off(&asked.who, now) {
             Some(cut) if cut.comes_late => Fate { held: cut.until - now, ..Fate::default() },
             Some(_) => Fate { is_lost: true, then: Then::Silence, ..Fate::default() },
