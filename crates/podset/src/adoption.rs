@@ -80,6 +80,11 @@ fn is_label(text: &str) -> bool {
     bytes.len() <= 63 && is_outer(bytes.first()) && is_outer(bytes.last()) && bytes.iter().all(is_inner)
 }
 
+/// Whether a PodSet may adopt the pod: it runs without an owner, and no user took it out.
+pub fn is_orphan(pod: &Pod) -> bool {
+    pod.meta.owner.is_none() && pod.is_counted() && pod.label(RELEASED_LABEL).is_none()
+}
+
 /// The pods to adopt, at most `missing`: ready ones first, and then by name. A pod whose adoption was rejected leaves its
 /// place to another one.
 pub fn adoptable<'a>(
@@ -91,10 +96,7 @@ pub fn adoptable<'a>(
     let Orphans::Found(pods) = orphans else { return Vec::new() };
     let waits =
         |pod: &Pod| refusals.until(Verb::Apply, &PODS, &pod.meta.name).is_some_and(|until| until > now);
-    let is_adoptable = |pod: &&Arc<Pod>| {
-        pod.meta.owner.is_none() && pod.is_counted() && pod.label(RELEASED_LABEL).is_none() && !waits(pod)
-    };
-    let mut found: Vec<&Arc<Pod>> = pods.iter().filter(is_adoptable).collect();
+    let mut found: Vec<&Arc<Pod>> = pods.iter().filter(|pod| is_orphan(pod) && !waits(pod)).collect();
     found.sort_by_key(|pod| (pod.ready_since.is_none(), pod.meta.name.clone()));
     found.truncate(missing);
     found

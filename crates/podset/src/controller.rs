@@ -135,7 +135,7 @@ impl PodSets {
         };
         // The deletion of this PodSet may have orphaned the pods, and the watch of PodSets may be behind that of pods. The
         // garbage collector deletes what a deleted PodSet adopts. So read the PodSet after the pods, as for a ReplicaSet.
-        if pods.iter().any(|pod| pod.meta.owner.is_none()) {
+        if pods.iter().any(adoption::is_orphan) {
             let found = reads.read_meta(&Resource::of::<PodSet>(), &key.namespace, &key.name).await?;
             if found.is_none_or(|meta| meta.uid != key.uid || meta.deleted.is_some()) {
                 return Err(Error::Stale(format!("PodSet {key}")));

@@ -391,7 +391,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "adopts pods that its own deletion orphaned",
         file: "crates/podset/src/controller.rs",
-        edits: &[("if pods.iter().any(|pod| pod.meta.owner.is_none()) {", "if pods.is_empty() {")],
+        edits: &[("if pods.iter().any(adoption::is_orphan) {", "if pods.is_empty() {")],
         catchers: &[Catcher::Plans("podset-adopt-again", "event:podsets")],
     },
     Mutant {

@@ -1,7 +1,7 @@
 //! The adoption of pods without an owner.
 
 use super::*;
-use crate::adoption::Orphans;
+use crate::adoption::{Orphans, is_orphan};
 
 /// A PodSet that adopts pods.
 fn adopting(image: &str, replicas: i32) -> PodSet {
@@ -72,6 +72,7 @@ fn leaves_other_pods(#[case] change: fn(&mut Pod)) {
     let mut scene = Scene::new(adopting("one", 1), "");
     let mut other = Pod::clone(&orphan("a", None));
     change(&mut other);
+    assert!(!is_orphan(&other), "the manager does not read the PodSet because of it");
     scene.world.orphans = Orphans::Found(vec![Arc::new(other)]);
     let plan = scene.plan(0);
     assert_eq!((adopted(&plan), creates(&plan)), (vec![], 1));
