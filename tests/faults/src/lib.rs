@@ -9,6 +9,8 @@ mod bytes;
 pub mod cli;
 mod dice;
 mod end;
+#[cfg(test)]
+mod load;
 mod plan;
 mod process;
 mod promises;

@@ -198,6 +198,12 @@ impl Process {
         self.tasks.abort_all();
     }
 
+    /// The metrics of the process.
+    #[cfg(test)]
+    pub fn metrics(&self) -> Metrics {
+        self.context.metrics.clone()
+    }
+
     /// Reports what the process keeps of deleted objects. `there` are the existing custom resources.
     pub fn remembers_gone(&self, there: &[Arc<Value>]) -> Vec<String> {
         let text = |object: &Value, path: &str| -> String {

@@ -785,12 +785,12 @@ pub fn lives(pod: &Value) -> Life {
     }
 }
 
-fn template(image: &str) -> Value {
+pub fn template(image: &str) -> Value {
     json!({ "spec": { "restartPolicy": if image == "one" || image == "two" { "Always" } else { "Never" },
         "containers": [{ "name": "main", "image": image }] } })
 }
 
-fn node(server: &Server, name: &str) {
+pub fn node(server: &Server, name: &str) {
     server.create(WHO, NODES, &ready_node(name));
 }
 

@@ -194,7 +194,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "an event leaves a key among the bulk keys",
         file: "crates/runtime/src/control/queue.rs",
         edits: &[("if priority < place.priority {", "if false && priority < place.priority {")],
-        catchers: &[Catcher::Tests("quintet-runtime", "every_wake_is_followed_by_a_reconcile")],
+        catchers: &[
+            Catcher::Tests("quintet-runtime", "every_wake_is_followed_by_a_reconcile"),
+            Catcher::Tests("quintet-faults", "a_scaled_podset_is_among_the_next_reconciles"),
+        ],
     },
     Mutant {
         name: "kinds share a window",
@@ -203,7 +206,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "            window: Arc::new(Semaphore::new(WINDOW)),\n            reads: LiveReads::new(self",
             "            window: self.window.clone(),\n            reads: LiveReads::new(self",
         )],
-        catchers: &[Catcher::Tests("quintet-runtime", "a_slow_step_delays_no_other_kind")],
+        catchers: &[
+            Catcher::Tests("quintet-runtime", "a_slow_step_delays_no_other_kind"),
+            Catcher::Tests("quintet-faults", "a_slow_webhook_for_pods_delays_no_other_kind"),
+        ],
     },
     Mutant {
         name: "sends queued actions after a failure",
@@ -230,7 +236,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "bulk keys starve",
         file: "crates/runtime/src/control/queue.rs",
         edits: &[("const FRESH_IN_A_ROW: u32 = 16;", "const FRESH_IN_A_ROW: u32 = u32::MAX;")],
-        catchers: &[Catcher::Tests("quintet-runtime", "fresh_keys_do_not_starve_bulk_keys")],
+        catchers: &[
+            Catcher::Tests("quintet-runtime", "fresh_keys_do_not_starve_bulk_keys"),
+            Catcher::Tests("quintet-faults", "a_flood_of_new_objects_starves_no_other_object"),
+        ],
     },
     Mutant {
         name: "ignores status code 410",
