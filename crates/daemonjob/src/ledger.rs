@@ -15,7 +15,7 @@ use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
 use percent_encoding::{AsciiSet, CONTROLS, PercentEncode, utf8_percent_encode};
 use quintet_runtime::model::digest;
-use quintet_runtime::model::object::{Meta, Object, Pairs, WireMeta};
+use quintet_runtime::model::object::{Meta, Object, Pairs};
 use serde::Deserialize;
 
 /// The label of every shard. Its value is the format of the lines.
@@ -550,14 +550,13 @@ impl Object for Shard {
 #[derive(Deserialize)]
 struct WireShard {
     #[serde(default)]
-    metadata: WireMeta,
+    metadata: Meta,
     data: Option<BTreeMap<Arc<str>, Box<str>>>,
 }
 
 impl From<WireShard> for Shard {
     fn from(wire: WireShard) -> Self {
-        let mut meta = Meta::from(wire.metadata);
-        meta.annotations = Pairs::default();
+        let meta = Meta { annotations: Pairs::default(), ..wire.metadata };
         let mut lines = wire.data.unwrap_or_default();
         let gone = lines.remove(GONE).map_or_else(|| Ok(Gone::default()), |line| line.parse());
         let mut texts = HashSet::default();

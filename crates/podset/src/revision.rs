@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kube::Resource as _;
 use quintet_runtime::KIND_LABEL;
 use quintet_runtime::model::digest;
-use quintet_runtime::model::object::{Meta, Object, Pairs, WireMeta, controller_reference};
+use quintet_runtime::model::object::{Meta, Object, Pairs, controller_reference};
 use quintet_runtime::model::plan::Action;
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::resource::Resource;
@@ -48,8 +48,7 @@ pub struct Revision {
 }
 
 fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Meta, D::Error> {
-    let meta = Meta::from(WireMeta::deserialize(deserializer)?);
-    Ok(Meta { annotations: Pairs::default(), ..meta })
+    Ok(Meta { annotations: Pairs::default(), ..Meta::deserialize(deserializer)? })
 }
 
 impl Object for Revision {

@@ -6,7 +6,7 @@
 
 use kube::Resource as _;
 use quintet_pulsar_topic::Topic;
-use quintet_runtime::model::object::{Meta, Object, WireMeta, controller_reference};
+use quintet_runtime::model::object::{Meta, Object, controller_reference};
 use quintet_runtime::model::resource::Resource;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -60,14 +60,14 @@ pub struct Ready {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Wire {
-    metadata: WireMeta,
+    metadata: Meta,
     spec: Value,
     status: Value,
 }
 
 impl From<Wire> for KedaObject {
     fn from(wire: Wire) -> Self {
-        let mut meta = Meta::from(wire.metadata);
+        let mut meta = wire.metadata;
         meta.annotations = meta.annotations.only(|annotation| annotation == APPLIED_ANNOTATION);
         let mut conditions = wire.status["conditions"].as_array().into_iter().flatten();
         let ready = conditions.find(|one| one["type"] == "Ready" && one["status"] != "Unknown");

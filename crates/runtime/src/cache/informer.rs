@@ -27,7 +27,7 @@ use crate::cache::store::Store;
 use crate::cache::tracked::TrackedCache;
 use crate::lock;
 use crate::model::conditions::shorten;
-use crate::model::object::{Key, Meta, MetaOnly, Object, Owner};
+use crate::model::object::{Key, MetaOnly, Object, Owner};
 use crate::model::progress::{Progress, revision};
 use crate::model::resource::{Resource, escape};
 use crate::server::client::CALL;
@@ -489,7 +489,7 @@ impl<T: Object> NamespaceInformer<T> {
     /// Records an object that cannot be decoded.
     fn set_aside(&self, raw: &RawValue, error: String) -> Result<(Key, String), serde_json::Error> {
         // If not even the metadata can be decoded, the whole answer is malformed, not only this object.
-        let meta = Meta::from(serde_json::from_str::<MetaOnly>(raw.get())?.metadata);
+        let meta = serde_json::from_str::<MetaOnly>(raw.get())?.metadata;
         let key = meta.key();
         let resource = self.inner.resource;
         // A node or pod that cannot be decoded still exists, so the cache keeps its last known version.

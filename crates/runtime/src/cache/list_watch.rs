@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::cache::informer::{NamespaceInformer, SILENCE, Seen};
 use crate::cache::tracked::TrackedCache as _;
 use crate::log_repeated;
-use crate::model::object::{Meta, MetaOnly, Object};
+use crate::model::object::{MetaOnly, Object};
 use crate::model::progress::revision;
 use crate::model::protobuf::{self, Malformed};
 use crate::model::resource::{Resource, escape};
@@ -420,8 +420,7 @@ impl<T: Object> NamespaceInformer<T> {
             let event: Line<'_> = serde_json::from_slice(&line)?;
             match &*event.type_ {
                 "BOOKMARK" => {
-                    let meta: MetaOnly = serde_json::from_str(event.object.get())?;
-                    let meta = Meta::from(meta.metadata);
+                    let MetaOnly { metadata: meta } = serde_json::from_str(event.object.get())?;
                     if meta.annotations.get("k8s.io/initial-events-end") == Some("true") {
                         self.sweep(&seen, &meta.resource_version, began);
                         return Ok(meta.resource_version.0.into());
@@ -429,8 +428,8 @@ impl<T: Object> NamespaceInformer<T> {
                 }
                 "ERROR" => return Err(Interrupted::Watch(serde_json::from_str(event.object.get())?)),
                 "DELETED" => {
-                    let meta: MetaOnly = serde_json::from_str(event.object.get())?;
-                    let key = Meta::from(meta.metadata).key();
+                    let MetaOnly { metadata: meta } = serde_json::from_str(event.object.get())?;
+                    let key = meta.key();
                     seen.remove(&(key.namespace.clone(), key.name.clone()));
                     self.delete(&key);
                 }
@@ -467,7 +466,7 @@ impl<T: Object> NamespaceInformer<T> {
             *position = match &*event.type_ {
                 added @ ("ADDED" | "MODIFIED") => self.apply(event.object, added == "ADDED")?.1,
                 other => {
-                    let meta = Meta::from(serde_json::from_str::<MetaOnly>(event.object.get())?.metadata);
+                    let meta = serde_json::from_str::<MetaOnly>(event.object.get())?.metadata;
                     if other == "DELETED" {
                         self.delete(&meta.key());
                     }

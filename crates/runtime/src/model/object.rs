@@ -6,9 +6,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::ObjectMeta;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use crate::model::protobuf;
@@ -162,7 +163,7 @@ where
 
 /// A resourceVersion. All versions are equal, so that objects that differ only in their version are equal. To tell
 /// versions apart, compare their texts.
-#[derive(Clone, Debug, Default, Eq)]
+#[derive(Clone, Debug, Default, Eq, Deserialize)]
 pub struct Version(pub Box<str>);
 
 impl PartialEq for Version {
@@ -179,18 +180,23 @@ impl Deref for Version {
     }
 }
 
-/// The metadata of the slim types, decoded once. The fields that a plan reads of every object come first, so that they lie
-/// together in memory.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+/// The metadata of the slim types, decoded once; the decoder skips other fields. The fields that a plan reads of every
+/// object come first, so that they lie together in memory.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 #[repr(C)]
 pub struct Meta {
     /// The deletion timestamp, which includes the grace period.
+    #[serde(rename = "deletionTimestamp")]
     pub deleted: Option<Timestamp>,
     /// Labels.
+    #[serde(deserialize_with = "or_default")]
     pub labels: Pairs,
     /// The annotations that plans read.
+    #[serde(deserialize_with = "or_default")]
     pub annotations: Pairs,
     /// The time of creation.
+    #[serde(rename = "creationTimestamp")]
     pub created: Option<Timestamp>,
     /// Name.
     pub name: Arc<str>,
@@ -199,10 +205,13 @@ pub struct Meta {
     /// The namespace; empty for cluster-scoped objects.
     pub namespace: Arc<str>,
     /// Finalizers.
+    #[serde(deserialize_with = "or_default")]
     pub finalizers: Box<[Box<str>]>,
     /// Controller reference.
+    #[serde(rename = "ownerReferences", deserialize_with = "controller")]
     pub owner: Option<Arc<Owner>>,
     /// The grace period of the deletion, in seconds.
+    #[serde(rename = "deletionGracePeriodSeconds", deserialize_with = "or_default")]
     pub grace_seconds: i64,
     /// resourceVersion.
     pub resource_version: Version,
@@ -372,73 +381,32 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Pairs {
     }
 }
 
-/// Metadata as in JSON; the decoder skips unknown fields.
-///
-/// For types that decode only the fields that plans read: those of [`crate::model::core_types`] and of the kinds.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub struct WireMeta {
-    namespace: Option<Arc<str>>,
-    name: Option<Arc<str>>,
-    uid: Option<Arc<str>>,
-    resource_version: Option<Box<str>>,
-    generation: Option<i64>,
-    creation_timestamp: Option<Timestamp>,
-    deletion_timestamp: Option<Timestamp>,
-    deletion_grace_period_seconds: Option<i64>,
-    labels: Option<Pairs>,
-    annotations: Option<Pairs>,
-    finalizers: Option<Box<[Box<str>]>>,
-    owner_references: Option<Vec<WireOwner>>,
+/// Decodes a null as the default.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(value: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or_default())
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct WireOwner {
-    api_version: Box<str>,
-    kind: Arc<str>,
-    name: Arc<str>,
-    uid: Arc<str>,
-    controller: Option<bool>,
-}
-
-impl From<WireMeta> for Meta {
-    fn from(wire: WireMeta) -> Self {
-        let owner = wire
-            .owner_references
-            .unwrap_or_default()
-            .into_iter()
-            .enumerate()
-            .find(|(_, reference)| reference.controller == Some(true))
-            .map(|(at, reference)| Owner {
-                at: at.try_into().unwrap_or(u8::MAX),
-                group: reference.api_version.split_once('/').map_or("", |(group, _)| group).into(),
-                kind: reference.kind,
-                name: reference.name,
-                uid: reference.uid,
-            });
-        Self {
-            namespace: wire.namespace.unwrap_or_default(),
-            name: wire.name.unwrap_or_default(),
-            uid: wire.uid.unwrap_or_default(),
-            resource_version: Version(wire.resource_version.unwrap_or_default()),
-            generation: wire.generation.unwrap_or_default(),
-            created: wire.creation_timestamp,
-            deleted: wire.deletion_timestamp,
-            grace_seconds: wire.deletion_grace_period_seconds.unwrap_or_default(),
-            labels: wire.labels.unwrap_or_default(),
-            annotations: wire.annotations.unwrap_or_default(),
-            finalizers: wire.finalizers.unwrap_or_default(),
-            owner: owner.map(Arc::new),
-        }
-    }
+/// Decodes the controller reference from the list of owner references.
+fn controller<'de, D: Deserializer<'de>>(references: D) -> Result<Option<Arc<Owner>>, D::Error> {
+    let references: Option<Vec<OwnerReference>> = Option::deserialize(references)?;
+    let mut references = references.unwrap_or_default().into_iter().enumerate();
+    let controller = references.find(|(_, reference)| reference.controller == Some(true));
+    Ok(controller.map(|(at, reference)| {
+        Arc::new(Owner {
+            at: at.try_into().unwrap_or(u8::MAX),
+            group: reference.api_version.split_once('/').map_or("", |(group, _)| group).into(),
+            kind: reference.kind.into(),
+            name: reference.name.into(),
+            uid: reference.uid.into(),
+        })
+    }))
 }
 
 /// The metadata of any object in an answer.
 #[derive(Deserialize)]
 pub(crate) struct MetaOnly {
     #[serde(default)]
-    pub(crate) metadata: WireMeta,
+    pub(crate) metadata: Meta,
 }
 
 /// A controller reference to a custom resource, as JSON for the objects that the manager creates for it.
@@ -468,7 +436,7 @@ mod tests {
                   {"apiVersion":"dj.dysproz.io/v1","kind":"DaemonJob","name":"d","uid":"2","controller":true}]}}"#,
         )
         .unwrap();
-        let meta = Meta::from(only.metadata);
+        let meta = only.metadata;
         let owner = meta.owner.unwrap();
         assert_eq!((&*owner.group, &*owner.kind, &*owner.uid), ("dj.dysproz.io", "DaemonJob", "2"));
         assert_eq!(meta.labels.get("a"), Some("1"));

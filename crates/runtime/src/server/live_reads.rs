@@ -45,7 +45,7 @@ impl LiveReads {
         namespace: &str,
         name: &str,
     ) -> Result<Option<Meta>, kube::Error> {
-        Ok(self.read::<MetaOnly>(resource, namespace, name).await?.map(|only| Meta::from(only.metadata)))
+        Ok(self.read::<MetaOnly>(resource, namespace, name).await?.map(|only| only.metadata))
     }
 
     /// An object; None if it does not exist. Any other 404 is an error, e.g. that of a proxy or for a type that is
@@ -96,7 +96,7 @@ impl LiveReads {
         selector: &str,
     ) -> Result<Vec<Meta>, kube::Error> {
         let listed = self.list_as::<MetaOnly>(resource, namespace, selector, METADATA).await?;
-        Ok(listed.into_iter().map(|only| Meta::from(only.metadata)).collect())
+        Ok(listed.into_iter().map(|only| only.metadata).collect())
     }
 
     /// The objects of a namespace that a label selector selects. An empty namespace means all namespaces, and an empty

@@ -488,7 +488,7 @@ impl Executor {
             Some(Ok(Ok(only))) => {
                 let meta = match deletes {
                     None => {
-                        let meta = Meta::from(only.metadata);
+                        let meta = only.metadata;
                         self.memory.wrote(owner, resource, &meta);
                         Some(Box::new(meta))
                     }

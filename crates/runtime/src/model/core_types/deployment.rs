@@ -5,7 +5,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::{WireCondition, is_read};
-use crate::model::object::{Meta, Object, WireMeta};
+use crate::model::object::{Meta, Object};
 
 /// A Deployment: its raw spec and a part of its status.
 #[derive(Clone, Debug, PartialEq, Default, Deserialize)]
@@ -59,7 +59,7 @@ struct WireDeployment {
 #[serde(rename_all = "camelCase", default)]
 struct WireDeploymentMeta {
     #[serde(flatten)]
-    meta: WireMeta,
+    meta: Meta,
     managed_fields: Vec<WireManager>,
 }
 
@@ -113,7 +113,7 @@ fn scaled_by(managers: Vec<WireManager>) -> Option<Box<str>> {
 
 impl From<WireDeployment> for Deployment {
     fn from(wire: WireDeployment) -> Self {
-        let mut meta = Meta::from(wire.metadata.meta);
+        let mut meta = wire.metadata.meta;
         meta.annotations = meta.annotations.only(is_read);
         let mut conditions = wire.status.conditions.iter();
         let progressing = conditions.find(|one| &*one.type_ == "Progressing").map(|one| Progressing {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::WireCondition;
-use crate::model::object::{Meta, Object, WireMeta};
+use crate::model::object::{Meta, Object, Pairs};
 use crate::model::protobuf;
 
 /// A taint of a node.
@@ -47,7 +47,7 @@ impl Object for Node {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct WireNode {
-    metadata: WireMeta,
+    metadata: Meta,
     spec: WireNodeSpec,
     status: WireNodeStatus,
 }
@@ -77,10 +77,8 @@ struct WireNodeInfo {
 
 impl From<WireNode> for Node {
     fn from(wire: WireNode) -> Self {
-        let mut meta = Meta::from(wire.metadata);
-        meta.annotations = crate::model::object::Pairs::default();
         Self {
-            meta,
+            meta: Meta { annotations: Pairs::default(), ..wire.metadata },
             unschedulable: wire.spec.unschedulable,
             taints: wire.spec.taints.unwrap_or_default(),
             ready: wire

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{WireCondition, is_read};
 use crate::model::conditions::shorten;
-use crate::model::object::{Meta, Object, WireMeta};
+use crate::model::object::{Meta, Object};
 use crate::model::protobuf;
 
 /// The phase of a pod.
@@ -135,7 +135,7 @@ impl Object for Pod {
 #[serde(default)]
 #[derive(Default)]
 struct WirePod {
-    metadata: WireMeta,
+    metadata: Meta,
     spec: WirePodSpec,
     status: WirePodStatus,
 }
@@ -425,7 +425,7 @@ fn is_restartable(spec: &WirePodSpec, status: &WirePodStatus) -> bool {
 
 impl From<WirePod> for Pod {
     fn from(wire: WirePod) -> Self {
-        let mut meta = Meta::from(wire.metadata);
+        let mut meta = wire.metadata;
         meta.annotations = meta.annotations.only(is_read);
         let rejection = rejection(&wire.status);
         let restartable = is_restartable(&wire.spec, &wire.status);
