@@ -1,7 +1,8 @@
 //! The core types that plans read, decoded into only the fields that plans read.
 //!
-//! serde skips all other fields while it parses, so a Pod of 5 KB of JSON takes a few hundred bytes in memory. To add
-//! a field, add it here: to the wire form, to the stored form, and to its table in [`crate::model::protobuf`].
+//! serde skips all other fields while it parses, so a Pod of 5 KB of JSON takes a few hundred bytes in memory. Small
+//! parts, such as the state of a container, have the types of k8s-openapi until the object is stored. To add a field,
+//! add it here: to the wire form, to the stored form, and to its table in [`crate::model::protobuf`].
 
 mod deployment;
 mod node;

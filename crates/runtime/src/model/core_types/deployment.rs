@@ -1,10 +1,11 @@
 //! The fields of Deployments that plans read.
 
+use k8s_openapi::api::apps::v1::{DeploymentCondition, DeploymentStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::{WireCondition, is_read};
+use super::is_read;
 use crate::model::object::{Meta, Object};
 
 /// A Deployment: its raw spec and a part of its status.
@@ -52,7 +53,7 @@ impl Object for Deployment {
 struct WireDeployment {
     metadata: WireDeploymentMeta,
     spec: Value,
-    status: WireDeploymentStatus,
+    status: DeploymentStatus,
 }
 
 #[derive(Deserialize, Default)]
@@ -60,41 +61,7 @@ struct WireDeployment {
 struct WireDeploymentMeta {
     #[serde(flatten)]
     meta: Meta,
-    managed_fields: Vec<WireManager>,
-}
-
-/// The fields of a `managedFields` entry that identify a scaler.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct WireManager {
-    manager: Box<str>,
-    operation: Box<str>,
-    subresource: Box<str>,
-    fields_v1: WireFields,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct WireFields {
-    #[serde(rename = "f:spec")]
-    spec: WireSpecFields,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct WireSpecFields {
-    #[serde(rename = "f:replicas")]
-    replicas: Option<IgnoredAny>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct WireDeploymentStatus {
-    observed_generation: i64,
-    replicas: i32,
-    updated_replicas: i32,
-    ready_replicas: i32,
-    conditions: Vec<WireCondition>,
+    managed_fields: Vec<ManagedFieldsEntry>,
 }
 
 /// A client that has scaled to 0, and maybe back.
@@ -102,46 +69,49 @@ const ANOTHER_CLIENT: &str = "Another client";
 
 /// The field manager that scales a Deployment. A Scale with 0 replicas omits the field, so the API server removes it from
 /// its owner, and later scales add no owner: apimachinery's `ScaleHandler` and `skipNonAppliedManager`.
-fn scaled_by(managers: Vec<WireManager>) -> Option<Box<str>> {
-    let is_applied = managers.iter().any(|one| *one.operation == *"Apply");
-    let mut owners = managers.into_iter().filter(|one| one.fields_v1.spec.replicas.is_some()).peekable();
+fn scaled_by(managers: &[ManagedFieldsEntry]) -> Option<Box<str>> {
+    let is_owner = |one: &&ManagedFieldsEntry| {
+        one.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:spec"]["f:replicas"].is_null())
+    };
+    let mut owners = managers.iter().filter(is_owner).peekable();
     if owners.peek().is_none() {
+        let is_applied = managers.iter().any(|one| one.operation.as_deref() == Some("Apply"));
         return is_applied.then(|| ANOTHER_CLIENT.into());
     }
-    owners.find(|one| *one.subresource == *"scale").map(|one| one.manager)
+    let scaler = owners.find(|one| one.subresource.as_deref() == Some("scale"))?;
+    Some(scaler.manager.as_deref().unwrap_or_default().into())
 }
 
 impl From<WireDeployment> for Deployment {
     fn from(wire: WireDeployment) -> Self {
         let mut meta = wire.metadata.meta;
         meta.annotations = meta.annotations.only(is_read);
-        let mut conditions = wire.status.conditions.iter();
-        let progressing = conditions.find(|one| &*one.type_ == "Progressing").map(|one| Progressing {
-            status: match &*one.status {
-                "True" => Some(true),
-                "False" => Some(false),
+        let conditions = wire.status.conditions.unwrap_or_default();
+        let is_progressing = |one: &&DeploymentCondition| one.type_.as_deref() == Some("Progressing");
+        let progressing = conditions.iter().find(is_progressing).map(|one| Progressing {
+            status: match one.status.as_deref() {
+                Some("True") => Some(true),
+                Some("False") => Some(false),
                 _ => None,
             },
-            reason: one.reason.clone().unwrap_or_default(),
-            message: one.message.clone().unwrap_or_default(),
+            reason: one.reason.as_deref().unwrap_or_default().into(),
+            message: one.message.as_deref().unwrap_or_default().into(),
         });
-        let trouble = wire.status.conditions.into_iter().find_map(|condition| {
-            match (&*condition.type_, &*condition.status) {
-                ("ReplicaFailure", "True") | ("Progressing", "False") => condition.message,
+        let trouble =
+            conditions.iter().find_map(|one| match (one.type_.as_deref()?, one.status.as_deref()?) {
+                ("ReplicaFailure", "True") | ("Progressing", "False") => one.message.as_deref(),
                 _ => None,
-            }
-        });
-        let scaled_by = scaled_by(wire.metadata.managed_fields);
+            });
         Self {
             meta,
             spec: wire.spec,
-            observed_generation: wire.status.observed_generation,
-            replicas: wire.status.replicas,
-            updated: wire.status.updated_replicas,
-            ready: wire.status.ready_replicas,
-            trouble,
+            observed_generation: wire.status.observed_generation.unwrap_or_default(),
+            replicas: wire.status.replicas.unwrap_or_default(),
+            updated: wire.status.updated_replicas.unwrap_or_default(),
+            ready: wire.status.ready_replicas.unwrap_or_default(),
+            trouble: trouble.map(Into::into),
             progressing,
-            scaled_by,
+            scaled_by: scaled_by(&wire.metadata.managed_fields),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The fields of Nodes that plans read.
 
+use k8s_openapi::api::core::v1::NodeSystemInfo;
 use serde::Deserialize;
 
 use super::WireCondition;
@@ -63,16 +64,7 @@ struct WireNodeSpec {
 #[serde(rename_all = "camelCase", default)]
 struct WireNodeStatus {
     conditions: Vec<WireCondition>,
-    node_info: WireNodeInfo,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct WireNodeInfo {
-    #[serde(rename = "bootID")]
-    boot_id: Box<str>,
-    #[serde(rename = "machineID")]
-    machine_id: Box<str>,
+    node_info: NodeSystemInfo,
 }
 
 impl From<WireNode> for Node {
@@ -86,8 +78,8 @@ impl From<WireNode> for Node {
                 .conditions
                 .iter()
                 .any(|condition| &*condition.type_ == "Ready" && &*condition.status == "True"),
-            boot_id: wire.status.node_info.boot_id,
-            machine_id: wire.status.node_info.machine_id,
+            boot_id: wire.status.node_info.boot_id.into(),
+            machine_id: wire.status.node_info.machine_id.into(),
         }
     }
 }

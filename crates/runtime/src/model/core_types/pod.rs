@@ -1,6 +1,7 @@
 //! The fields of Pods that plans read.
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ContainerState;
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -303,45 +304,14 @@ struct WireContainer {
     name: Box<str>,
     ready: bool,
     restart_count: u32,
-    state: WireState,
-    last_state: WireState,
+    state: ContainerState,
+    last_state: ContainerState,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct WireState {
-    waiting: Option<WireWaiting>,
-    running: Option<WireRunning>,
-    terminated: Option<WireTerminated>,
-}
-
-impl WireState {
-    fn started(&self) -> Option<Timestamp> {
-        let running = self.running.as_ref().and_then(|running| running.started_at);
-        running.or(self.terminated.as_ref().and_then(|ended| ended.started_at))
-    }
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct WireRunning {
-    started_at: Option<Timestamp>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct WireWaiting {
-    reason: Option<Box<str>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct WireTerminated {
-    exit_code: i32,
-    reason: Option<Box<str>>,
-    message: Option<Box<str>>,
-    started_at: Option<Timestamp>,
-    finished_at: Option<Timestamp>,
+fn started(state: &ContainerState) -> Option<Timestamp> {
+    let running = state.running.as_ref().and_then(|running| running.started_at.as_ref());
+    let started = running.or(state.terminated.as_ref().and_then(|ended| ended.started_at.as_ref()));
+    started.map(|started| started.0)
 }
 
 /// The limit of a stored termination message in bytes; the kubelet keeps 4,096.
@@ -355,9 +325,9 @@ fn end_of(text: &str, bytes: usize) -> &str {
 }
 
 /// The failure of a container in one of its states, if it failed.
-fn exit(container: &WireContainer, state: &WireState) -> Option<Exit> {
+fn exit(container: &WireContainer, state: &ContainerState) -> Option<Exit> {
     let ended = state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
-    let reason = ended.reason.clone().unwrap_or_default();
+    let reason = ended.reason.as_deref().unwrap_or_default().into();
     let message = end_of(ended.message.as_deref().unwrap_or_default().trim_end(), LAST_WORDS).into();
     Some(Exit { container: container.name.clone(), code: ended.exit_code, reason, message })
 }
@@ -459,8 +429,8 @@ impl From<WirePod> for Pod {
         let containers = || init_container_statuses.iter().chain(&container_statuses);
         let without_sidecars = || containers().filter(|container| !wire.spec.has_sidecar(&container.name));
         let finished = containers()
-            .filter_map(|container| container.state.terminated.as_ref())
-            .filter_map(|ended| ended.finished_at)
+            .filter_map(|container| container.state.terminated.as_ref()?.finished_at.as_ref())
+            .map(|finished| finished.0)
             .max();
         let has_ended = phase.has_ended();
         Self {
@@ -480,11 +450,10 @@ impl From<WirePod> for Pod {
             restartable,
             restarts_containers: wire.spec.restarts_containers(),
             has_running_container: without_sidecars().any(|container| container.state.running.is_some()),
-            waiting: containers().find_map(|container| {
-                container.state.waiting.as_ref().and_then(|waiting| waiting.reason.clone())
-            }),
+            waiting: containers()
+                .find_map(|container| Some(container.state.waiting.as_ref()?.reason.as_deref()?.into())),
             started: containers()
-                .flat_map(|container| [container.state.started(), container.last_state.started()])
+                .flat_map(|container| [started(&container.state), started(&container.last_state)])
                 .flatten()
                 .min(),
             crashed: containers()
