@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::model::refusals::RefusalReason;
 use crate::write::answer::Answer;
@@ -56,9 +57,8 @@ impl Executor {
             Err(Error::Stale(_)) => Ok(Answer::Stale),
             Err(error @ Error::Unanswered { .. }) => {
                 // The claim may have been committed, so read the object.
-                let found = self.reads.read::<Claimed>(&of.resource, &of.key.namespace, &of.key.name).await?;
-                let claim = found.and_then(|found| found.status.claim);
-                if claim.is_some_and(|claim| claim.token == token) {
+                let found = self.reads.read::<Value>(&of.resource, &of.key.namespace, &of.key.name).await?;
+                if found.is_some_and(|found| found["status"]["claim"]["token"] == token) {
                     Ok(Answer::Done(None))
                 } else {
                     Err(error)
@@ -67,21 +67,4 @@ impl Executor {
             Err(error) => Err(error),
         }
     }
-}
-
-#[derive(Deserialize)]
-struct Claimed {
-    #[serde(default)]
-    status: ClaimedStatus,
-}
-
-#[derive(Deserialize, Default)]
-struct ClaimedStatus {
-    claim: Option<ClaimedToken>,
-}
-
-#[derive(Deserialize)]
-struct ClaimedToken {
-    #[serde(default)]
-    token: String,
 }
