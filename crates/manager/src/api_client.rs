@@ -11,7 +11,7 @@ use http::header::ACCEPT;
 use kube::Client;
 use quintet_runtime::model::object::Meta;
 use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
-use quintet_runtime::server::client::{self, CALL, LONGEST_REST, call, causes};
+use quintet_runtime::server::client::{self, CALL, LONGEST_REST, NoAnswer, call, causes};
 use quintet_runtime::server::connectivity::Link;
 use quintet_runtime::server::live_reads::LiveReads;
 use quintet_runtime::server::metrics::Metrics;
@@ -97,8 +97,8 @@ impl Cluster {
             },
             kube::Error::SerdeError(error) => anyhow!("{what}: cannot decode the answer of {url}: {error}"),
             kube::Error::Service(cause) => {
-                if cause.is::<tokio::time::error::Elapsed>() {
-                    anyhow!("{what}: {url} did not answer within {} s", CALL.as_secs())
+                if let Some(NoAnswer(limit)) = cause.downcast_ref() {
+                    anyhow!("{what}: {url} did not answer within {} s", limit.as_secs())
                 } else {
                     let causes = causes(&**cause);
                     let deepest = causes.last().map(String::as_str).unwrap_or_default();

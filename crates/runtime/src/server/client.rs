@@ -17,7 +17,6 @@ use hyper::body::Incoming;
 use kube::client::{AuthError, Body, ClientBuilder, ConfigExt as _};
 use kube::config::KubeconfigError;
 use kube::{Client, Config};
-use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until, timeout};
 use tower::util::{MapRequestLayer, MapResponseLayer};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, service_fn};
@@ -109,7 +108,7 @@ pub async fn ask<T: serde::de::DeserializeOwned>(
     serde_json::from_str(&text).map_err(kube::Error::SerdeError)
 }
 
-/// Like [`ask`], for up to `limit`. After that, it returns a `Service` error with an [`Elapsed`].
+/// Like [`ask`], for up to `limit`. After that, it returns a `Service` error with [`NoAnswer`].
 pub async fn call<T: serde::de::DeserializeOwned>(
     client: &Client,
     limit: Duration,
@@ -117,22 +116,22 @@ pub async fn call<T: serde::de::DeserializeOwned>(
 ) -> Result<T, kube::Error> {
     let request = request.map_err(kube::Error::HttpError)?;
     let answer = timeout(limit, ask(client, request)).await;
-    answer.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into())))
+    answer.unwrap_or_else(|_elapsed| Err(kube::Error::Service(NoAnswer(limit).into())))
 }
 
-/// Sends a write during the term that began at `since`, for up to `limit`. Returns None if the term ends first. After the end of the term, no
-/// part of the request is handed to the connection.
+/// Like [`call`], for a write during the term that began at `since`. Returns None if the term ends first. After the end of
+/// the term, no part of the request is handed to the connection.
 pub(crate) async fn ask_in_term<T: serde::de::DeserializeOwned>(
     client: &Client,
     gate: &Gate,
     since: Instant,
     limit: Duration,
     mut request: Request<Vec<u8>>,
-) -> Option<Result<Result<T, kube::Error>, Elapsed>> {
+) -> Option<Result<T, kube::Error>> {
     debug_assert!(!request.body().is_empty(), "the fence needs a body");
     request.extensions_mut().insert(gate.fence(since));
     let _writing = gate.writing();
-    gate.while_held(since, timeout(limit, ask(client, request))).await
+    gate.while_held(since, call(client, limit, Ok(request))).await
 }
 
 /// The error in one log line: the API server's message if it answered, else the error and its causes. An answer that
@@ -273,10 +272,10 @@ fn type_of(path: &str) -> String {
 #[error("the API server requested a pause (Retry-After)")]
 pub struct Resting;
 
-/// The API server sent no response headers in time.
+/// The API server sent no response headers, or not the whole answer, within this time.
 #[derive(Debug, thiserror::Error)]
-#[error("the API server did not answer within {} s", HEADERS.as_secs())]
-pub struct NoAnswer;
+#[error("the API server did not answer within {} s", .0.as_secs())]
+pub struct NoAnswer(pub Duration);
 
 /// Limits the wait for response headers, counts and times every request, and obeys Retry-After.
 fn limited<S, B>(
@@ -310,7 +309,7 @@ where
             let mut count = Count { metrics, method, host, began: Instant::now(), code: None };
             let answer = match timeout(limit, inner.oneshot(request)).await {
                 Ok(answer) => answer.map_err(Into::<BoxError>::into)?,
-                Err(_elapsed) => return Err(NoAnswer.into()),
+                Err(_elapsed) => return Err(NoAnswer(limit).into()),
             };
             count.code = Some(answer.status());
             rest.heed(of, answer.status(), answer.headers());

@@ -226,20 +226,12 @@ impl Sender<'_> {
             .header(http::header::CONTENT_TYPE, content_type)
             .body(body.to_string().into_bytes());
         let Ok(request) = request else { return false };
-        match ask_in_term::<IgnoredAny>(self.client, self.gate, self.since, CALL, request).await {
-            None => {
-                tracing::debug!("dropped an Event, because the lease was lost");
-                false
-            }
-            Some(Ok(Ok(_))) => true,
-            Some(Ok(Err(error))) => {
-                tracing::debug!(error = brief(&error), "cannot send an Event");
-                false
-            }
-            Some(Err(_elapsed)) => {
-                tracing::debug!("sending an Event timed out");
-                false
-            }
+        let answer = ask_in_term::<IgnoredAny>(self.client, self.gate, self.since, CALL, request).await;
+        match &answer {
+            None => tracing::debug!("dropped an Event, because the lease was lost"),
+            Some(Ok(_)) => {}
+            Some(Err(error)) => tracing::debug!(error = brief(error), "cannot send an Event"),
         }
+        matches!(answer, Some(Ok(_)))
     }
 }

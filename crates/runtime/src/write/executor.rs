@@ -485,7 +485,7 @@ impl Executor {
         let mut is_said = false;
         let sorted = match ask_in_term::<MetaOnly>(&self.client, &self.gate, of.since, CALL, request).await {
             None => Sorted::Ambiguous("the lease was lost, or not renewed in time".to_owned()),
-            Some(Ok(Ok(only))) => {
+            Some(Ok(only)) => {
                 let meta = match deletes {
                     None => {
                         let meta = only.metadata;
@@ -500,18 +500,17 @@ impl Executor {
                 };
                 Sorted::Answer(Answer::Done(meta))
             }
-            Some(Ok(Err(kube::Error::Api(status)))) => {
+            Some(Err(kube::Error::Api(status))) => {
                 // A failed webhook has this reason. An error of etcd has none, and such a server gets no further
                 // requests.
                 is_said = status.code == 500 && status.reason == "InternalError";
                 sort(verb, *status)
             }
             // The request was not sent.
-            Some(Ok(Err(kube::Error::Service(error)))) if error.is::<Resting>() => {
+            Some(Err(kube::Error::Service(error))) if error.is::<Resting>() => {
                 Sorted::Later(error.to_string())
             }
-            Some(Ok(Err(error))) => Sorted::Ambiguous(brief(&error)),
-            Some(Err(_elapsed)) => Sorted::Ambiguous("no answer in time".to_owned()),
+            Some(Err(error)) => Sorted::Ambiguous(brief(&error)),
         };
         if !matches!(sorted, Sorted::Ambiguous(_)) {
             self.memory.ambiguous(owner, |ambiguous| ambiguous.remove(&place));
