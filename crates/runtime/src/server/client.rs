@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use kube::client::{AuthError, Body, ClientBuilder, ConfigExt as _};
 use kube::config::KubeconfigError;
 use kube::{Client, Config};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tower::util::{MapRequestLayer, MapResponseLayer};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, service_fn};
 
@@ -212,25 +212,10 @@ struct Rest {
 }
 
 impl Rest {
-    fn new(longest: Duration) -> Self {
-        Self { until: Arc::default(), longest }
-    }
-
     /// The remaining pause, if there is one.
     fn left(&self, of: &str) -> Option<Duration> {
         let until = lock(&self.until).get(of).copied()?;
         until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
-    }
-
-    /// Waits until the pause is over.
-    async fn over(&self, of: &str) {
-        loop {
-            let until = lock(&self.until).get(of).copied();
-            match until {
-                Some(until) if until > Instant::now() => sleep_until(until).await,
-                _ => return,
-            }
-        }
     }
 
     /// Records the Retry-After of an answer.
@@ -289,7 +274,7 @@ where
     S::Future: Send + 'static,
     B: 'static,
 {
-    let rest = Rest::new(longest_rest);
+    let rest = Rest { until: Arc::default(), longest: longest_rest };
     service_fn(move |request: Request<Body>| {
         let method = request.method().clone();
         // With the port if there is one, like client-go.
@@ -297,14 +282,13 @@ where
         let of = type_of(request.uri().path());
         let (inner, metrics, rest) = (inner.clone(), metrics.clone(), rest.clone());
         async move {
-            // A write holds a slot of the window and has a deadline, so it does not wait for a long pause.
-            if let Some(left) = rest.left(&of)
-                && method != Method::GET
-                && left > SHORT_REST
-            {
-                return Err(BoxError::from(Resting));
+            while let Some(left) = rest.left(&of) {
+                // A write holds a slot of the window and has a deadline, so it does not wait for a long pause.
+                if method != Method::GET && left > SHORT_REST {
+                    return Err(BoxError::from(Resting));
+                }
+                sleep(left).await;
             }
-            rest.over(&of).await;
             let limit = if method == Method::GET { HEADERS } else { CALL };
             let mut count = Count { metrics, method, host, began: Instant::now(), code: None };
             let answer = match timeout(limit, inner.oneshot(request)).await {
