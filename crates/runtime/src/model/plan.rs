@@ -215,7 +215,7 @@ impl fmt::Debug for Body {
 }
 
 /// The type of an Event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 pub enum EventType {
     /// Normal operation.
     Normal,

@@ -1,6 +1,6 @@
 //! Sends Kubernetes Events, merged by object, reason and type, without delaying a reconcile.
 //!
-//! A recorder puts records into a bounded channel, and one task sends them. The first record of a series becomes a
+//! A recorder queues a bounded number of records, and one task sends them. The first record of a series becomes a
 //! new Event; later ones only raise its count, at a limited pace. Records that do not fit are dropped and counted.
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use http::Request;
 use kube::Client;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 
 use crate::FIELD_MANAGER;
@@ -25,8 +25,8 @@ use crate::server::client::{ask_in_term, brief};
 use crate::server::gate::Gate;
 use crate::server::metrics::Metrics;
 
-/// Records in the channel; further records are dropped.
-const WAITING: usize = 256;
+/// Records that may wait; further records are dropped.
+const WAITING: u32 = 256;
 /// Series that are kept for merging.
 const REMEMBERED: usize = 1024;
 /// How long a series is continued before a new Event starts. Below the API server's default `--event-ttl` of 1 h.
@@ -46,31 +46,16 @@ struct Record {
     event: Event,
     /// The start of the term in which the Event was recorded.
     since: Instant,
-    _unsent: Unsent,
-}
-
-/// Counts a record until it is sent or dropped.
-struct Unsent(Arc<watch::Sender<usize>>);
-
-impl Unsent {
-    fn one_of(all: &Arc<watch::Sender<usize>>) -> Self {
-        all.send_modify(|unsent| *unsent += 1);
-        Self(all.clone())
-    }
-}
-
-impl Drop for Unsent {
-    fn drop(&mut self) {
-        self.0.send_modify(|unsent| *unsent -= 1);
-    }
+    /// One of [`WAITING`], until the record is sent or given up.
+    _slot: OwnedSemaphorePermit,
 }
 
 /// Records Events for the controllers. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
     gate: Gate,
-    sender: mpsc::Sender<Record>,
-    unsent: Arc<watch::Sender<usize>>,
+    sender: mpsc::UnboundedSender<Record>,
+    slots: Arc<Semaphore>,
     metrics: Metrics,
 }
 
@@ -83,25 +68,25 @@ impl Recorder {
         metrics: Metrics,
         instance: String,
     ) -> (Self, impl Future<Output = ()> + Send) {
-        let (sender, receiver) = mpsc::channel(WAITING);
+        let (sender, receiver) = mpsc::unbounded_channel();
         let task = send_all(client, gate.clone(), clock, instance, receiver);
-        (Self { gate, sender, unsent: Arc::default(), metrics }, task)
+        (Self { gate, sender, slots: Arc::new(Semaphore::new(WAITING as usize)), metrics }, task)
     }
 
     /// Records an Event about an object, for this term. Never waits.
     pub fn record(&self, resource: Resource, object: &Key, event: Event) {
         let Some(term) = self.gate.term() else { return };
-        let (object, unsent) = (object.clone(), Unsent::one_of(&self.unsent));
-        let record = Record { resource, object, event, since: term.since, _unsent: unsent };
-        if self.sender.try_send(record).is_err() {
+        let Ok(slot) = self.slots.clone().try_acquire_owned() else {
             self.metrics.events_dropped.inc();
-        }
+            return;
+        };
+        let record = Record { resource, object: object.clone(), event, since: term.since, _slot: slot };
+        let _ = self.sender.send(record);
     }
 
     /// Waits until every record is sent or given up, for up to `limit`.
     pub async fn flush(&self, limit: Duration) {
-        let mut unsent = self.unsent.subscribe();
-        let _ = timeout(limit, unsent.wait_for(|unsent| *unsent == 0)).await;
+        let _ = timeout(limit, self.slots.acquire_many(WAITING)).await;
     }
 }
 
@@ -120,14 +105,11 @@ async fn send_all(
     gate: Gate,
     clock: Clock,
     instance: String,
-    mut receiver: mpsc::Receiver<Record>,
+    mut receiver: mpsc::UnboundedReceiver<Record>,
 ) {
     let mut known: HashMap<SeriesKey, Series> = HashMap::new();
     let mut serial: u64 = 0;
     while let Some(record) = receiver.recv().await {
-        if !gate.fence(record.since).holds() {
-            continue;
-        }
         let client = Sender { client: &client, gate: &gate, since: record.since };
         let now = Instant::now();
         let key = (record.object.uid.clone(), record.event.reason, record.event.type_);
@@ -160,10 +142,7 @@ async fn send_all(
         let path = format!("{}?fieldManager={FIELD_MANAGER}", EVENTS.path(namespace_of(&record.object)));
         if client.call("POST", &path, "application/json", &body).await {
             if known.len() >= REMEMBERED {
-                known.retain(|_, series| now.duration_since(series.began) < SERIES / 4);
-                if known.len() >= REMEMBERED {
-                    known.clear();
-                }
+                known.clear();
             }
             known.insert(key, Series { name, began: now, sent: now, count: 1, note });
         }
@@ -180,16 +159,12 @@ async fn continue_series(client: &Sender<'_>, record: &Record, series: &Series, 
 }
 
 fn event(record: &Record, name: &str, note: &str, clock: &Clock, instance: &str) -> Value {
-    let type_ = match record.event.type_ {
-        EventType::Normal => "Normal",
-        EventType::Warning => "Warning",
-    };
     json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": { "name": name, "namespace": namespace_of(&record.object) },
         "eventTime": format!("{:.6}", clock.now()),
-        "type": type_,
+        "type": record.event.type_.to_string(),
         "reason": record.event.reason,
         "action": record.event.action,
         "note": note,
