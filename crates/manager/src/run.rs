@@ -257,7 +257,7 @@ fn elect(
             let Context { gate, link, clock, metrics, .. } = context.clone();
             // Obey Retry-After only up to the retry period, so that it does not cost the Lease.
             let client = client::build(config, &metrics, settings.retry, &link)?;
-            let candidate = Candidate { client, settings, gate, link, clock };
+            let candidate = Candidate::new(client, settings, gate, link, clock);
             Ok(candidate.run(|| context.seen(), || context.silences(), released).await?)
         })
     };

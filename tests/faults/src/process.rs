@@ -169,13 +169,8 @@ impl Process {
         }
         let (all, silent) = (context.clone(), context.clone());
         let settings = Settings::new("default".to_owned(), who.to_owned());
-        let candidate = Candidate {
-            client: client::over(server.connect(who), &metrics, settings.retry),
-            settings,
-            gate,
-            link: context.link.clone(),
-            clock,
-        };
+        let client = client::over(server.connect(who), &metrics, settings.retry);
+        let candidate = Candidate::new(client, settings, gate, context.link.clone(), clock);
         election.spawn(async move {
             let ended = candidate.run(move || context.seen(), move || silent.silences(), released).await;
             if let Err(error) = ended {

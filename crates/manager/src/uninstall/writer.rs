@@ -139,13 +139,8 @@ impl Writer {
         let settings =
             Settings { name: name.clone(), ..Settings::new(namespace.clone(), kubeconfig::identity()) };
         let (config, link) = (kubeconfig::configure(reached_by).await?, Link::default());
-        let candidate = Candidate {
-            client: client::build(config, &Metrics::new()?, settings.retry, &link)?,
-            settings,
-            gate: gate.clone(),
-            link,
-            clock: Clock::System,
-        };
+        let client = client::build(config, &Metrics::new()?, settings.retry, &link)?;
+        let candidate = Candidate::new(client, settings, gate.clone(), link, Clock::System);
         let mut election = tokio::spawn(candidate.run(Seen::new, Vec::new, stopped));
         let mut opened = gate.watch();
         tokio::select! {

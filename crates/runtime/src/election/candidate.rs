@@ -31,40 +31,6 @@ const ABSTAINS: &str = "lists or watches get no answer, so this process leaves t
 /// The largest event of the Lease in bytes: more than the limit of etcd.
 const LARGEST_EVENT: u64 = 4 * 1024 * 1024;
 
-/// A candidate for the Lease.
-pub struct Candidate {
-    /// A separate client, so that no other request delays a renewal.
-    pub client: Client,
-    /// The identity of this process, the name of the Lease, and the intervals.
-    pub settings: Settings,
-    /// The gate that the election opens and closes.
-    pub gate: Gate,
-    /// News about the connections.
-    pub link: Link,
-    /// The clock for the times in the Lease.
-    pub clock: Clock,
-}
-
-impl Candidate {
-    /// Holds the Lease whenever it can, and opens and closes the gate. Returns after `stop` becomes true: the Lease
-    /// is then released, with `seen` for the successor. Returns an error only if a user must fix its cause. `silences`
-    /// returns how long each necessary cache has had no answer; see [`crate::election::leadership`].
-    pub async fn run(
-        self,
-        seen: impl Fn() -> Seen,
-        silences: impl Fn() -> Vec<Duration>,
-        mut stop: watch::Receiver<bool>,
-    ) -> Result<(), Error> {
-        let mut campaign = Campaign::new(self);
-        let may_hold = campaign.compete(&seen, &silences, &mut stop).await?;
-        campaign.gate.close();
-        if may_hold {
-            campaign.leave(&seen, Duration::from_secs(3)).await;
-        }
-        Ok(())
-    }
-}
-
 enum Attempt {
     /// With the predecessor's record if this process has just acquired the Lease. The record is empty unless the
     /// predecessor released the Lease.
@@ -83,8 +49,8 @@ enum Allowed {
     Write,
 }
 
-/// A candidate, and the results of its attempts.
-struct Campaign {
+/// A candidate for the Lease, and the results of its attempts.
+pub struct Candidate {
     client: Client,
     settings: Settings,
     gate: Gate,
@@ -117,9 +83,10 @@ struct Campaign {
     free: Option<Instant>,
 }
 
-impl Campaign {
-    fn new(candidate: Candidate) -> Self {
-        let Candidate { client, settings, gate, link, clock } = candidate;
+impl Candidate {
+    /// A candidate that opens and closes `gate`, and sends its requests through `client`. Nothing else should use the
+    /// client, so that no other request delays a renewal.
+    pub fn new(client: Client, settings: Settings, gate: Gate, link: Link, clock: Clock) -> Self {
         Self {
             client,
             settings,
@@ -143,6 +110,23 @@ impl Campaign {
             yielded: None,
             free: None,
         }
+    }
+
+    /// Holds the Lease whenever it can, and opens and closes the gate. Returns after `stop` becomes true: the Lease
+    /// is then released, with `seen` for the successor. Returns an error only if a user must fix its cause. `silences`
+    /// returns how long each necessary cache has had no answer; see [`crate::election::leadership`].
+    pub async fn run(
+        mut self,
+        seen: impl Fn() -> Seen,
+        silences: impl Fn() -> Vec<Duration>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(), Error> {
+        let may_hold = self.compete(&seen, &silences, &mut stop).await?;
+        self.gate.close();
+        if may_hold {
+            self.leave(&seen, Duration::from_secs(3)).await;
+        }
+        Ok(())
     }
 
     /// Attempts and waits in turn until `stop` becomes true. Returns whether this process may then hold the Lease.

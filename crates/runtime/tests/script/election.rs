@@ -51,7 +51,7 @@ async fn elect_as(
     let settings = Settings::new("ns".into(), "me".into());
     let (_stop, stopped) = tokio::sync::watch::channel(false);
     let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
-    let candidate = Candidate { client, settings, gate: gate.clone(), link: link.clone(), clock };
+    let candidate = Candidate::new(client, settings, gate.clone(), link.clone(), clock);
     let election = candidate.run(Seen::new, silences, stopped);
     tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await.ok()
 }
