@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{Request, header};
+use http::{Method, Request, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::FIELD_MANAGER;
 use crate::model::object::Key;
 use crate::model::plan::Body;
 use crate::model::refusals::Verb;
-use crate::model::resource::{Resource, escape};
+use crate::model::resource::Resource;
 
 /// One write to one object.
 pub struct Write {
@@ -24,17 +24,12 @@ pub struct Write {
     pub request: Result<Request<Vec<u8>>, http::Error>,
 }
 
-const JSON: &str = "application/json";
 /// The answer to a write needs no spec and no status. Other servers than kube-apiserver may answer with the whole object.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-const APPLY: &str = "application/apply-patch+yaml";
-const JSON_PATCH: &str = "application/json-patch+json";
-const MERGE_PATCH: &str = "application/merge-patch+json";
 
 pub(super) fn create(resource: Resource, namespace: Arc<str>, name: String, body: &Body) -> Write {
-    let path = format!("{}?fieldManager={FIELD_MANAGER}", resource.path(&namespace));
-    let request = request("POST", path, JSON, body.bytes().to_vec());
-    Write { verb: Verb::Create, resource, namespace, name, deletes: None, request }
+    let path = format!("?fieldManager={FIELD_MANAGER}");
+    build(Verb::Create, resource, namespace, name, &path, body.bytes().to_vec())
 }
 
 /// Deletes an object if it still has this UID, and this resourceVersion if there is one.
@@ -50,9 +45,9 @@ pub fn delete(
         preconditions["resourceVersion"] = Value::from(version);
     }
     let body = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions });
-    let path = format!("{}/{name}", resource.path(&namespace));
-    let request = request("DELETE", path, JSON, body.to_string().into());
-    Write { verb: Verb::Delete, resource, namespace, name: name.to_owned(), deletes: Some(uid), request }
+    let (path, body) = (format!("/{name}"), body.to_string().into());
+    let write = build(Verb::Delete, resource, namespace, name.to_owned(), &path, body);
+    Write { deletes: Some(uid), ..write }
 }
 
 pub(super) fn apply(
@@ -62,30 +57,20 @@ pub(super) fn apply(
     body: &Value,
     force: bool,
 ) -> Write {
-    let more = format!("&force={force}&fieldValidation=Strict");
-    patch(Verb::Apply, resource, namespace, name, (APPLY, &more, body))
+    let path = format!("/{name}?fieldManager={FIELD_MANAGER}&force={force}&fieldValidation=Strict");
+    build(Verb::Apply, resource, namespace, name, &path, body.to_string().into())
 }
 
 /// Patches an object with the operations of a JSON patch.
 pub fn json_patch(resource: Resource, namespace: Arc<str>, name: &str, operations: &Value) -> Write {
-    patch(Verb::JsonPatch, resource, namespace, name.to_owned(), (JSON_PATCH, "", operations))
+    let path = format!("/{name}?fieldManager={FIELD_MANAGER}");
+    build(Verb::JsonPatch, resource, namespace, name.to_owned(), &path, operations.to_string().into())
 }
 
 /// Merges a body into an object.
 pub fn merge_patch(resource: Resource, namespace: Arc<str>, name: &str, body: &Value) -> Write {
-    patch(Verb::MergePatch, resource, namespace, name.to_owned(), (MERGE_PATCH, "", body))
-}
-
-fn patch(
-    verb: Verb,
-    resource: Resource,
-    namespace: Arc<str>,
-    name: String,
-    (content_type, more, body): (&str, &str, &Value),
-) -> Write {
-    let path = format!("{}/{name}?fieldManager={FIELD_MANAGER}{more}", resource.path(&namespace));
-    let request = request("PATCH", path, content_type, body.to_string().into());
-    Write { verb, resource, namespace, name, deletes: None, request }
+    let path = format!("/{name}?fieldManager={FIELD_MANAGER}");
+    build(Verb::MergePatch, resource, namespace, name.to_owned(), &path, body.to_string().into())
 }
 
 /// Applies the whole status of an object.
@@ -101,7 +86,9 @@ pub(super) fn status<S: Serialize>(owner: &Key, resource: Resource, status: &S, 
         },
         "status": status,
     });
-    status_patch(Verb::Status, owner, resource, (APPLY, "&force=true", &body))
+    let path = format!("/{}/status?fieldManager={FIELD_MANAGER}&force=true", owner.name);
+    let (namespace, name) = (owner.namespace.clone(), owner.name.to_string());
+    build(Verb::Status, resource, namespace, name, &path, body.to_string().into())
 }
 
 /// Writes the status by JSON patch. The API server rejects any server-side apply to an object that was stored with
@@ -117,32 +104,34 @@ pub(super) fn untyped_status<S: Serialize>(
         { "op": "test", "path": "/metadata/resourceVersion", "value": version },
         { "op": "add", "path": "/status", "value": status },
     ]);
-    status_patch(Verb::JsonPatch, owner, resource, (JSON_PATCH, "", &operations))
+    let name = owner.name.to_string();
+    let write = json_patch(resource, owner.namespace.clone(), &format!("{name}/status"), &operations);
+    Write { name, ..write }
 }
 
-fn status_patch(
+/// A write to the collection's path with this suffix.
+fn build(
     verb: Verb,
-    owner: &Key,
     resource: Resource,
-    (content_type, more, body): (&str, &str, &Value),
-) -> Write {
-    let (namespace, name) = (owner.namespace.clone(), owner.name.to_string());
-    let at = format!("{}/{}/status", resource.path(&namespace), escape(&name));
-    let path = format!("{at}?fieldManager={FIELD_MANAGER}{more}");
-    let request = request("PATCH", path, content_type, body.to_string().into());
-    Write { verb, resource, namespace, name, deletes: None, request }
-}
-
-fn request(
-    method: &str,
-    path: String,
-    content_type: &str,
+    namespace: Arc<str>,
+    name: String,
+    suffix: &str,
     body: Vec<u8>,
-) -> Result<Request<Vec<u8>>, http::Error> {
-    Request::builder()
+) -> Write {
+    let (method, content_type) = match verb {
+        Verb::Create => (Method::POST, "application/json"),
+        Verb::Delete => (Method::DELETE, "application/json"),
+        Verb::JsonPatch => (Method::PATCH, "application/json-patch+json"),
+        Verb::MergePatch => (Method::PATCH, "application/merge-patch+json"),
+        Verb::Apply | Verb::Status | Verb::Claim | Verb::Effect => {
+            (Method::PATCH, "application/apply-patch+yaml")
+        }
+    };
+    let request = Request::builder()
         .method(method)
-        .uri(path)
+        .uri(resource.path(&namespace) + suffix)
         .header(header::CONTENT_TYPE, content_type)
         .header(header::ACCEPT, METADATA)
-        .body(body)
+        .body(body);
+    Write { verb, resource, namespace, name, deletes: None, request }
 }
