@@ -258,6 +258,9 @@ impl Executor {
         execution: &mut Execution,
     ) -> bool {
         execution.complete &= matches!(answer, Ok(Answer::Done(_)));
+        if verb == Verb::MergePatch && matches!(answer, Ok(Answer::Done(_) | Answer::Stale)) {
+            self.memory.forget_creation(owner, &resource, &name);
+        }
         match answer {
             Ok(Answer::Done(meta)) => {
                 *refused_in_a_row = 0;
@@ -272,9 +275,6 @@ impl Executor {
                 false
             }
             Ok(Answer::Stale) => {
-                if verb == Verb::MergePatch {
-                    self.memory.forget_creation(owner, &resource, &name);
-                }
                 execution.is_stale = true;
                 false
             }
@@ -285,12 +285,12 @@ impl Executor {
             }
             Ok(Answer::Refused { reason, message, stops_creations }) => {
                 execution.refused = true;
-                // A problem with one name, or an earlier refusal, does not concern the other objects.
-                let is_new =
-                    !reason.is_of_the_name() && !self.memory.was_refused(owner, verb, &resource, &name);
-                *refused_in_a_row += usize::from(is_new);
                 let stops_creations = stops_creations && resource == PODS;
-                self.memory.refused(owner, (verb, &resource, &name), reason, &message, stops_creations);
+                let what = (verb, &resource, &*name);
+                let is_new = self.memory.refused(owner, what, reason, &message, stops_creations);
+                // A problem with one name, or an earlier refusal, does not concern the other objects.
+                let is_new = is_new && !reason.is_of_the_name();
+                *refused_in_a_row += usize::from(is_new);
                 let is_pod = verb == Verb::Create && resource == PODS;
                 if is_pod && !stops_creations && is_new && *refused_in_a_row == STOP_AFTER {
                     self.memory.pause_creations(owner, &name);
@@ -426,14 +426,14 @@ impl Executor {
         let found = self.reads.read_meta(&resource, &namespace, name).await?;
         if let (Some(meta), Some(labels)) = (&found, &labels)
             && labels.missing(owner, meta).is_some()
-            && self.memory.has_left(owner, meta)
+            && self.memory.refusals(owner).has_left(meta)
         {
             // While the object terminates or after its deletion, nothing shows that the policy still exists.
             if meta.deleted.is_some() {
                 return Ok(Answer::Stale);
             }
             let answer = self.undo(of, Verb::Create, (resource, namespace), meta, labels).await?;
-            let is_gone = !self.memory.has_left(owner, meta);
+            let is_gone = !self.memory.refusals(owner).has_left(meta);
             return Ok(if is_gone && matches!(answer, Answer::Refused { .. }) {
                 Answer::Stale
             } else {

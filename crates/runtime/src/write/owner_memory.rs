@@ -124,6 +124,11 @@ impl OwnerMemory {
         Self { clock, owners: Mutex::default(), gone: Mutex::default() }
     }
 
+    /// Changes the memory about an owner.
+    fn change<T>(&self, owner: &Key, change: impl FnOnce(&mut Memory) -> T) -> T {
+        change(lock(&self.owners).entry(owner.uid.clone()).or_default())
+    }
+
     /// Drops everything about a deleted owner but the writes that these caches do not show yet. No write for it may
     /// be in flight.
     pub fn forget(&self, owner: &Key, resource: &Resource, caches: &[Arc<dyn TrackedCache>]) {
@@ -216,11 +221,11 @@ impl OwnerMemory {
     /// Records the answer to a write; the caches must show its resourceVersion.
     pub(super) fn wrote(&self, owner: &Key, resource: Resource, meta: &Meta) {
         if let Ok(version) = meta.resource_version.parse::<u64>() {
-            let mut memory = lock(&self.owners);
-            let versions = &mut memory.entry(owner.uid.clone()).or_default().written.versions;
-            let place = (resource, owner.namespace.clone());
-            let highest = versions.get(&place).map_or(0, |(highest, _)| *highest).max(version);
-            versions.insert(place, (highest, Instant::now()));
+            self.change(owner, |memory| {
+                let place = (resource, owner.namespace.clone());
+                let (highest, answered) = memory.written.versions.entry(place).or_insert((0, Instant::now()));
+                (*highest, *answered) = (version.max(*highest), Instant::now());
+            });
         }
     }
 
@@ -234,9 +239,7 @@ impl OwnerMemory {
 
     /// Records a deletion that the caches must show.
     pub(super) fn deleted(&self, owner: &Key, resource: Resource, key: Key) {
-        let mut memory = lock(&self.owners);
-        let written = &mut memory.entry(owner.uid.clone()).or_default().written;
-        written.deletes.push((resource, key, Instant::now()));
+        self.change(owner, |memory| memory.written.deletes.push((resource, key, Instant::now())));
     }
 
     /// The writes with an unknown outcome; for a deletion, with the UID in its preconditions.
@@ -252,17 +255,16 @@ impl OwnerMemory {
         owner: &Key,
         change: impl FnOnce(&mut HashMap<Place, Option<Arc<str>>>) -> T,
     ) -> T {
-        change(&mut lock(&self.owners).entry(owner.uid.clone()).or_default().written.ambiguous)
+        self.change(owner, |memory| change(&mut memory.written.ambiguous))
     }
 
     /// Records that the owner's namespace is being deleted. Returns whether this is new.
     pub(super) fn namespace_terminates(&self, owner: &Key) -> bool {
         let until = self.clock.now().checked_add(TERMINATING).unwrap_or(Timestamp::MAX);
-        let mut memory = lock(&self.owners);
-        memory.entry(owner.uid.clone()).or_default().terminating.replace(until).is_none()
+        self.change(owner, |memory| memory.terminating.replace(until).is_none())
     }
 
-    /// Records a refusal and its backoff.
+    /// Records a refusal and its backoff. Returns whether the action had no refusal before.
     pub(super) fn refused(
         &self,
         owner: &Key,
@@ -270,60 +272,48 @@ impl OwnerMemory {
         reason: RefusalReason,
         message: &str,
         stops_creations: bool,
-    ) {
+    ) -> bool {
         let now = self.clock.now();
-        let mut memory = lock(&self.owners);
-        let memory = memory.entry(owner.uid.clone()).or_default();
-        let refusals = &mut memory.refusals;
-        // Drop refusals of actions that plans no longer contain, e.g. after a change of the template.
-        refusals.retain(|refusal| {
-            refusal.until.checked_add(LONGEST_BACKOFF).is_ok_and(|forgotten| forgotten > now)
-        });
-        let times = refusals.of(verb, resource, name).map_or(0, |refusal| refusal.times);
-        // The next creation may have another name. Requests that were sent together count once.
-        let of_all = refusals.creations.as_ref().filter(|_| stops_creations);
-        let of_all = of_all.map_or(0, |stop| stop.times - u32::from(stop.until > now));
-        let times = times.max(of_all);
-        let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(Timestamp::MAX);
-        let message = shorten(message.to_owned(), 512);
-        let refusal = Refusal { verb, reason, message, times: times + 1, until };
-        if stops_creations {
-            refusals.creations = Some(refusal.clone());
-        }
-        refusals.insert(resource, name, refusal);
+        self.change(owner, |Memory { refusals, .. }| {
+            let is_new = refusals.of(verb, resource, name).is_none();
+            // Drop refusals of actions that plans no longer contain, e.g. after a change of the template.
+            refusals.retain(|refusal| {
+                refusal.until.checked_add(LONGEST_BACKOFF).is_ok_and(|forgotten| forgotten > now)
+            });
+            let times = refusals.of(verb, resource, name).map_or(0, |refusal| refusal.times);
+            // The next creation may have another name. Requests that were sent together count once.
+            let of_all = refusals.creations.as_ref().filter(|_| stops_creations);
+            let of_all = of_all.map_or(0, |stop| stop.times - u32::from(stop.until > now));
+            let times = times.max(of_all);
+            let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF));
+            let (until, message) = (until.unwrap_or(Timestamp::MAX), shorten(message.to_owned(), 512));
+            let refusal = Refusal { verb, reason, message, times: times + 1, until };
+            if stops_creations {
+                refusals.creations = Some(refusal.clone());
+            }
+            refusals.insert(resource, name, refusal);
+            is_new
+        })
     }
 
     /// Pauses the creations of this owner. Otherwise a rejected template would be tried on thousands of nodes at
     /// once.
     pub(super) fn pause_creations(&self, owner: &Key, name: &str) {
-        let now = self.clock.now();
-        let mut memory = lock(&self.owners);
-        let memory = memory.entry(owner.uid.clone()).or_default();
-        let until = now.checked_add(doubled(FIRST_STOP, memory.stops, LONGEST_BACKOFF));
-        let last = memory.refusals.of(Verb::Create, &PODS, name).cloned();
-        memory.refusals.creations =
-            last.map(|last| Refusal { until: until.unwrap_or(Timestamp::MAX), ..last });
-        memory.stops += 1;
-    }
-
-    /// Whether a refusal of this action is stored.
-    pub(super) fn was_refused(&self, owner: &Key, verb: Verb, resource: &Resource, name: &str) -> bool {
-        lock(&self.owners).get(&owner.uid).is_some_and(|one| one.refusals.of(verb, resource, name).is_some())
+        self.change(owner, |memory| {
+            let until = self.clock.now().checked_add(doubled(FIRST_STOP, memory.stops, LONGEST_BACKOFF));
+            let last = memory.refusals.of(Verb::Create, &PODS, name).cloned();
+            memory.refusals.creations =
+                last.map(|last| Refusal { until: until.unwrap_or(Timestamp::MAX), ..last });
+            memory.stops += 1;
+        });
     }
 
     /// Records an object that was created without a label and may stay; None drops the record.
     pub fn leave(&self, owner: &Key, name: &str, uid: Option<&Arc<str>>) {
-        let mut memory = lock(&self.owners);
-        let left = &mut memory.entry(owner.uid.clone()).or_default().refusals.left;
-        match uid {
-            Some(uid) => left.insert(name.to_owned(), uid.clone()),
-            None => left.remove(name),
-        };
-    }
-
-    /// Whether this object was created without a label, and could not be deleted.
-    pub(super) fn has_left(&self, owner: &Key, meta: &Meta) -> bool {
-        lock(&self.owners).get(&owner.uid).is_some_and(|memory| memory.refusals.has_left(meta))
+        self.change(owner, |Memory { refusals, .. }| match uid {
+            Some(uid) => refusals.left.insert(name.to_owned(), uid.clone()),
+            None => refusals.left.remove(name),
+        });
     }
 
     /// Drops the refusal of a creation, because its obstacle has changed.
@@ -335,9 +325,6 @@ impl OwnerMemory {
 
     /// Records a successful write.
     pub(super) fn accepted(&self, owner: &Key, verb: Verb, resource: &Resource, name: &str) {
-        if verb == Verb::MergePatch {
-            self.forget_creation(owner, resource, name);
-        }
         if let Some(memory) = lock(&self.owners).get_mut(&owner.uid) {
             memory.refusals.forget(verb, resource, name);
             if verb == Verb::Create {
@@ -360,7 +347,7 @@ impl OwnerMemory {
 
     /// Records a status write.
     pub(super) fn wrote_status(&self, owner: &Key) {
-        lock(&self.owners).entry(owner.uid.clone()).or_default().status_written = Some(Instant::now());
+        self.change(owner, |memory| memory.status_written = Some(Instant::now()));
     }
 }
 
