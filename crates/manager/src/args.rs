@@ -31,7 +31,8 @@ const PLUGIN: &str = "kubectl-quintet";
     version,
     max_term_width = 100,
     args_conflicts_with_subcommands = true,
-    args_override_self = true
+    args_override_self = true,
+    next_help_heading = "Controllers"
 )]
 pub struct Args {
     /// A command such as `check`. Without a command, the program runs the manager.
@@ -42,8 +43,6 @@ pub struct Args {
     /// manager runs all controllers except the named ones.
     #[arg(
         long,
-        env = "QUINTET_CONTROLLERS",
-        help_heading = "Controllers",
         value_delimiter = ',',
         value_name = "KIND,...",
         allow_hyphen_values = true,
@@ -54,22 +53,54 @@ pub struct Args {
 
     /// Watch only these namespaces, separated by commas (default: all namespaces). Repeat the flag to add more
     /// namespaces.
-    #[arg(
-        long,
-        env = "QUINTET_WATCH_NAMESPACE",
-        help_heading = "Controllers",
-        value_name = "NAMESPACE,...",
-        value_delimiter = ',',
-        value_parser = parse_namespace
-    )]
+    #[arg(long, value_name = "NAMESPACE,...", value_delimiter = ',', value_parser = parse_namespace)]
     watch_namespace: Vec<String>,
 
+    /// Image for PulsarConsumers whose spec names no image.
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        default_value = concat!("ghcr.io/quintet-operator/pulsar-consumer:", env!("CARGO_PKG_VERSION"))
+    )]
+    pub pulsar_consumer_image: String,
+
+    /// Port on which the image of --pulsar-consumer-image serves /healthz and /readyz. If the image does not serve
+    /// /healthz and /readyz, set the port to 0: the manager then adds no probes to the pods of this image.
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    pub pulsar_consumer_health_port: u16,
+
+    /// Keys of taints that announce the deletion of a node, separated by commas. The manager recognizes the taints
+    /// of cluster-autoscaler and Karpenter even without this flag. If a node had such a
+    /// taint when it was last Ready, DaemonJobs do not count its deletion as a failure.
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',', value_parser = parse_taint_key)]
+    pub daemon_job_deletion_taints: Vec<String>,
+
+    /// Leader election.
+    #[command(flatten)]
+    pub election: ElectionArgs,
+
+    /// The HTTP servers.
+    #[command(flatten)]
+    pub servers: ServerArgs,
+
+    /// The cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+
+    /// Logging.
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// The flags for leader election.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Leader election")]
+#[allow(clippy::struct_field_names, reason = "the fields have the names of the flags")]
+pub struct ElectionArgs {
     /// Elect a leader, so that several managers can run: a manager writes only while it holds the Lease.
     #[arg(
         long,
         alias = "enable-leader-election",
-        env = "QUINTET_LEADER_ELECT",
-        help_heading = "Leader election",
         action = ArgAction::Set,
         num_args = 0..=1,
         require_equals = true,
@@ -80,86 +111,41 @@ pub struct Args {
 
     /// Namespace of the Lease (default: the pod's namespace in $POD_NAMESPACE, or else the namespace of the
     /// kubeconfig's context).
-    #[arg(
-        long,
-        env = "QUINTET_LEADER_ELECTION_NAMESPACE",
-        help_heading = "Leader election",
-        value_name = "NAMESPACE",
-        value_parser = parse_namespace
-    )]
+    #[arg(long, value_name = "NAMESPACE", value_parser = parse_namespace)]
     pub leader_election_namespace: Option<String>,
 
     /// Name of the Lease. All managers that use the same Lease elect one leader.
-    #[arg(
-        long,
-        env = "QUINTET_LEADER_ELECTION_ID",
-        help_heading = "Leader election",
-        value_name = "NAME",
-        default_value = LEASE_NAME,
-        value_parser = parse_name
-    )]
+    #[arg(long, value_name = "NAME", default_value = LEASE_NAME, value_parser = parse_name)]
     pub leader_election_id: String,
 
     /// A standby manager waits this long for the leader to renew the Lease before the standby acquires the Lease.
-    #[arg(
-        long,
-        env = "QUINTET_LEADER_ELECT_LEASE_DURATION",
-        help_heading = "Leader election",
-        value_name = "DURATION",
-        default_value = "15s",
-        value_parser = parse_duration
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     pub leader_elect_lease_duration: Duration,
 
     /// If the leader cannot renew the Lease for this long, the leader stops writing.
-    #[arg(
-        long,
-        env = "QUINTET_LEADER_ELECT_RENEW_DEADLINE",
-        help_heading = "Leader election",
-        value_name = "DURATION",
-        default_value = "10s",
-        value_parser = parse_duration
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub leader_elect_renew_deadline: Duration,
 
     /// Wait this long between failed attempts to renew or read the Lease.
-    #[arg(
-        long,
-        env = "QUINTET_LEADER_ELECT_RETRY_PERIOD",
-        help_heading = "Leader election",
-        value_name = "DURATION",
-        default_value = "2s",
-        value_parser = parse_duration
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
     pub leader_elect_retry_period: Duration,
 
     /// Wait this long between successful renewals of the Lease.
-    #[arg(
-        long,
-        env = "QUINTET_LEADER_ELECT_RENEW_PERIOD",
-        help_heading = "Leader election",
-        value_name = "DURATION",
-        default_value = "5s",
-        value_parser = parse_duration
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub leader_elect_renew_period: Duration,
+}
 
+/// The flags for the HTTP servers.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Metrics and probes")]
+pub struct ServerArgs {
     /// Address of /metrics, or 0 to serve no metrics.
-    #[arg(
-        long,
-        alias = "metrics-addr",
-        env = "QUINTET_METRICS_BIND_ADDRESS",
-        help_heading = "Metrics and probes",
-        value_name = "[HOST]:PORT",
-        default_value = ":8080"
-    )]
+    #[arg(long, alias = "metrics-addr", value_name = "[HOST]:PORT", default_value = ":8080")]
     pub metrics_bind_address: String,
 
     /// Serve /metrics over TLS and require a bearer token that is authorized to GET /metrics.
     #[arg(
         long,
-        env = "QUINTET_METRICS_SECURE",
-        help_heading = "Metrics and probes",
         action = ArgAction::Set,
         num_args = 0..=1,
         require_equals = true,
@@ -170,78 +156,18 @@ pub struct Args {
 
     /// Directory with tls.crt and tls.key for --metrics-secure. The manager reloads tls.crt and tls.key when they
     /// change. Without --metrics-cert-dir, the manager creates a self-signed certificate at each start.
-    #[arg(
-        long,
-        env = "QUINTET_METRICS_CERT_DIR",
-        help_heading = "Metrics and probes",
-        value_name = "DIRECTORY"
-    )]
+    #[arg(long, value_name = "DIRECTORY")]
     pub metrics_cert_dir: Option<PathBuf>,
 
     /// Loopback address of the debug pages, or 0 to serve no debug pages. With --metrics-secure, the manager also
     /// serves the debug pages at --metrics-bind-address, to clients with permission for the page's path, such as
     /// /debug/controllers.
-    #[arg(
-        long,
-        env = "QUINTET_DEBUG_BIND_ADDRESS",
-        help_heading = "Metrics and probes",
-        value_name = "IP:PORT",
-        default_value = "0",
-        value_parser = parse_own_address
-    )]
+    #[arg(long, value_name = "IP:PORT", default_value = "0", value_parser = parse_own_address)]
     pub debug_bind_address: String,
 
     /// Address of /healthz and /readyz, or 0 to serve neither of them.
-    #[arg(
-        long,
-        env = "QUINTET_HEALTH_PROBE_BIND_ADDRESS",
-        help_heading = "Metrics and probes",
-        value_name = "[HOST]:PORT",
-        default_value = ":8081"
-    )]
+    #[arg(long, value_name = "[HOST]:PORT", default_value = ":8081")]
     pub health_probe_bind_address: String,
-
-    /// Image for PulsarConsumers whose spec names no image.
-    #[arg(
-        long,
-        env = "QUINTET_PULSAR_CONSUMER_IMAGE",
-        help_heading = "Controllers",
-        value_name = "IMAGE",
-        default_value = concat!("ghcr.io/quintet-operator/pulsar-consumer:", env!("CARGO_PKG_VERSION"))
-    )]
-    pub pulsar_consumer_image: String,
-
-    /// Port on which the image of --pulsar-consumer-image serves /healthz and /readyz. If the image does not serve
-    /// /healthz and /readyz, set the port to 0: the manager then adds no probes to the pods of this image.
-    #[arg(
-        long,
-        env = "QUINTET_PULSAR_CONSUMER_HEALTH_PORT",
-        help_heading = "Controllers",
-        value_name = "PORT",
-        default_value_t = 8080
-    )]
-    pub pulsar_consumer_health_port: u16,
-
-    /// Keys of taints that announce the deletion of a node, separated by commas. The manager recognizes the taints
-    /// of cluster-autoscaler and Karpenter even without this flag. If a node had such a
-    /// taint when it was last Ready, DaemonJobs do not count its deletion as a failure.
-    #[arg(
-        long,
-        env = "QUINTET_DAEMON_JOB_DELETION_TAINTS",
-        help_heading = "Controllers",
-        value_name = "KEY,...",
-        value_delimiter = ',',
-        value_parser = parse_taint_key
-    )]
-    pub daemon_job_deletion_taints: Vec<String>,
-
-    /// The cluster.
-    #[command(flatten)]
-    pub cluster: ClusterArgs,
-
-    /// Logging.
-    #[command(flatten)]
-    pub log: Log,
 }
 
 impl Args {
@@ -274,17 +200,11 @@ impl Args {
         let named: BTreeSet<&String> = self.watch_namespace.iter().filter(|name| !name.is_empty()).collect();
         named.into_iter().cloned().collect()
     }
+}
 
-    /// Rejects --metrics-cert-dir without --metrics-secure.
-    fn check_metrics(&self) -> Result<(), &'static str> {
-        if self.metrics_cert_dir.is_some() && !self.metrics_secure {
-            return Err("--metrics-cert-dir needs --metrics-secure: set both, or neither");
-        }
-        Ok(())
-    }
-
+impl ElectionArgs {
     /// Rejects contradictory durations of leader election, such as a Lease that ends before the renew deadline.
-    fn check_election(&self) -> Result<(), &'static str> {
+    fn check(&self) -> Result<(), &'static str> {
         let (lease, deadline) = (self.leader_elect_lease_duration, self.leader_elect_renew_deadline);
         let (retry, renew) = (self.leader_elect_retry_period, self.leader_elect_renew_period);
         if lease < Duration::from_secs(1) || lease.subsec_nanos() != 0 {
@@ -301,6 +221,16 @@ impl Args {
                 "--leader-elect-renew-deadline must be longer than 1.2 times --leader-elect-retry-period and \
                  longer than --leader-elect-renew-period",
             );
+        }
+        Ok(())
+    }
+}
+
+impl ServerArgs {
+    /// Rejects --metrics-cert-dir without --metrics-secure.
+    fn check(&self) -> Result<(), &'static str> {
+        if self.metrics_cert_dir.is_some() && !self.metrics_secure {
+            return Err("--metrics-cert-dir needs --metrics-secure: set both, or neither");
         }
         Ok(())
     }
@@ -394,9 +324,9 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Err
             None => Asked::Help(command.render_help().to_string()),
         });
     }
-    let matches = with_examples(Args::command(), "quintet").try_get_matches_from(line)?;
+    let matches = with_variables(with_examples(Args::command(), "quintet")).try_get_matches_from(line)?;
     let mut args = Args::from_arg_matches(&matches)?;
-    let sound = args.kinds().and_then(|_| args.check_election()).and_then(|()| args.check_metrics());
+    let sound = args.kinds().and_then(|_| args.election.check()).and_then(|()| args.servers.check());
     sound.map_err(|why| Args::command().error(ErrorKind::ValueValidation, why))?;
     Ok(match args.command.take() {
         Some(command) => Asked::Command(command),
@@ -415,6 +345,16 @@ fn with_examples(command: ClapCommand, program: &str) -> ClapCommand {
         .mut_subcommand("rollout", |command| command.after_help(rollout))
         .mut_subcommand("check", |command| command.after_help(check))
         .mut_subcommand("uninstall", |command| command.after_help(uninstall))
+}
+
+/// Lets an environment variable set each flag of the manager: QUINTET_LOG_LEVEL sets --log-level.
+fn with_variables(command: ClapCommand) -> ClapCommand {
+    command.mut_args(|flag| {
+        let name = flag.get_long().unwrap_or_default().to_uppercase().replace('-', "_");
+        // clap needs a name that lives as long as the program. The program parses one command line.
+        let variable: &'static str = format!("QUINTET_{name}").leak();
+        flag.env(variable)
+    })
 }
 
 #[cfg(test)]
@@ -445,7 +385,7 @@ mod tests {
         let args = manager(
             "quintet --leader-elect --metrics-bind-address=:8080 --metrics-bind-address=0 --leader-elect=false",
         );
-        assert_eq!((args.leader_elect, args.metrics_bind_address.as_str()), (false, "0"));
+        assert_eq!((args.election.leader_elect, args.servers.metrics_bind_address.as_str()), (false, "0"));
         let args = manager("quintet --watch-namespace=a,b --watch-namespace=c");
         assert_eq!(args.watch_namespace, ["a", "b", "c"], "lists accumulate");
     }
@@ -458,7 +398,7 @@ mod tests {
                 .contains("a name consists of lower case letters")
         );
         let args = manager("quintet --leader-election-namespace=");
-        assert_eq!(args.leader_election_namespace.as_deref(), Some(""), "same as no flag");
+        assert_eq!(args.election.leader_election_namespace.as_deref(), Some(""), "same as no flag");
     }
 
     #[test]
@@ -514,16 +454,46 @@ mod tests {
 
     #[test]
     fn clap_accepts_the_flags() {
-        with_examples(Args::command(), "quintet").debug_assert();
+        with_variables(with_examples(Args::command(), "quintet")).debug_assert();
         with_examples(Plugin::command(), "kubectl quintet").debug_assert();
+    }
+
+    #[test]
+    fn each_flag_has_an_environment_variable() {
+        let command = with_variables(Args::command());
+        let variables = command.get_arguments().filter_map(|flag| flag.get_env()?.to_str());
+        let expected = [
+            "QUINTET_CONTROLLERS",
+            "QUINTET_WATCH_NAMESPACE",
+            "QUINTET_PULSAR_CONSUMER_IMAGE",
+            "QUINTET_PULSAR_CONSUMER_HEALTH_PORT",
+            "QUINTET_DAEMON_JOB_DELETION_TAINTS",
+            "QUINTET_LEADER_ELECT",
+            "QUINTET_LEADER_ELECTION_NAMESPACE",
+            "QUINTET_LEADER_ELECTION_ID",
+            "QUINTET_LEADER_ELECT_LEASE_DURATION",
+            "QUINTET_LEADER_ELECT_RENEW_DEADLINE",
+            "QUINTET_LEADER_ELECT_RETRY_PERIOD",
+            "QUINTET_LEADER_ELECT_RENEW_PERIOD",
+            "QUINTET_METRICS_BIND_ADDRESS",
+            "QUINTET_METRICS_SECURE",
+            "QUINTET_METRICS_CERT_DIR",
+            "QUINTET_DEBUG_BIND_ADDRESS",
+            "QUINTET_HEALTH_PROBE_BIND_ADDRESS",
+            "QUINTET_KUBECONFIG",
+            "QUINTET_CONTEXT",
+            "QUINTET_LOG_FORMAT",
+            "QUINTET_LOG_LEVEL",
+        ];
+        assert_eq!(variables.collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn the_tutorials_flags_are_aliases() {
         let args = manager("quintet --enable-leader-election --metrics-addr=:9");
-        assert!(args.leader_elect);
-        assert_eq!(args.metrics_bind_address, ":9");
-        assert!(!manager("quintet --leader-elect=false").leader_elect);
+        assert!(args.election.leader_elect);
+        assert_eq!(args.servers.metrics_bind_address, ":9");
+        assert!(!manager("quintet --leader-elect=false").election.leader_elect);
     }
 
     #[test]
@@ -554,7 +524,8 @@ mod tests {
     #[test]
     fn debug_pages_need_a_loopback_address() {
         for own in ["0", "127.0.0.1:8082", "[::1]:8082", "[::ffff:127.0.0.1]:1"] {
-            assert_eq!(manager(&format!("quintet --debug-bind-address={own}")).debug_bind_address, own);
+            let args = manager(&format!("quintet --debug-bind-address={own}"));
+            assert_eq!(args.servers.debug_bind_address, own);
         }
         for open in [":8082", "0.0.0.0:8082", "10.0.0.1:8082", "localhost", "[::]:1"] {
             assert!(refusal(&format!("quintet --debug-bind-address={open}")).contains("loopback"));
@@ -564,13 +535,13 @@ mod tests {
     #[test]
     fn rejects_a_certificate_without_tls() {
         assert!(refusal("quintet --metrics-cert-dir=/certs").contains("--metrics-secure"));
-        assert!(manager("quintet --metrics-secure --metrics-cert-dir=/certs").metrics_secure);
+        assert!(manager("quintet --metrics-secure --metrics-cert-dir=/certs").servers.metrics_secure);
     }
 
     #[test]
     fn rejects_contradicting_election_durations() {
         let args = manager("quintet --leader-elect-lease-duration=1m --leader-elect-renew-deadline=30s");
-        assert_eq!(args.leader_elect_lease_duration, Duration::from_mins(1));
+        assert_eq!(args.election.leader_elect_lease_duration, Duration::from_mins(1));
         assert!(refusal("quintet --leader-elect-renew-deadline=15s").contains("longer than"));
         assert!(refusal("quintet --leader-elect-renew-deadline=5s").contains("renew-period"));
         assert!(refusal("quintet --leader-elect-retry-period=9s").contains("1.2 times"));

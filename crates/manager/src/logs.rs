@@ -12,26 +12,14 @@ use self::lines::Lines;
 
 /// How to log. Logs go to standard error, because Greetings use standard output.
 #[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Logs")]
 pub struct Log {
     /// Format of the log lines.
-    #[arg(
-        long = "log-format",
-        env = "QUINTET_LOG_FORMAT",
-        value_enum,
-        default_value_t = Format::Text,
-        help_heading = "Logs"
-    )]
+    #[arg(long = "log-format", value_enum, default_value_t = Format::Text)]
     pub format: Format,
 
     /// Log level: error, warn, info, debug or trace, or a filter such as `info,quintet_runtime=debug`.
-    #[arg(
-        long = "log-level",
-        env = "QUINTET_LOG_LEVEL",
-        value_name = "LEVEL",
-        default_value = "info",
-        value_parser = parse_level,
-        help_heading = "Logs"
-    )]
+    #[arg(long = "log-level", value_name = "LEVEL", default_value = "info", value_parser = parse_level)]
     pub level: String,
 }
 

@@ -19,7 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::args::Args;
+use crate::args::{Args, ElectionArgs, ServerArgs};
 use crate::kubeconfig::{configure, identity};
 use crate::logs::LogHandle;
 use crate::metrics_auth::{Guard, Identity};
@@ -38,17 +38,17 @@ const ELECTION_STACK: usize = 512 * 1024;
 pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let config = configure(&args.cluster).await?;
     let mut metrics = Metrics::new().context("cannot register the metrics")?;
-    metrics.lease = args.leader_election_id.as_str().into();
+    metrics.lease = args.election.leader_election_id.as_str().into();
     let link = Link::default();
     let client = client::build(config.clone(), &metrics, LONGEST_REST, &link)?;
     // Bind first, so that the manager reports a port in use before it does anything.
-    let listeners = Listeners::bind(&args, &metrics, &client).await?;
+    let listeners = Listeners::bind(&args.servers, &metrics, &client).await?;
     let (stop, stopped) = watch::channel(false);
     let identity = identity();
     let context = Context::new(ContextConfig {
         client,
         link,
-        gate: if args.leader_elect { Gate::closed() } else { Gate::open() },
+        gate: if args.election.leader_elect { Gate::closed() } else { Gate::open() },
         metrics,
         clock: Clock::System,
         instance: identity.clone(),
@@ -65,12 +65,12 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
         "starting"
     );
 
-    let mut tasks = Tasks::start(&context, args.leader_elect);
+    let mut tasks = Tasks::start(&context, args.election.leader_elect);
     listeners.serve(&mut tasks.others, &context, &log);
     // Release the Lease last: it covers the writes in flight.
     let (release, released) = watch::channel(false);
-    let mut election = args.leader_elect.then(|| {
-        let settings = settings(&args, &config, identity);
+    let mut election = args.election.leader_elect.then(|| {
+        let settings = settings(&args.election, &config, identity);
         elect(config, settings, context.clone(), released, log)
     });
     let mut signals = [
@@ -118,14 +118,12 @@ struct Listeners {
 }
 
 impl Listeners {
-    async fn bind(args: &Args, metrics: &Metrics, client: &Client) -> Result<Self> {
-        let identity = || Identity::new(args.metrics_cert_dir.as_deref(), metrics);
+    async fn bind(args: &ServerArgs, metrics: &Metrics, client: &Client) -> Result<Self> {
+        let secured = || -> Result<_> {
+            Ok((Identity::new(args.metrics_cert_dir.as_deref(), metrics)?, Guard::new(client.clone())))
+        };
         Ok(Self {
-            secured: args
-                .metrics_secure
-                .then(identity)
-                .transpose()?
-                .map(|one| (one, Guard::new(client.clone()))),
+            secured: args.metrics_secure.then(secured).transpose()?,
             metrics: probes::listen(&args.metrics_bind_address).await?,
             debug: probes::listen(&args.debug_bind_address).await?,
             probes: probes::listen(&args.health_probe_bind_address).await?,
@@ -227,7 +225,7 @@ async fn first_failure(
     })
 }
 
-fn settings(args: &Args, config: &Config, identity: String) -> Settings {
+fn settings(args: &ElectionArgs, config: &Config, identity: String) -> Settings {
     let from_environment = std::env::var("POD_NAMESPACE");
     let mut namespaces = args.leader_election_namespace.clone().into_iter().chain(from_environment);
     let namespace = namespaces.find(|namespace| !namespace.is_empty());
