@@ -20,7 +20,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::Config;
 use kube::client::ConfigExt as _;
-use quintet_pulsar_topic::{Malformed, Pattern, Topic, split_partition};
+use quintet_pulsar_topic::{Topic, split_partition};
 use quintet_runtime::lock;
 use quintet_runtime::model::resource::escape;
 use rustls_pki_types::CertificateDer;
@@ -84,6 +84,9 @@ pub struct BacklogQuery {
     pub is_replicated: bool,
 }
 
+/// A topic in which the subscription is created, and its position there.
+pub type Creation = (Topic, InitialPosition);
+
 /// The credentials for the admin API.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
@@ -142,6 +145,8 @@ pub struct TlsFiles {
     pub identity: Option<[Sensitive; 2]>,
 }
 
+/// The status and the body of an answer.
+type Reply = (StatusCode, Bytes);
 type Answer = http::Response<hyper::body::Incoming>;
 type Connection = BoxCloneSyncService<Request<Full<Bytes>>, Answer, Failure>;
 
@@ -207,24 +212,24 @@ fn root(error: &hyper_util::client::legacy::Error) -> String {
     if message.starts_with(ALERT) { format!("{message}: check auth.tlsSecret") } else { message }
 }
 
-impl Admin {
+/// The requests about a subscription, with the credentials of its object.
+#[derive(Clone, Copy)]
+pub struct Session<'a> {
+    admin: &'a Admin,
+    asked: &'a BacklogQuery,
+    access: &'a Access,
+}
+
+impl Session<'_> {
     /// Reads the figures of a subscription in each topic. `last` are the last known partitions, which decide the
     /// first request about a topic.
-    pub async fn read(
-        &self,
-        asked: &BacklogQuery,
-        access: &Access,
-        last: &Partitions,
-    ) -> Result<Vec<TopicSample>, Unknown> {
-        let topics = &asked.topics;
+    pub async fn read(self, last: &Partitions) -> Result<Vec<TopicSample>, Unknown> {
+        let topics = &self.asked.topics;
         let reading = async {
             let named = topics.names().map(|topic| (topic.clone(), last.get(topic).copied()));
             let mut all: Vec<(Topic, Option<u32>)> = named.collect();
-            if let Some(pattern) = &topics.pattern {
-                all.extend(self.matching(asked, access, pattern).await?);
-            }
-            let reads = all.into_iter().map(|(topic, last)| self.look(asked, access, topic, last));
-            let reads: Vec<_> = reads.collect();
+            all.extend(self.matching().await?);
+            let reads: Vec<_> = all.into_iter().map(|(topic, last)| self.look(topic, last)).collect();
             let mut samples: Vec<TopicSample> = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
             // A matching topic may be deleted after it was listed.
             samples.retain(|one| {
@@ -238,14 +243,9 @@ impl Admin {
 
     /// Creates a subscription in topics, where it begins at these positions, and the topics if the broker allows it.
     /// An existing subscription stays as it is. Returns until the admin API does not answer whether each is new.
-    pub async fn create_subscriptions(
-        &self,
-        asked: &BacklogQuery,
-        access: &Access,
-        topics: &[(Topic, InitialPosition)],
-    ) -> Vec<Result<bool, Unknown>> {
+    pub async fn create_subscriptions(self, topics: &[Creation]) -> Vec<Result<bool, Unknown>> {
         let creations: Vec<_> =
-            topics.iter().map(|(topic, at)| self.create_subscription(asked, access, topic, *at)).collect();
+            topics.iter().map(|(topic, at)| self.create_subscription(topic, *at)).collect();
         let mut results = Vec::new();
         let mut creations = stream::iter(creations).buffered(AT_ONCE);
         while let Some(result) = creations.next().await {
@@ -258,34 +258,28 @@ impl Admin {
         results
     }
 
-    async fn create_subscription(
-        &self,
-        asked: &BacklogQuery,
-        access: &Access,
-        topic: &Topic,
-        position: InitialPosition,
-    ) -> Result<bool, Unknown> {
+    async fn create_subscription(self, topic: &Topic, position: InitialPosition) -> Result<bool, Unknown> {
         let position = match position {
             InitialPosition::Earliest => r#""earliest""#,
             InitialPosition::Latest => r#""latest""#,
         };
-        let replicated = if asked.is_replicated { "?replicated=true" } else { "" };
-        let path = format!("{}{replicated}", subscription_path(asked, topic));
-        match self.call(asked, access, Method::PUT, &path, position).await?.0 {
+        let replicated = if self.asked.is_replicated { "?replicated=true" } else { "" };
+        let path = format!("{}{replicated}", self.subscription_path(topic));
+        match self.call(Method::PUT, &path, position).await?.0 {
             StatusCode::CONFLICT => Ok(false),
             status if status.is_success() => Ok(true),
-            status => Err(refused(asked, access, status)),
+            status => Err(self.refused(status)),
         }
     }
 
     /// Deletes a subscription without consumers. Succeeds when no topic and no partition has it any more.
-    pub async fn delete_subscription(&self, asked: &BacklogQuery, access: &Access) -> Result<(), Unknown> {
-        let samples = match self.read(asked, access, &Partitions::new()).await {
+    pub async fn delete_subscription(self) -> Result<(), Unknown> {
+        let samples = match self.read(&Partitions::new()).await {
             // The namespace of the pattern is gone.
             Err(unknown) if unknown.reason == Unknown::NO_TOPIC => {
-                let mut named = asked.clone();
+                let mut named = self.asked.clone();
                 named.topics.pattern = None;
-                self.read(&named, access, &Partitions::new()).await?
+                Session { asked: &named, ..self }.read(&Partitions::new()).await?
             }
             samples => samples?,
         };
@@ -296,36 +290,32 @@ impl Admin {
             None => Vec::new(),
         });
         for topic in topics {
-            let path = subscription_path(asked, &topic);
-            match self.call(asked, access, Method::DELETE, &path, "").await?.0 {
+            match self.call(Method::DELETE, &self.subscription_path(&topic), "").await?.0 {
                 status if status.is_success() || status == StatusCode::NOT_FOUND => {}
                 StatusCode::PRECONDITION_FAILED => {
-                    let message = format!("A client consumes from the subscription {}.", asked.subscription);
+                    let name = &self.asked.subscription;
+                    let message = format!("A client consumes from the subscription {name}.");
                     return Err(Unknown::new("SubscriptionInUse", message));
                 }
-                status => return Err(refused(asked, access, status)),
+                status => return Err(self.refused(status)),
             }
         }
         Ok(())
     }
 
-    /// The topics that match a pattern. The number is above 0 for a topic with partitions.
-    async fn matching(
-        &self,
-        asked: &BacklogQuery,
-        access: &Access,
-        pattern: &Result<Pattern, Malformed>,
-    ) -> Result<Vec<(Topic, Option<u32>)>, Unknown> {
+    /// The topics that match the pattern. The number is above 0 for a topic with partitions.
+    async fn matching(self) -> Result<Vec<(Topic, Option<u32>)>, Unknown> {
+        let Some(pattern) = &self.asked.topics.pattern else { return Ok(Vec::new()) };
         let pattern = pattern.as_ref().map_err(|error| {
             Unknown::new("PatternInvalid", format!("The manager cannot read topicsPattern: {error}."))
         })?;
         let path = format!("persistent/{}", pattern.namespace());
         let matches = |name: &str| pattern.matches(name);
-        let partitioned = self.list(asked, access, &format!("{path}/partitioned"), matches).await?;
+        let partitioned = self.list(&format!("{path}/partitioned"), matches).await?;
         // This list has each partition, too.
         let whole: HashSet<&str> = partitioned.iter().map(String::as_str).collect();
         let is_other = |name: &str| pattern.matches(name) && !whole.contains(split_partition(name).0);
-        let others = self.list(asked, access, &path, is_other).await?;
+        let others = self.list(&path, is_other).await?;
         if partitioned.len() + others.len() > MOST_TOPICS {
             let message = format!("More than {MOST_TOPICS} topics match topicsPattern.");
             return Err(Unknown::new("AdminFailed", message));
@@ -334,42 +324,27 @@ impl Admin {
     }
 
     /// The first names of topics at a path of a namespace for which `keep` returns true, one more than the limit.
-    async fn list(
-        &self,
-        asked: &BacklogQuery,
-        access: &Access,
-        path: &str,
-        keep: impl Fn(&str) -> bool,
-    ) -> Result<Vec<String>, Unknown> {
-        match self.call(asked, access, Method::GET, path, "").await? {
+    async fn list(self, path: &str, keep: impl Fn(&str) -> bool) -> Result<Vec<String>, Unknown> {
+        match self.call(Method::GET, path, "").await? {
             (StatusCode::OK, body) => {
                 let mut answer = serde_json::Deserializer::from_slice(&body);
-                answer.deserialize_seq(Names(keep, MOST_TOPICS + 1)).map_err(|_| {
-                    Unknown::new(
-                        "AdminFailed",
-                        format!("The answer of {} is not a list of topics.", asked.url),
-                    )
-                })
+                let names = answer.deserialize_seq(Names(keep, MOST_TOPICS + 1));
+                names.map_err(|_| self.unreadable("a list of topics"))
             }
             (StatusCode::NOT_FOUND, _) => {
                 Err(Unknown::new(Unknown::NO_TOPIC, "The namespace of topicsPattern does not exist."))
             }
-            (other, _) => Err(refused(asked, access, other)),
+            (other, _) => Err(self.refused(other)),
         }
     }
 
-    async fn look(
-        &self,
-        asked: &BacklogQuery,
-        access: &Access,
-        topic: Topic,
-        last: Option<u32>,
-    ) -> Result<TopicSample, Unknown> {
+    async fn look(self, topic: Topic, last: Option<u32>) -> Result<TopicSample, Unknown> {
         let partitioned = last.is_some_and(|partitions| partitions > 0);
         for partitioned in [partitioned, !partitioned] {
-            if let Some(found) = self.stats(asked, access, &topic, partitioned).await? {
+            if let Some(found) = self.stats(&topic, partitioned).await? {
+                let name = &self.asked.subscription;
                 let figures = found.subscription.ok_or_else(|| {
-                    let message = format!("The topic {topic} has no subscription {}.", asked.subscription);
+                    let message = format!("The topic {topic} has no subscription {name}.");
                     Unknown::new(Unknown::NO_SUBSCRIPTION, message)
                 });
                 return Ok(TopicSample { topic, figures, partitions: Some(found.partitions) });
@@ -380,22 +355,14 @@ impl Admin {
     }
 
     /// Reads the statistics of a topic, as partitioned or not. Returns None without such a topic.
-    async fn stats(
-        &self,
-        asked: &BacklogQuery,
-        access: &Access,
-        topic: &Topic,
-        partitioned: bool,
-    ) -> Result<Option<TopicFigures>, Unknown> {
+    async fn stats(self, topic: &Topic, partitioned: bool) -> Result<Option<TopicFigures>, Unknown> {
         let what = if partitioned { "partitioned-stats?perPartition=false" } else { "stats" };
         let path = format!("{}/{what}", topic::path(topic));
-        let (status, body) = self.call(asked, access, Method::GET, &path, "").await?;
+        let (status, body) = self.call(Method::GET, &path, "").await?;
         match status {
             StatusCode::OK => {
-                let mut figures = figures(&body, &asked.subscription).map_err(|_| {
-                    let message = format!("The answer of {} is not the statistics of a topic.", asked.url);
-                    Unknown::new("AdminFailed", message)
-                })?;
+                let figures = figures(&body, &self.asked.subscription);
+                let mut figures = figures.map_err(|_| self.unreadable("the statistics of a topic"))?;
                 figures.partitions = if partitioned { figures.partitions.max(1) } else { 0 };
                 if figures.partitions > MOST_PARTITIONS {
                     let message = format!("{topic} has more than {MOST_PARTITIONS} partitions.");
@@ -404,41 +371,30 @@ impl Admin {
                 Ok(Some(figures))
             }
             StatusCode::NOT_FOUND => Ok(None),
-            other => Err(refused(asked, access, other)),
+            other => Err(self.refused(other)),
         }
     }
 
     /// Sends a request. `path` is below `/admin/v2/`. Only an answer with status 200 has a body.
-    async fn call(
-        &self,
-        asked: &BacklogQuery,
-        access: &Access,
-        method: Method,
-        path: &str,
-        body: &'static str,
-    ) -> Result<(StatusCode, Bytes), Unknown> {
-        let url = format!("{}/admin/v2/{path}", asked.url.trim_end_matches('/'));
+    async fn call(self, method: Method, path: &str, body: &'static str) -> Result<Reply, Unknown> {
+        let server = &self.asked.url;
+        let url = format!("{}/admin/v2/{path}", server.trim_end_matches('/'));
         let call = async {
-            self.follow(method, &url, body, access).await.map_err(|failure| {
+            self.follow(method, &url, body).await.map_err(|failure| {
                 let reason = match &failure {
                     Failure::Connection(error) if root(error).starts_with(ALERT) => Unknown::ADMIN_REFUSED,
                     Failure::Connection(_) => UNREACHABLE,
                     _ => "AdminFailed",
                 };
-                Unknown::new(reason, format!("{}: {failure}.", asked.url))
+                Unknown::new(reason, format!("{server}: {failure}."))
             })
         };
-        timely(CALL, call, &format!("an answer of {}", asked.url)).await
+        timely(CALL, call, &format!("an answer of {server}")).await
     }
 
     /// Sends a request, and follows redirects.
-    async fn follow(
-        &self,
-        method: Method,
-        url: &str,
-        body: &'static str,
-        access: &Access,
-    ) -> Result<(StatusCode, Bytes), Failure> {
+    async fn follow(self, method: Method, url: &str, body: &'static str) -> Result<Reply, Failure> {
+        let Self { admin, access, .. } = self;
         let first: Uri = url.parse().map_err(|_| Failure::Answer("the address is invalid".to_owned()))?;
         let mut uri = first.clone();
         for _ in 0..=REDIRECTS {
@@ -455,17 +411,17 @@ impl Admin {
             } else if access.tls.identity.is_some() {
                 request = request.header(AUTH_METHOD, "tls");
             }
-            let answer = self.send(request.body(Full::from(body)), &access.tls).await?;
+            let answer = admin.send(request.body(Full::from(body)), &access.tls).await?;
             let status = answer.status();
             if matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::FOUND) {
                 uri = redirected(&uri, answer.headers().get(header::LOCATION))?;
                 continue;
             }
             return match status {
-                StatusCode::OK => Ok((status, self.body(answer).await?)),
+                StatusCode::OK => Ok((status, admin.body(answer, LONGEST).await?)),
                 // Without its form, the answer may be that of a proxy that has no way to the broker.
                 StatusCode::NOT_FOUND
-                    if serde_json::from_slice::<Rejection>(&self.body(answer).await?).is_err() =>
+                    if serde_json::from_slice::<Rejection>(&admin.body(answer, LONGEST).await?).is_err() =>
                 {
                     let why = "it answered 404 Not Found, but not as Pulsar's admin API does";
                     Err(Failure::Answer(why.to_owned()))
@@ -474,6 +430,39 @@ impl Admin {
             };
         }
         Err(Failure::Answer(format!("it redirected more than {REDIRECTS} times")))
+    }
+
+    /// The path of a topic's subscription, below `/admin/v2/`.
+    fn subscription_path(self, topic: &Topic) -> String {
+        format!("{}/subscription/{}", topic::path(topic), escape(&self.asked.subscription))
+    }
+
+    /// The failure of a request with this status.
+    fn refused(self, status: StatusCode) -> Unknown {
+        let url = &self.asked.url;
+        if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            return Unknown::new("AdminFailed", format!("{url} answered {status}."));
+        }
+        let message = match (&self.access.token, &self.access.tls.identity) {
+            (Some(_), _) => format!("{url} rejects the token of auth ({status})."),
+            (None, Some(_)) => format!("{url} rejects the certificate of auth.tlsSecret ({status})."),
+            (None, None) => format!(
+                "{url} requires authentication ({status}): set auth. A client certificate needs an https adminURL."
+            ),
+        };
+        Unknown::new(Unknown::ADMIN_REFUSED, message)
+    }
+
+    /// The failure of an answer in another form.
+    fn unreadable(self, expected: &str) -> Unknown {
+        Unknown::new("AdminFailed", format!("The answer of {} is not {expected}.", self.asked.url))
+    }
+}
+
+impl Admin {
+    /// The requests about a subscription.
+    pub fn session<'a>(&'a self, asked: &'a BacklogQuery, access: &'a Access) -> Session<'a> {
+        Session { admin: self, asked, access }
     }
 
     async fn send(
@@ -487,9 +476,10 @@ impl Admin {
         connection.oneshot(request).await
     }
 
-    async fn body(&self, answer: Answer) -> Result<Bytes, Failure> {
+    /// The body of an answer up to a size.
+    async fn body(&self, answer: Answer, longest: usize) -> Result<Bytes, Failure> {
         let broken = |_| Failure::Answer("the answer was too long or incomplete".to_owned());
-        let mut body = Limited::new(answer.into_body(), LONGEST);
+        let mut body = Limited::new(answer.into_body(), longest);
         let mut read = Vec::new();
         // A slow answer must not delay the others, and most are small.
         let mut reader = None;
@@ -545,11 +535,8 @@ impl Admin {
             let request = client.request(&secret.text()).map(|request| request.map(Full::from));
             let answer = self.send(request, &files).await?;
             let status = answer.status();
-            let body = Limited::new(answer.into_body(), LONGEST_TOKEN).collect().await;
-            let body =
-                body.map_err(|_| Failure::Answer("the answer was too long or incomplete".to_owned()))?;
-            quintet_oauth2::Token::read(status, &body.to_bytes())
-                .map_err(|refusal| Failure::Answer(refusal.to_string()))
+            let body = self.body(answer, LONGEST_TOKEN).await?;
+            quintet_oauth2::Token::read(status, &body).map_err(|refusal| Failure::Answer(refusal.to_string()))
         };
         let token = tokio::time::timeout(CALL, requested).await.unwrap_or_else(|_elapsed| {
             Err(Failure::Answer(format!("no answer within {} s", CALL.as_secs())))
@@ -606,11 +593,6 @@ impl Admin {
     }
 }
 
-/// The path of a topic's subscription, below `/admin/v2/`.
-fn subscription_path(asked: &BacklogQuery, topic: &Topic) -> String {
-    format!("{}/subscription/{}", topic::path(topic), escape(&asked.subscription))
-}
-
 /// The result of a call within its time limit.
 async fn timely<T>(
     limit: Duration,
@@ -620,22 +602,6 @@ async fn timely<T>(
     tokio::time::timeout(limit, call).await.unwrap_or_else(|_elapsed| {
         Err(Unknown::new(UNREACHABLE, format!("Timeout: {what} takes longer than {} s.", limit.as_secs())))
     })
-}
-
-/// The failure of a request with this status.
-fn refused(asked: &BacklogQuery, access: &Access, status: StatusCode) -> Unknown {
-    let url = &asked.url;
-    if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-        return Unknown::new("AdminFailed", format!("{url} answered {status}."));
-    }
-    let message = match (&access.token, &access.tls.identity) {
-        (Some(_), _) => format!("{url} rejects the token of auth ({status})."),
-        (None, Some(_)) => format!("{url} rejects the certificate of auth.tlsSecret ({status})."),
-        (None, None) => format!(
-            "{url} requires authentication ({status}): set auth. A client certificate needs an https adminURL."
-        ),
-    };
-    Unknown::new(Unknown::ADMIN_REFUSED, message)
 }
 
 /// Whether a redirect goes to the host of the spec or to a host within its name. A StatefulSet's pod has a
@@ -759,7 +725,7 @@ mod tests {
 
     /// The sum of a read with these last known partitions.
     async fn read(asked: &BacklogQuery, access: &Access, last: &Partitions) -> BacklogSample {
-        BacklogSample::sum(Admin::default().read(asked, access, last).await, Partitions::new())
+        BacklogSample::sum(Admin::default().session(asked, access).read(last).await, Partitions::new())
     }
 
     /// The sum of a first read without credentials.
@@ -808,7 +774,7 @@ mod tests {
         for (is_replicated, query) in [(false, ""), (true, "?replicated=true")] {
             let asked = BacklogQuery { is_replicated, ..asked(&url) };
             let topics = [(Topic::of("t"), InitialPosition::Earliest)];
-            let created = admin.create_subscriptions(&asked, &access, &topics).await.remove(0);
+            let created = admin.session(&asked, &access).create_subscriptions(&topics).await.remove(0);
             assert_eq!(created.map_err(|unknown| unknown.reason), expected);
             assert_eq!(seen.lock().unwrap().pop().unwrap().trim(), format!("{TOPIC}/subscription/s{query}"));
         }
@@ -913,7 +879,7 @@ mod tests {
         ])
         .await;
         let asked = asked_for(&url, &json!({ "topics": ["a", "missing", "b"] }));
-        Admin::default().delete_subscription(&asked, &Access::default()).await.unwrap();
+        Admin::default().session(&asked, &Access::default()).delete_subscription().await.unwrap();
         let mut seen: Vec<String> = seen.lock().unwrap().clone();
         seen.retain(|request| request.contains("/subscription/"));
         let deleted = ["a", "b-partition-0"]
@@ -940,7 +906,7 @@ mod tests {
             ("/partitioned-stats", 200, stats.to_owned()),
         ])
         .await;
-        let deletion = Admin::default().delete_subscription(&asked(&url), &Access::default()).await;
+        let deletion = Admin::default().session(&asked(&url), &Access::default()).delete_subscription().await;
         assert_eq!(deletion.map_err(|unknown| unknown.reason), expected);
     }
 
@@ -957,7 +923,7 @@ mod tests {
     ) {
         let body = r#"{"subscriptions":{"s":{}},"reason":""}"#.to_owned();
         let (url, _) = server(vec![("DELETE", code, String::new()), ("/stats", stats, body)]).await;
-        let deletion = Admin::default().delete_subscription(&asked(&url), &Access::default()).await;
+        let deletion = Admin::default().session(&asked(&url), &Access::default()).delete_subscription().await;
         assert_eq!(deletion.map_err(|unknown| unknown.reason), expected);
     }
 

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::admin::{Access, Admin, BacklogQuery, Token};
+use crate::admin::{Access, Admin, BacklogQuery, Creation, Token};
 use crate::api::{InitialPosition, PulsarConsumer, PulsarConsumerSpec};
 use crate::backlog::{BacklogSample, Partitions, TopicSample, Unknown};
 use crate::metrics::Metrics;
@@ -221,7 +221,7 @@ async fn delete(poller: &Poller, key: &Key, order: &Order, may_delete: &Arc<Noti
             let (executor, namespace) = (&tools.context.executor, &key.namespace);
             let access = secrets::access(executor, &tools.admin, namespace, &order.spec).await;
             let result = match &access {
-                Ok(access) => tools.admin.delete_subscription(&order.asked, access).await,
+                Ok(access) => tools.admin.session(&order.asked, access).delete_subscription().await,
                 Err(unknown) => Err(unknown.clone()),
             };
             reject_token(&access, result.as_ref().err()).await;
@@ -313,9 +313,6 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
     }
 }
 
-/// A topic in which the subscription is created, and its position there.
-type Creation = (Topic, InitialPosition);
-
 /// The creations of earlier polls.
 #[derive(Debug, Default)]
 struct PastCreations {
@@ -334,10 +331,10 @@ async fn read_and_create(
     last: &Partitions,
     past: &mut PastCreations,
 ) -> Result<Vec<TopicSample>, Unknown> {
-    let (admin, asked) = (&tools.admin, &order.asked);
-    let mut samples = admin.read(asked, access, last).await?;
+    let session = tools.admin.session(&order.asked, access);
+    let mut samples = session.read(last).await?;
     let Work::Poll { create: Some(position) } = order.work else { return Ok(samples) };
-    let due = creations(&asked.topics, &samples, position, past);
+    let due = creations(&order.asked.topics, &samples, position, past);
     // The subscription exists, perhaps not in all partitions. One attempt is enough, because nothing is known to lack.
     let is_repeated = |topic: &Topic| {
         samples.iter().any(|one| one.topic == *topic && one.figures.is_ok())
@@ -347,7 +344,7 @@ async fn read_and_create(
         due.iter().map(|(topic, _)| topic).filter(|topic| is_repeated(topic)).cloned().collect();
     past.has_read = true;
     past.failed = due.iter().map(|creation| (creation.clone(), true)).collect();
-    let results = admin.create_subscriptions(asked, access, &due).await;
+    let results = session.create_subscriptions(&due).await;
     let created = results.iter().filter(|result| *result == &Ok(true)).count();
     let mut failed = Vec::new();
     let untried = past.failed.split_off(results.len());
@@ -364,7 +361,7 @@ async fn read_and_create(
     past.failed.extend(untried);
     if created > 0 {
         tracing::info!(object = %key, topics = created, "created the subscription");
-        samples = admin.read(asked, access, last).await?;
+        samples = session.read(last).await?;
     }
     for ((topic, _), refusal) in failed {
         match samples.iter_mut().find(|sample| sample.topic == topic).map(|sample| &mut sample.figures) {
