@@ -5,7 +5,6 @@
 //! and goes with the object. The task of a deleted object deletes the subscription, when the plan allows it.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher as _, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -249,13 +248,7 @@ async fn delete(poller: &Poller, key: &Key, order: &Order, may_delete: &Arc<Noti
 }
 
 async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
-    let random = RandomState::new();
-    let mut looks = 0_u64;
-    let mut jitter = |within: Duration| {
-        looks += 1;
-        let nanos = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX).max(1);
-        Duration::from_nanos(random.hash_one(looks) % nanos)
-    };
+    let jitter = |within: Duration| within.mul_f64(fastrand::f64());
     let mut gate = tools.context.gate.watch();
     let mut read: Option<(Instant, Result<Access, Unknown>)> = None;
     let mut failures = 0_u32;
