@@ -5,24 +5,22 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
+use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::serve::Listener;
 use kube::Client;
 use quintet_runtime::lock;
 use quintet_runtime::log_repeated;
 use quintet_runtime::model::digest;
-use quintet_runtime::probes::Newest;
+use quintet_runtime::probes;
 use quintet_runtime::server::client::{brief, call};
 use quintet_runtime::server::metrics::Metrics;
 use rustls::ServerConfig;
@@ -30,11 +28,9 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinHandle;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 use crate::api_client::code_of;
 
@@ -52,8 +48,6 @@ const QUESTION: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(10);
 /// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Concurrent handshakes. A further connection closes the oldest.
-const HANDSHAKES: usize = 32;
 
 /// Authenticates and authorizes requests. Clones share one cache.
 #[derive(Clone)]
@@ -204,15 +198,19 @@ impl Identity {
         Ok(Self { config: Arc::new(Mutex::new(Arc::new(config))), directory, metrics: metrics.clone() })
     }
 
-    /// Accepts connections, and reloads the files when they change.
-    pub fn listen(self, listener: TcpListener) -> TlsListener {
-        let address = listener.local_addr();
-        let (sender, streams) = mpsc::channel(1);
+    /// Serves a router over TLS, and reloads the files when they change.
+    pub async fn serve(self, listener: TcpListener, router: Router) {
         let config = self.config.clone();
-        let accepting = tokio::spawn(async move {
-            tokio::join!(accept(listener, config, sender), self.renew());
-        });
-        TlsListener { streams, address, accepting }
+        // A connection's own task does its handshake, so that a slow one does not delay others.
+        let handshake = |stream: TcpStream| {
+            let (acceptor, peer) = (TlsAcceptor::from(lock(&config).clone()), stream.peer_addr().ok());
+            async move {
+                let shaken = timeout(HANDSHAKE, acceptor.accept(stream)).await;
+                let shaken = shaken.unwrap_or_else(|elapsed| Err(elapsed.into()));
+                shaken.inspect_err(|error| tracing::debug!(?peer, %error, "TLS handshake failed"))
+            }
+        };
+        tokio::join!(probes::serve_over(listener, router, handshake), self.renew());
     }
 
     async fn renew(self) {
@@ -291,66 +289,16 @@ fn config(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> R
     Ok(config)
 }
 
-/// Yields connections after their handshake, so that a slow handshake does not delay others.
-pub struct TlsListener {
-    streams: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
-    address: io::Result<SocketAddr>,
-    accepting: JoinHandle<()>,
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        match self.streams.recv().await {
-            Some(accepted) => accepted,
-            // Propagate a panic, so that the manager notices it.
-            None => match (&mut self.accepting).await {
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                // The runtime is shutting down.
-                _ => std::future::pending().await,
-            },
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.address.as_ref().copied().map_err(|error| io::Error::from(error.kind()))
-    }
-}
-
-async fn accept(
-    mut listener: TcpListener,
-    config: Arc<Mutex<Arc<ServerConfig>>>,
-    sender: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>,
-) {
-    let mut handshakes = Newest::new(HANDSHAKES);
-    loop {
-        // axum's accept logs errors of a connection and continues.
-        let (stream, peer) = Listener::accept(&mut listener).await;
-        let config = lock(&config).clone();
-        let sender = sender.clone();
-        handshakes.spawn(async move {
-            match timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
-                Ok(Ok(stream)) => {
-                    let _ = sender.send((stream, peer)).await;
-                }
-                Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
-                Err(_elapsed) => tracing::debug!(%peer, "TLS handshake timed out"),
-            }
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
     use std::sync::atomic::AtomicBool;
 
     use axum::body::Body;
     use axum::http::HeaderValue;
+    use axum::middleware;
     use axum::routing::get;
-    use axum::{Router, middleware};
     use rustls::{ClientConfig, RootCertStore};
     use rustls_pki_types::ServerName;
     use tokio_rustls::TlsConnector;
@@ -457,9 +405,9 @@ mod tests {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut accepted = identity.listen(listener);
+        tokio::spawn(identity.serve(listener, Router::new()));
         let mut silent = Vec::new();
-        for _ in 0..HANDSHAKES {
+        for _ in 0..probes::CONNECTIONS {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
         let mut roots = RootCertStore::empty();
@@ -470,11 +418,9 @@ mod tests {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let stream = TcpStream::connect(address).await.unwrap();
-        let speaks = stream.local_addr().unwrap();
         let name = ServerName::try_from("localhost").unwrap();
         let stream = TlsConnector::from(Arc::new(client)).connect(name, stream).await;
         assert!(stream.is_ok(), "one more is served: {:?}", stream.err());
-        assert_eq!(accepted.accept().await.1, speaks);
         silent[0].readable().await.unwrap();
         assert_eq!(silent[0].try_read(&mut [0]).unwrap(), 0, "the oldest is closed");
         let kept = silent[1].try_read(&mut [0]).unwrap_err();

@@ -46,7 +46,7 @@ pub async fn serve_debugging(listener: TcpListener, pages: Pages) {
 pub async fn serve_secured(listener: TcpListener, pages: Pages, identity: Identity, guard: Guard) {
     let guarded = middleware::from_fn_with_state(guard, metrics_auth::guard);
     let router = metrics().merge(debugging()).layer(guarded).with_state(pages);
-    probes::serve(identity.listen(listener), router).await;
+    identity.serve(listener, router).await;
 }
 
 fn metrics() -> Router<Pages> {

@@ -3,7 +3,7 @@
 //! `axum::serve` and axum-server limit neither the number nor the age of connections.
 
 use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -22,8 +23,9 @@ use tokio::time::timeout;
 const HEAD: Duration = Duration::from_secs(10);
 /// How long a connection may last.
 const CONNECTION: Duration = Duration::from_mins(5);
-/// The most connections to one address at a time. A new one closes the oldest.
-const CONNECTIONS: usize = 64;
+/// The most connections to one address at a time. A new one closes the oldest. So other clients cannot use up the file
+/// descriptors of the process, and cannot lock out clients with connections that they leave open.
+pub const CONNECTIONS: usize = 64;
 
 /// Why an address cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -56,44 +58,37 @@ pub async fn listen(address: &str) -> Result<Option<TcpListener>, Error> {
     listener.map(Some).map_err(|error| fail(error.to_string()))
 }
 
-/// A limited number of tasks that serve connections; a new one aborts the oldest. Other clients cannot use up the file
-/// descriptors of the process, and cannot lock out clients with connections that they leave open.
-pub struct Newest {
-    most: usize,
-    tasks: VecDeque<AbortHandle>,
+/// Serves a router permanently. Each connection has a time limit, and the number of connections is limited.
+pub async fn serve(listener: TcpListener, router: Router) {
+    serve_over(listener, router, |stream| std::future::ready(Ok(stream))).await;
 }
 
-impl Newest {
-    /// Allows at most `most` tasks.
-    pub fn new(most: usize) -> Self {
-        Self { most, tasks: VecDeque::new() }
-    }
-
-    /// Spawns a task, and aborts the oldest if there are too many.
-    pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.retain(|task| !task.is_finished());
-        if self.tasks.len() >= self.most
-            && let Some(oldest) = self.tasks.pop_front()
+/// Serves a router like [`serve`], over the streams that `open` makes from connections.
+pub async fn serve_over<S, O>(mut listener: TcpListener, router: Router, open: impl Fn(TcpStream) -> O)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    O: Future<Output = io::Result<S>> + Send + 'static,
+{
+    let mut connections = VecDeque::<AbortHandle>::new();
+    loop {
+        // axum's accept logs errors and continues.
+        let (stream, _) = Listener::accept(&mut listener).await;
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(HEAD);
+        let (opened, service) = (open(stream), TowerToHyperService::new(router.clone()));
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() >= CONNECTIONS
+            && let Some(oldest) = connections.pop_front()
         {
             oldest.abort();
         }
-        self.tasks.push_back(tokio::spawn(task).abort_handle());
-    }
-}
-
-/// Serves a router permanently. Each connection has a time limit, and the number of connections is limited.
-pub async fn serve(mut listener: impl Listener, router: Router) {
-    let mut connections = Newest::new(CONNECTIONS);
-    loop {
-        // A failed connection must not end the loop, so its result is ignored.
-        let (stream, _) = listener.accept().await;
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(HEAD);
-        let service = TowerToHyperService::new(router.clone());
-        let connection = http.serve_connection(TokioIo::new(stream), service);
-        connections.spawn(async move {
-            let _ = timeout(CONNECTION, connection).await;
-        });
+        let serving = async move {
+            if let Ok(stream) = opened.await {
+                // A failed connection concerns only its client.
+                let _ = http.serve_connection(TokioIo::new(stream), service).await;
+            }
+        };
+        connections.push_back(tokio::spawn(timeout(CONNECTION, serving)).abort_handle());
     }
 }
 
@@ -117,7 +112,6 @@ fn readiness(wrong: &[String]) -> (StatusCode, String) {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpStream;
 
     #[tokio::test]
     async fn zero_disables_and_errors_quote_the_address() {
