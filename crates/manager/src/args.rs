@@ -317,14 +317,14 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Err
     let line: Vec<OsString> = line.into_iter().collect();
     let called = line.first().and_then(|word| Path::new(word).file_name());
     if called.is_some_and(|name| name == PLUGIN) {
-        let mut command = with_examples(Plugin::command(), "kubectl quintet");
+        let mut command = with_plugin_name(Plugin::command());
         let matches = command.try_get_matches_from_mut(line)?;
         return Ok(match Plugin::from_arg_matches(&matches)?.command {
             Some(command) => Asked::Command(command),
             None => Asked::Help(command.render_help().to_string()),
         });
     }
-    let matches = with_variables(with_examples(Args::command(), "quintet")).try_get_matches_from(line)?;
+    let matches = with_variables(Args::command()).try_get_matches_from(line)?;
     let mut args = Args::from_arg_matches(&matches)?;
     let sound = args.kinds().and_then(|_| args.election.check()).and_then(|()| args.servers.check());
     sound.map_err(|why| Args::command().error(ErrorKind::ValueValidation, why))?;
@@ -334,17 +334,15 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Err
     })
 }
 
-/// Adds examples to the help of each command. The examples contain the program's name as the user types the name.
-fn with_examples(command: ClapCommand, program: &str) -> ClapCommand {
-    let explain = explain::examples(program);
-    let rollout = rollout::examples(program);
-    let check = check::examples(program);
-    let uninstall = uninstall::examples(program);
-    command
-        .mut_subcommand("explain", |command| command.after_help(explain))
-        .mut_subcommand("rollout", |command| command.after_help(rollout))
-        .mut_subcommand("check", |command| command.after_help(check))
-        .mut_subcommand("uninstall", |command| command.after_help(uninstall))
+/// Names the plugin in the examples of the commands.
+fn with_plugin_name(command: ClapCommand) -> ClapCommand {
+    command.mut_subcommands(|command| match command.get_after_help() {
+        Some(examples) => {
+            let examples = examples.to_string().replace("  quintet", "  kubectl quintet");
+            command.after_help(examples)
+        }
+        None => command,
+    })
 }
 
 /// Lets an environment variable set each flag of the manager: QUINTET_LOG_LEVEL sets --log-level.
@@ -454,8 +452,8 @@ mod tests {
 
     #[test]
     fn clap_accepts_the_flags() {
-        with_variables(with_examples(Args::command(), "quintet")).debug_assert();
-        with_examples(Plugin::command(), "kubectl quintet").debug_assert();
+        with_variables(Args::command()).debug_assert();
+        with_plugin_name(Plugin::command()).debug_assert();
     }
 
     #[test]

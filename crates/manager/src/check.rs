@@ -25,6 +25,7 @@ const LEAST: Duration = Duration::from_mins(1);
 /// The exit code is 1 if a pod is not ready or the leader does not renew the Lease within the time of --within. You
 /// need permission to get the manager's Deployment and Lease.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  quintet check --manager quintet-system/quintet")]
 pub struct Args {
     /// The manager's Deployment. If the Deployment has 0 replicas, the manager runs elsewhere, and the command checks
     /// only the Lease.
@@ -44,11 +45,6 @@ pub struct Args {
 
     #[command(flatten)]
     cluster: ClusterArgs,
-}
-
-/// The examples in the help, with the program's name.
-pub fn examples(program: &str) -> String {
-    format!("Examples:\n  {program} check --manager quintet-system/quintet")
 }
 
 /// The number of ready pods, or the problem.

@@ -42,7 +42,13 @@ use crate::api_client::{Cluster, ClusterArgs, is_name, is_type_absent, named, pa
 /// The exit code is 0 if every selected node is done, runs, would run or waits for its turn. The exit code is 1 if a
 /// selected node would not run, and 2 on an error.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("what").required(true))]
+#[command(
+    group = clap::ArgGroup::new("what").required(true),
+    after_help = "Examples:\n  \
+        quintet explain daemonjob/NAME -n NAMESPACE\n  \
+        quintet explain -f daemonjob.yaml\n  \
+        quintet explain daemonjob/NAME -o json | jq '.nodes[] | select(.state == \"Waiting\")'"
+)]
 pub struct Args {
     /// The DaemonJob to explain.
     #[arg(value_name = "daemonjob/NAME", num_args = 1..=2, group = "what")]
@@ -75,16 +81,6 @@ enum Output {
     Json,
     /// All nodes, with the pod number, the last outcome and the pod of each node.
     Wide,
-}
-
-/// The examples in the help, with the program's name.
-pub fn examples(program: &str) -> String {
-    format!(
-        "Examples:\n  \
-         {program} explain daemonjob/NAME -n NAMESPACE\n  \
-         {program} explain -f daemonjob.yaml\n  \
-         {program} explain daemonjob/NAME -o json | jq '.nodes[] | select(.state == \"Waiting\")'"
-    )
 }
 
 /// The result.

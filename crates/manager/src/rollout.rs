@@ -22,6 +22,13 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// Follow, list, undo, pause, resume or restart the rollout of a PodSet.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    quintet rollout status podset/NAME --timeout=5m\n  \
+    quintet rollout history podset/NAME\n  \
+    quintet rollout undo podset/NAME --to-revision=2\n  \
+    quintet rollout pause podset/NAME\n  \
+    quintet rollout resume podset/NAME\n  \
+    quintet rollout restart podset/NAME")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -95,19 +102,6 @@ struct Target {
 
     #[command(flatten)]
     cluster: ClusterArgs,
-}
-
-/// The examples in the help, with the program's name.
-pub fn examples(program: &str) -> String {
-    format!(
-        "Examples:\n  \
-         {program} rollout status podset/NAME --timeout=5m\n  \
-         {program} rollout history podset/NAME\n  \
-         {program} rollout undo podset/NAME --to-revision=2\n  \
-         {program} rollout pause podset/NAME\n  \
-         {program} rollout resume podset/NAME\n  \
-         {program} rollout restart podset/NAME"
-    )
 }
 
 /// Runs the command, and prints its result.

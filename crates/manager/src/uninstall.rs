@@ -48,6 +48,10 @@ const MANUALLY: &str = "To do it manually, with sufficient permissions, run:";
 /// PulsarConsumers and Greetings. With --manager, you also need permission to get the manager's Deployment, to patch the Deployment's
 /// scale, to list the pods in its namespace, and to get, watch, create, update and delete the manager's Lease.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    quintet uninstall --manager quintet-system/quintet\n  \
+    quintet uninstall --namespace NAMESPACE\n  \
+    quintet uninstall --yes")]
 pub struct Args {
     /// Remove finalizers only in these namespaces, separated by commas (default: all namespaces). Repeat the flag to
     /// add more namespaces.
@@ -69,16 +73,6 @@ pub struct Args {
 
     #[command(flatten)]
     cluster: ClusterArgs,
-}
-
-/// The examples in the help, with the program's name.
-pub fn examples(program: &str) -> String {
-    format!(
-        "Examples:\n  \
-         {program} uninstall --manager quintet-system/quintet\n  \
-         {program} uninstall --namespace NAMESPACE\n  \
-         {program} uninstall --yes"
-    )
 }
 
 /// A type of objects with a finalizer of Quintet.
