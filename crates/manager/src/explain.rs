@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use futures::future::join_all;
-use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
 use quintet_daemonjob::explain::print;
 use quintet_daemonjob::explain::report::{Origin, Report, report};
@@ -20,7 +19,7 @@ use quintet_daemonjob::observe::World;
 use quintet_runtime::KIND_LABEL;
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::model::core_types::{Node, Pod};
-use quintet_runtime::model::object::Object as _;
+use quintet_runtime::model::object::{Key, Object as _};
 use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS, Resource};
 
 use crate::api_client::{Cluster, ClusterArgs, is_name, is_type_absent, named, parse_name};
@@ -95,27 +94,32 @@ pub struct Explained {
 /// Explains the DaemonJobs of the arguments.
 pub async fn run(args: &Args) -> Result<Explained> {
     // Report mistakes in arguments and files before any request.
-    let wanted = match &args.filename {
-        Some(file) => file::read(file)?.into_iter().map(|job| Wanted::Spec(Box::new(job))).collect(),
-        None => vec![Wanted::Named(target(&args.target)?)],
+    let wanted: Vec<(Arc<str>, Option<DaemonJob>)> = match &args.filename {
+        Some(file) => file::read(file)?.into_iter().map(|job| (job.key().name, Some(job))).collect(),
+        None => vec![(target(&args.target)?.into(), None)],
     };
-    for wanted in &wanted {
-        agree(args, wanted)?;
+    for job in wanted.iter().filter_map(|(_, job)| job.as_ref()) {
+        agree(args, job)?;
     }
     let cluster = Cluster::of(&args.cluster).await?;
     let (nodes, subjects) = tokio::join!(nodes(&cluster), async {
         let mut subjects = Vec::new();
-        for wanted in wanted {
-            let namespace = args.namespace.clone().or_else(|| wanted.namespace().map(str::to_owned));
+        for (name, file) in wanted {
+            let of_file = || file.as_ref()?.metadata.namespace.clone();
+            let namespace = args.namespace.clone().or_else(of_file);
             let namespace = namespace.unwrap_or_else(|| cluster.namespace.to_string());
-            subjects.push(observe(&cluster, &namespace, wanted).await?);
+            subjects.push(observe(&cluster, &namespace, &name, file).await?);
         }
         Ok::<_, anyhow::Error>(subjects)
     });
     // If both fail, always report the same one.
     let (nodes, subjects) = (nodes?, subjects?);
     let now = Clock::System.now();
-    let reports: Vec<_> = subjects.into_iter().map(|subject| subject.report(&nodes, now)).collect();
+    let with_nodes = |world| World { nodes: nodes.clone(), ..world };
+    let reports: Vec<_> = subjects
+        .into_iter()
+        .map(|(job, origin, world)| report(&job, &with_nodes(world), origin, now))
+        .collect();
     Ok(Explained {
         text: match args.output {
             Output::Json => print::documents(&reports),
@@ -125,30 +129,13 @@ pub async fn run(args: &Args) -> Result<Explained> {
     })
 }
 
-/// A DaemonJob to explain.
-enum Wanted {
-    /// The DaemonJob of this name in the cluster.
-    Named(String),
-    /// A DaemonJob from a file.
-    Spec(Box<DaemonJob>),
-}
-
-impl Wanted {
-    fn namespace(&self) -> Option<&str> {
-        match self {
-            Self::Named(_) => None,
-            Self::Spec(job) => job.metadata.namespace.as_deref(),
-        }
-    }
-}
-
 fn target(words: &[String]) -> Result<String> {
     named(words, "explain", &Resource::of::<DaemonJob>(), "dj")
 }
 
 /// Rejects a file whose namespace differs from --namespace, like kubectl.
-fn agree(args: &Args, wanted: &Wanted) -> Result<()> {
-    let Some(theirs) = wanted.namespace() else { return Ok(()) };
+fn agree(args: &Args, file: &DaemonJob) -> Result<()> {
+    let Some(theirs) = &file.metadata.namespace else { return Ok(()) };
     if !is_name(theirs) {
         bail!(
             "namespace {theirs:?} in the file is not a valid name: use lower case letters, digits, '-' and '.'"
@@ -170,47 +157,34 @@ async fn nodes(cluster: &Cluster) -> Result<Vec<Arc<Node>>> {
     Ok(nodes.into_iter().map(Arc::new).collect())
 }
 
-/// A DaemonJob and the objects that its plan reads.
-struct Subject {
-    job: DaemonJob,
-    origin: Origin,
-    world: World,
-}
-
-impl Subject {
-    fn report(mut self, nodes: &[Arc<Node>], now: Timestamp) -> Report {
-        self.world.nodes = nodes.to_vec();
-        report(&self.job, &self.world, self.origin, now)
-    }
-}
-
-/// Reads the objects that the controller reads for one DaemonJob.
-async fn observe(cluster: &Cluster, namespace: &str, wanted: Wanted) -> Result<Subject> {
-    let name = match &wanted {
-        Wanted::Named(name) => name.clone(),
-        Wanted::Spec(job) => job.metadata.name.clone().unwrap_or_default(),
-    };
+/// Reads the objects that the controller reads for one DaemonJob, except nodes. `file` is the DaemonJob in the file.
+async fn observe(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    file: Option<DaemonJob>,
+) -> Result<(DaemonJob, Origin, World)> {
     let resource = Resource::of::<DaemonJob>();
-    let found = match cluster.reads.read::<DaemonJob>(&resource, namespace, &name).await {
+    let found = match cluster.reads.read::<DaemonJob>(&resource, namespace, name).await {
         Ok(found) => found,
         // If the type does not exist, a DaemonJob from a file is new.
-        Err(error) if is_type_absent(&error) && matches!(wanted, Wanted::Spec(_)) => None,
+        Err(error) if is_type_absent(&error) && file.is_some() => None,
         Err(error) => return Err(cluster.sorry(&format!("cannot read DaemonJob {name}"), &error)),
     };
-    let (job, origin) = match (wanted, found) {
-        (Wanted::Named(_), Some(job)) => (job, Origin::Cluster),
-        (Wanted::Named(_), None) => bail!(
+    let (job, origin) = match (file, found) {
+        (None, Some(job)) => (job, Origin::Cluster),
+        (None, None) => bail!(
             "DaemonJob {name} does not exist in namespace {namespace}: check the name, or pass --namespace"
         ),
-        (Wanted::Spec(file), found) => merged(*file, found, namespace),
+        (Some(file), found) => merged(file, found, namespace),
     };
-    let mut subject = Subject { job, origin, world: World::default() };
+    let mut world = World::default();
     if origin != Origin::New {
         // In this order: the DaemonJob's status lists the required shards, and the ledger records a pod before the pod goes.
-        read_pods(cluster, &mut subject).await?;
-        read_ledger(cluster, &mut subject).await?;
+        read_pods(cluster, &job.key(), &mut world).await?;
+        read_ledger(cluster, &job.key(), &mut world).await?;
     }
-    Ok(subject)
+    Ok((job, origin, world))
 }
 
 /// The DaemonJob after applying the file.
@@ -231,21 +205,19 @@ fn merged(file: DaemonJob, found: Option<DaemonJob>, namespace: &str) -> (Daemon
     }
 }
 
-async fn read_pods(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
-    let key = subject.job.key();
+async fn read_pods(cluster: &Cluster, key: &Key, world: &mut World) -> Result<()> {
     let pods = cluster.reads.list::<Pod>(&PODS, &key.namespace, KIND_LABEL).await;
     let pods =
         pods.map_err(|error| cluster.sorry("cannot list pods, which show the state of the nodes", &error))?;
     let (own, others): (Vec<_>, Vec<_>) =
-        pods.into_iter().map(Arc::new).partition(|pod| pod.meta.is_controlled_by(&key));
+        pods.into_iter().map(Arc::new).partition(|pod| pod.meta.is_controlled_by(key));
     let is_predecessor = |pod: &Arc<Pod>| daemonjob_of(pod).is_some_and(|owner| owner.name == key.name);
-    subject.world.pods = own;
-    subject.world.predecessors = others.into_iter().filter(is_predecessor).collect();
+    world.pods = own;
+    world.predecessors = others.into_iter().filter(is_predecessor).collect();
     Ok(())
 }
 
-async fn read_ledger(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
-    let key = subject.job.key();
+async fn read_ledger(cluster: &Cluster, key: &Key, world: &mut World) -> Result<()> {
     let reads = shard_names(&key.name).map(|name| {
         let namespace = key.namespace.clone();
         async move { cluster.reads.read::<Shard>(&CONFIG_MAPS, &namespace, &name).await }
@@ -256,10 +228,10 @@ async fn read_ledger(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
         let what = "cannot read the ConfigMaps of the ledger, which records the nodes that are done";
         cluster.sorry(what, &error)
     })?;
-    subject.world.ledger = shards
+    world.ledger = shards
         .into_iter()
         .flatten()
-        .filter(|shard| shard.meta.is_controlled_by(&key) && !shard.terminating())
+        .filter(|shard| shard.meta.is_controlled_by(key) && !shard.terminating())
         .map(Arc::new)
         .collect();
     Ok(())
