@@ -202,10 +202,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "kinds share a window",
         file: "crates/runtime/src/write/executor.rs",
-        edits: &[(
-            "            window: Arc::new(Semaphore::new(WINDOW)),\n            reads: LiveReads::new(self",
-            "            window: self.window.clone(),\n            reads: LiveReads::new(self",
-        )],
+        edits: &[("let window = Arc::new(Semaphore::new(WINDOW));", "let window = self.window.clone();")],
         catchers: &[
             Catcher::Tests("quintet-runtime", "a_slow_step_delays_no_other_kind"),
             Catcher::Tests("quintet-faults", "a_slow_webhook_for_pods_delays_no_other_kind"),

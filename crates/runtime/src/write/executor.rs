@@ -115,6 +115,7 @@ pub struct Execution {
 }
 
 /// The only writer of the process.
+#[derive(Clone)]
 pub struct Executor {
     client: Client,
     /// Whether this process may write.
@@ -142,13 +143,8 @@ impl Executor {
     /// The same executor for another kind, with a window of its own.
     #[must_use]
     pub fn windowed(&self) -> Self {
-        Self {
-            client: self.client.clone(),
-            gate: self.gate.clone(),
-            window: Arc::new(Semaphore::new(WINDOW)),
-            reads: LiveReads::new(self.client.clone()),
-            memory: self.memory.clone(),
-        }
+        let window = Arc::new(Semaphore::new(WINDOW));
+        Self { window, reads: LiveReads::new(self.client.clone()), ..self.clone() }
     }
 
     /// Reads each object whose write has an unknown outcome, so that the next plan waits until the caches show it.
