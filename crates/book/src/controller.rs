@@ -36,6 +36,6 @@ impl Reconciler for Books {
 
 /// Adds the Book controller to the manager.
 pub fn register(context: &Context) {
-    let objects = context.informer::<Book>("books", Resource::of::<Book>(), None);
+    let objects = context.informer::<Book>(Resource::of::<Book>(), None);
     context.spawn_controller(CONTROLLER, Controller::new(context, CONTROLLER, Books, objects, []).run());
 }

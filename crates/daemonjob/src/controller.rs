@@ -314,9 +314,8 @@ pub fn register(
     deletion_taints: &[String],
 ) -> Result<Informer<DaemonJob>, prometheus::Error> {
     let (pods, nodes) = (context.pods(), context.nodes());
-    let resource = Resource::of::<DaemonJob>();
-    let objects = context.informer::<DaemonJob>("daemonjobs", resource, None);
-    let ledger = context.informer::<Shard>("ledgers", CONFIG_MAPS, Some(LEDGER_LABEL));
+    let objects = context.informer::<DaemonJob>(Resource::of::<DaemonJob>(), None);
+    let ledger = context.informer::<Shard>(CONFIG_MAPS, Some(LEDGER_LABEL));
     let metrics = Metrics::new(&context.metrics.registry)?;
     metrics.follow(&objects, &pods, &context.gate);
     let reads = [pods.tracked(), nodes.tracked(), ledger.tracked()].concat();

@@ -94,7 +94,7 @@ impl Reconciler for Greetings {
 
 /// Adds the Greeting controller to the process. `identity` is unique to the process.
 pub fn register(context: &Context, identity: &str, printer: Printer) -> Result<(), prometheus::Error> {
-    let objects = context.informer::<Greeting>("greetings", Resource::of::<Greeting>(), None);
+    let objects = context.informer::<Greeting>(Resource::of::<Greeting>(), None);
     let reconciler = Greetings {
         context: context.clone(),
         said: Said::register(&context.metrics.registry, printer.clone())?,

@@ -159,11 +159,9 @@ impl PodSets {
 /// Adds the PodSet controller to the process.
 pub fn register(context: &Context) -> Result<(), prometheus::Error> {
     let pods = context.pods();
-    let resource = Resource::of::<PodSet>();
-    let objects = context.informer::<PodSet>("podsets", resource, None);
+    let objects = context.informer::<PodSet>(Resource::of::<PodSet>(), None);
     metrics::follow(&context.metrics.registry, &objects)?;
-    let revisions =
-        context.informer::<Revision>("controllerrevisions", CONTROLLER_REVISIONS, Some(KIND_LABEL));
+    let revisions = context.informer::<Revision>(CONTROLLER_REVISIONS, Some(KIND_LABEL));
     let reads = [pods.tracked(), revisions.tracked()].concat();
     let executor = context.executor.clone();
     let reconciler = PodSets {

@@ -230,11 +230,10 @@ fn presence(caches: &[Informer<KedaObject>; 2]) -> Option<bool> {
 
 /// Adds the PulsarConsumer controller to the process. `image` is the default image of consumers.
 pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error> {
-    let deployments = context.informer::<Deployment>("deployments", DEPLOYMENTS, Some(NAME_LABEL));
-    let resource = Resource::of::<PulsarConsumer>();
-    let objects = context.informer::<PulsarConsumer>("pulsarconsumers", resource, None);
-    let keda = [("scaledobjects", SCALED_OBJECTS), ("triggerauthentications", TRIGGER_AUTHENTICATIONS)]
-        .map(|(name, resource)| context.optional_informer::<KedaObject>(name, resource, Some(NAME_LABEL)));
+    let deployments = context.informer::<Deployment>(DEPLOYMENTS, Some(NAME_LABEL));
+    let objects = context.informer::<PulsarConsumer>(Resource::of::<PulsarConsumer>(), None);
+    let keda = [SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS]
+        .map(|resource| context.optional_informer::<KedaObject>(resource, Some(NAME_LABEL)));
     let metrics = Metrics::new(&context.metrics.registry, &objects)?;
     let pods = context.pods();
     let reads = [deployments.tracked(), pods.tracked()].concat();

@@ -205,7 +205,7 @@ fn a_reconcile_without_a_write_allocates_little() {
             namespaces: Vec::new(),
             stop: stopped,
         });
-        let objects = context.informer::<Pod>("pods", PODS, None);
+        let objects = context.informer::<Pod>(PODS, None);
         let controller = Controller::new(&context, "content", Content, objects, []);
         for (_, task) in context.take_tasks() {
             tokio::spawn(task);

@@ -117,7 +117,7 @@ fn start_by(
     let setup = ContextConfig { client, link, gate, metrics, clock, instance, namespaces, stop: stopped };
     let context = Context::new(setup);
     let odd = Odd::default();
-    let objects = context.informer::<Pod>("pods", PODS, None);
+    let objects = context.informer::<Pod>(PODS, None);
     let controller = Controller::new(&context, "odd", odd.clone(), objects.clone(), []);
     for (_, task) in context.take_tasks() {
         tokio::spawn(task);

@@ -153,36 +153,30 @@ impl Context {
 
     /// The only Pod watch of the process: pods with the label [`KIND_LABEL`].
     pub fn pods(&self) -> Informer<Pod> {
-        self.inner.pods.get_or_init(|| self.informer("pods", PODS, Some(KIND_LABEL))).clone()
+        self.inner.pods.get_or_init(|| self.informer(PODS, Some(KIND_LABEL))).clone()
     }
 
     /// The only Node watch of the process.
     pub fn nodes(&self) -> Informer<Node> {
-        self.inner.nodes.get_or_init(|| self.informer("nodes", NODES, None)).clone()
+        self.inner.nodes.get_or_init(|| self.informer(NODES, None)).clone()
     }
 
     /// An informer that only one kind uses. With `selector`, it caches only the selected objects.
-    pub fn informer<T: Object>(
-        &self,
-        name: &'static str,
-        resource: Resource,
-        selector: Option<&'static str>,
-    ) -> Informer<T> {
-        self.start(name, Informer::new(resource, &self.inner.namespaces, selector))
+    pub fn informer<T: Object>(&self, resource: Resource, selector: Option<&'static str>) -> Informer<T> {
+        self.start(Informer::new(resource, &self.inner.namespaces, selector))
     }
 
     /// Like [`Self::informer`], for a type that may be absent. Readiness does not wait for this informer.
     pub fn optional_informer<T: Object>(
         &self,
-        name: &'static str,
         resource: Resource,
         selector: Option<&'static str>,
     ) -> Informer<T> {
-        self.start(name, Informer::new(resource, &self.inner.namespaces, selector).patient())
+        self.start(Informer::new(resource, &self.inner.namespaces, selector).patient())
     }
 
     /// Adds the informer's caches to [`Self::caches`], and the task that keeps them filled.
-    fn start<T: Object>(&self, name: &'static str, informer: Informer<T>) -> Informer<T> {
+    fn start<T: Object>(&self, informer: Informer<T>) -> Informer<T> {
         let began = Instant::now();
         for part in informer.parts() {
             let (part, shown) = (part.clone(), part.clone());
@@ -199,7 +193,8 @@ impl Context {
                 patient: part.is_patient(),
             }));
         }
-        self.spawn(name, informer.clone().run(self.client.clone(), self.link.clone(), self.gate.clone()));
+        let task = informer.clone().run(self.client.clone(), self.link.clone(), self.gate.clone());
+        self.spawn(informer.resource().plural, task);
         informer
     }
 

@@ -49,7 +49,7 @@ pub fn register<K>(context: &Context, name: &'static str, finalizer: &'static st
 where
     K: kube::Resource<DynamicType = ()> + Object,
 {
-    let objects = context.optional_informer::<K>(name, Resource::of::<K>(), None);
+    let objects = context.optional_informer::<K>(Resource::of::<K>(), None);
     let sweeper = Sweeper { finalizer, kind: PhantomData };
     context.spawn_controller(name, Controller::new(context, name, sweeper, objects, []).run());
 }
