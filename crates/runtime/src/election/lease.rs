@@ -21,15 +21,10 @@ const WATCH: Duration = Duration::from_mins(5);
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct LeaseSpec {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) holder_identity: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lease_duration_seconds: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) acquire_time: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) renew_time: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lease_transitions: Option<i64>,
     /// Other fields are preserved, e.g. the preferred holder or fields of a later version.
     #[serde(flatten)]
