@@ -3,7 +3,6 @@
 //! A kind's `plan.rs` is a pure function that returns a plan; only [`crate::write::executor`] executes it.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -187,30 +186,24 @@ impl<S, E> Action<S, E> {
 }
 
 /// An object as JSON text. A plan may hold thousands, and a parsed tree takes ten times as much memory.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Body(Box<[u8]>);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Body(Box<str>);
 
 impl Body {
     /// The text.
     pub fn bytes(&self) -> &[u8] {
-        &self.0
+        self.0.as_bytes()
     }
 
     /// The object.
     pub fn value(&self) -> Value {
-        serde_json::from_slice(&self.0).unwrap_or_default()
+        serde_json::from_str(&self.0).unwrap_or_default()
     }
 }
 
 impl From<Value> for Body {
     fn from(value: Value) -> Self {
-        Self(value.to_string().into_bytes().into())
-    }
-}
-
-impl fmt::Debug for Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.0))
+        Self(value.to_string().into())
     }
 }
 
