@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use kube::client::{AuthError, Body, ClientBuilder, ConfigExt as _};
 use kube::config::KubeconfigError;
@@ -48,14 +48,8 @@ const SHORT_REST: Duration = Duration::from_secs(2);
 
 /// Why a client could not be built.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The kubeconfig or the in-cluster configuration cannot be used.
-    #[error("the client's TLS or authentication settings cannot be used: {0}")]
-    Kube(#[from] kube::Error),
-    /// The version of this program is not a valid header value.
-    #[error("the user agent is not a valid header: {0}")]
-    UserAgent(#[from] http::header::InvalidHeaderValue),
-}
+#[error("the client's TLS or authentication settings cannot be used: {0}")]
+pub struct Error(#[from] kube::Error);
 
 /// Builds a client with this module's limits. Retry-After pauses last up to `longest_rest`. After a doubt of `link`,
 /// new requests use new connections.
@@ -65,8 +59,8 @@ pub fn build(
     longest_rest: Duration,
     link: &Link,
 ) -> Result<Client, Error> {
-    let agent = HeaderValue::from_str(&format!("quintet/{}", env!("CARGO_PKG_VERSION")))?;
-    config.headers.push((HeaderName::from_static("user-agent"), agent));
+    let agent = HeaderValue::from_static(concat!("quintet/", env!("CARGO_PKG_VERSION")));
+    config.headers.push((header::USER_AGENT, agent));
     let file = config.auth_info.token_file.take_if(|_| config.auth_info.token.is_none());
     let token = file.map(|file| TokenFile::new(file.as_ref())).transpose().map_err(kube::Error::Auth)?;
     let sign = token.clone().map(|token| MapRequestLayer::new(move |request| token.sign(request)));
