@@ -10,7 +10,6 @@ use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::lock;
 use quintet_runtime::model::core_types::{Deployment, Pod};
-use quintet_runtime::model::digest;
 use quintet_runtime::model::finalizer;
 use quintet_runtime::model::object::{Key, Object};
 use quintet_runtime::model::plan::Plan;
@@ -21,7 +20,7 @@ use quintet_runtime::write::executor::{Error, Execution};
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::Unknown;
 use crate::cleanup::is_shared;
-use crate::deployment::{Image, NAME_LABEL, UID_LABEL, deployment_name};
+use crate::deployment::{Image, NAME_LABEL, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
 };
@@ -29,12 +28,8 @@ use crate::managed_object::{Attempts, Effect};
 use crate::metrics::Metrics;
 use crate::observe::{Keda, Sharing, World};
 use crate::plan::plan;
-use crate::pods::Unready;
 use crate::poller::Poller;
-use crate::{CONTROLLER, FINALIZER};
-
-/// Kubernetes cuts longer beginnings of pods' names.
-const LONGEST_POD_PREFIX: usize = 58;
+use crate::{CONTROLLER, FINALIZER, pods};
 
 struct PulsarConsumers {
     context: Context,
@@ -43,7 +38,6 @@ struct PulsarConsumers {
     pods: Informer<Pod>,
     /// ScaledObjects and TriggerAuthentications.
     keda: [Informer<KedaObject>; 2],
-    unready: Arc<Unready>,
     poller: Arc<Poller>,
     image: Arc<Image>,
     /// By the PulsarConsumer's UID.
@@ -73,10 +67,7 @@ impl Reconciler for PulsarConsumers {
             if finalizer::has(object, FINALIZER) {
                 world.deployment = self.find(&self.deployments, &key.namespace, &name, false).await?;
                 world.deletion = self.poller.deletion(&key);
-                let is_running = |pod: &Pod| pod.is_running() && pod.label(UID_LABEL) == Some(&*key.uid);
-                // Kubernetes cuts the names of a Deployment's pods.
-                let prefix = digest::cut(&name, LONGEST_POD_PREFIX);
-                world.running_pods = self.pods.names(&key.namespace, prefix, is_running).len();
+                world.running_pods = pods::of(&self.pods, object, Pod::is_running).len();
                 world.sharing = self.sharing(object);
             }
             return Ok(world);
@@ -84,7 +75,7 @@ impl Reconciler for PulsarConsumers {
         world.backlog = self.poller.reading(&key);
         world.deployment = self.find(&self.deployments, &key.namespace, &name, false).await?;
         world.keda = self.keda(object, &key).await;
-        world.unready = self.unready.of(&key);
+        world.unready = pods::of(&self.pods, object, pods::is_unready);
         Ok(world)
     }
 
@@ -237,21 +228,20 @@ pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error
     let metrics = Metrics::new(&context.metrics.registry, &objects)?;
     let pods = context.pods();
     let reads = [deployments.tracked(), pods.tracked()].concat();
-    let (unready, poller) = (Arc::new(Unready::default()), Arc::new(Poller::default()));
+    let poller = Arc::new(Poller::default());
     let reconciler = PulsarConsumers {
         context: context.clone(),
         objects: objects.clone(),
         deployments: deployments.clone(),
         pods: pods.clone(),
         keda: keda.clone(),
-        unready: unready.clone(),
         poller: poller.clone(),
         image: Arc::new(image),
         attempts: Mutex::default(),
     };
     let controller = Controller::new(context, CONTROLLER, reconciler, objects.clone(), reads);
     let waker = controller.waker();
-    unready.follow(&pods, &objects, waker.clone());
+    pods::follow(&pods, &objects, waker.clone());
     poller.follow(context, &objects, metrics, waker.clone());
     controller.owns(&deployments);
     for cache in &keda {
