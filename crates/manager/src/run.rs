@@ -133,32 +133,28 @@ impl Listeners {
     fn serve(self, tasks: &mut JoinSet<&'static str>, context: &Context, log: &LogHandle) {
         let pages = Pages { context: context.clone(), log: log.clone() };
         if let Some(listener) = self.debug {
-            let pages = pages.clone();
-            tasks.spawn(async move {
-                pages::serve_debugging(listener, pages).await;
-                "debug"
-            });
+            tasks.spawn(named("debug", pages::serve_debugging(listener, pages.clone())));
         }
-        if let Some(listener) = self.metrics {
-            let secured = self.secured;
-            tasks.spawn(async move {
-                match secured {
-                    Some((identity, guard)) => {
-                        pages::serve_secured(listener, pages, identity, guard).await;
-                    }
-                    None => pages::serve(listener, pages).await,
-                }
-                "metrics"
-            });
+        match (self.metrics, self.secured) {
+            (Some(listener), Some((identity, guard))) => {
+                tasks.spawn(named("metrics", pages::serve_secured(listener, pages, identity, guard)));
+            }
+            (Some(listener), None) => {
+                tasks.spawn(named("metrics", pages::serve(listener, pages)));
+            }
+            (None, _) => {}
         }
         if let Some(listener) = self.probes {
             let context = context.clone();
-            tasks.spawn(async move {
-                probes::probes(listener, move || context.unready()).await;
-                "probes"
-            });
+            tasks.spawn(named("probes", probes::probes(listener, move || context.unready())));
         }
     }
+}
+
+/// Runs a task, and returns its name.
+async fn named(name: &'static str, task: impl Future<Output = ()>) -> &'static str {
+    task.await;
+    name
 }
 
 /// The tasks besides the election. None of them may end before the shutdown. Each returns its name.
@@ -172,10 +168,7 @@ impl Tasks {
     fn start(context: &Context, has_election: bool) -> Self {
         let (mut controllers, mut others) = (JoinSet::new(), JoinSet::new());
         for (name, controller) in context.take_controllers() {
-            controllers.spawn(async move {
-                controller.await;
-                name
-            });
+            controllers.spawn(named(name, controller));
         }
         for (name, task) in context.take_tasks() {
             let gate = context.gate.clone();
