@@ -153,13 +153,10 @@ pub fn wait_of(error: &kube::Error) -> Duration {
 /// Whether a text is a valid name of an object (an RFC 1123 subdomain).
 pub fn is_name(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    let is_outer =
-        |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    let bytes = text.as_bytes();
-    bytes.len() <= 253
-        && is_outer(bytes.first())
-        && is_outer(bytes.last())
-        && bytes.iter().copied().all(is_inner)
+    (1..=253).contains(&text.len())
+        && text.bytes().all(is_inner)
+        && !text.starts_with(['-', '.'])
+        && !text.ends_with(['-', '.'])
 }
 
 /// The name in `kind/NAME` or `kind NAME`, of an object of this type. `short` is the type's short name.
