@@ -161,10 +161,14 @@ impl Versions {
     pub fn of_pulsar(program: &Path, pulsar: &str) -> Result<Self> {
         Ok(Self {
             quintet: second_word(Command::new(program).arg("--version"))?,
-            checkout: checkout(),
             pulsar: pulsar.to_owned(),
-            ..Self::default()
+            ..Self::of_checkout()
         })
+    }
+
+    /// The versions for a run that measures code of the bench itself.
+    pub fn of_checkout() -> Self {
+        Self { quintet: env!("CARGO_PKG_VERSION").to_owned(), checkout: checkout(), ..Self::default() }
     }
 
     /// Adds the compiler and the profile, if the programs were built here.

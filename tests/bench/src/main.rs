@@ -2,14 +2,15 @@
 //!
 //! Times depend on the machine, so a bench prints them with the machine and never asserts them. Counts do
 //! not: a count above its limit fails the command. Each bench is a module: [`daemonjob`], [`greeting`],
-//! [`podset`], [`manager`] (the whole program), [`pass`] (no cluster) and [`pulsar`] (with a broker). The
-//! other modules are shared.
+//! [`podset`], [`manager`] (the whole program), [`fence`] and [`pass`] (no cluster), and [`pulsar`] (with a
+//! broker). The other modules are shared.
 
 mod all;
 mod attempts;
 mod client;
 mod contest;
 mod daemonjob;
+mod fence;
 mod goals;
 mod greeting;
 mod growth;
@@ -43,11 +44,11 @@ use quintet_localcluster::interrupt;
     disable_help_subcommand = true,
     about = "Measure a kind beside its peers, on a separate cluster",
     long_about = "Measure a kind beside its peers, on a separate cluster.\n\n\
-    Each bench starts a local cluster (see `cargo xtask cluster up --help`) with simulated nodes and the chart. The \
-    bench builds the release program and runs it as the manager, with the permissions of the chart's ServiceAccount. \
-    The bench runs Quintet and its peers one after another, in alternating order, and computes ratios within a round. \
-    It counts the writes of each client in the API server's audit log. It removes the cluster at the end, even after \
-    Ctrl-C. The bench `pulsar` also starts a broker.\n\n\
+    Each bench except `fence` and `pass` starts a local cluster (see `cargo xtask cluster up --help`) with simulated \
+    nodes and the chart. The bench builds the release program and runs it as the manager, with the permissions of \
+    the chart's ServiceAccount. The bench runs Quintet and its peers one after another, in alternating order, and \
+    computes ratios within a round. It counts the writes of each client in the API server's audit log. It removes the \
+    cluster at the end, even after Ctrl-C. The bench `pulsar` also starts a broker.\n\n\
     The bench prints tables to stdout and progress to stderr. The exit code is 1 if a count is too high. The bench \
     prints times, but does not check them. Run the bench on an idle machine."
 )]
@@ -60,6 +61,9 @@ struct Cli {
 enum Command {
     All(all::Args),
     Daemonjob(daemonjob::Args),
+    Fence(fence::Args),
+    #[command(hide = true)]
+    FenceWriter(fence::writer::Args),
     Goals(goals::Args),
     Greeting(greeting::Args),
     Manager(manager::Args),
@@ -86,8 +90,10 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<()> {
     let measured = match &cli.command {
         Command::All(args) => all::run(args),
+        Command::FenceWriter(args) => return fence::writer::run(args),
         Command::Goals(args) => return goals::run(args),
         Command::Daemonjob(args) => daemonjob::run(args),
+        Command::Fence(args) => fence::run(args),
         Command::Greeting(args) => greeting::run(args),
         Command::Manager(args) => manager::run(args),
         Command::Pass(args) => pass::run(args),

@@ -56,6 +56,20 @@ pub fn interval(values: impl IntoIterator<Item = f64>) -> Option<Interval> {
     Some(Interval { median, low, high, pairs: values.len() })
 }
 
+/// The standard deviations around the mean that hold 95 % of a normal distribution.
+const DEVIATIONS: f64 = 1.96;
+
+/// Wilson's 95 % interval of a probability, from the number of hits in some attempts. Returns `None` without
+/// attempts.
+pub fn wilson(hits: usize, attempts: usize) -> Option<(f64, f64)> {
+    let (all, square) = (float(attempts), DEVIATIONS.powi(2));
+    let share = ratio(float(hits), all)?;
+    let middle = share + square / (2.0 * all);
+    let half = DEVIATIONS * (share * (1.0 - share) / all + square / (4.0 * all.powi(2))).sqrt();
+    let scaled = |end: f64| (end / (1.0 + square / all)).clamp(0.0, 1.0);
+    Some((scaled(middle - half), scaled(middle + half)))
+}
+
 /// The summary of many attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
@@ -144,6 +158,17 @@ mod tests {
         let seven = || interval((1..=7).map(f64::from));
         assert_eq!(seven(), Some(Interval { median: 4.0, low: 2.0, high: 6.0, pairs: 7 }));
         assert_eq!(seven(), seven());
+    }
+
+    #[test]
+    fn no_hit_in_a_thousand_has_an_interval() {
+        let percent = |hits, attempts| {
+            let (low, high) = wilson(hits, attempts).unwrap();
+            format!("{:.2} to {:.2}", 100.0 * low, 100.0 * high)
+        };
+        assert_eq!([percent(0, 1_000), percent(1, 1_000)], ["0.00 to 0.38", "0.02 to 0.56"]);
+        assert_eq!([percent(5_000, 10_000), percent(7, 7)], ["49.02 to 50.98", "64.57 to 100.00"]);
+        assert_eq!(wilson(0, 0), None);
     }
 
     #[test]
