@@ -83,9 +83,7 @@ impl Reconciler for Sweeper {
         let key =
             Key { namespace: pod.meta.namespace.clone(), name: owner.name.clone(), uid: owner.uid.clone() };
         let health = served.health();
-        let parts = served.tracked();
-        let mut of_key = parts.iter().filter(|part| part.covers(&key.namespace));
-        let is_current = of_key.all(|part| self.executor.gate.is_current(&part.progress()));
+        let is_current = self.executor.is_current(&key.namespace, &served.tracked());
         match (served.get(&key), health) {
             (_, Health::Unsynced) => return Ok(OwnerState::Unknown),
             (Some(job), _) if is_current && job.terminating() => return Ok(OwnerState::Unowned),

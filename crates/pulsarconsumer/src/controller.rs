@@ -169,8 +169,7 @@ impl PulsarConsumers {
             // A reconcile does not wait until these caches show the last write or continue their
             // watches, so it reads newer objects.
             let parts = cache.tracked();
-            let mut of_key = parts.iter().filter(|part| part.covers(&key.namespace));
-            let is_current = of_key.all(|part| self.context.gate.is_current(&part.progress()));
+            let is_current = self.context.executor.is_current(&key.namespace, &parts);
             let is_behind = !is_current || !self.context.executor.memory.caught_up(key, &parts);
             found[at] = if wanted[at] || is_behind {
                 match self.find(cache, &key.namespace, &name, is_behind).await {

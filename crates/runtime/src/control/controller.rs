@@ -470,13 +470,11 @@ impl State {
         }
     }
 
-    /// Whether no object of the key's name is reconciled, and the caches follow their watches and show every write for the
-    /// name.
+    /// Whether no object of the key's name is reconciled, and the caches are current and show every write for the name.
     fn may_start(&self, key: &Key, executor: &Executor, caches: &[Arc<dyn TrackedCache>]) -> bool {
         let is_namesake = |other: &Key| other.name == key.name && other.namespace == key.namespace;
-        let mut read = caches.iter().filter(|cache| cache.covers(&key.namespace));
         !self.running.values().any(|(other, _)| is_namesake(other))
-            && read.all(|cache| !cache.progress().expired)
+            && executor.is_current(&key.namespace, caches)
             && executor.memory.caught_up(key, caches)
     }
 

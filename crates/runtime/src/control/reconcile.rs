@@ -95,8 +95,7 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
         return Ok(Passed { again: Some(Instant::now()), ..Passed::default() });
     };
     // A watch may have been interrupted while the observation waited.
-    let mut read = pass.caches.iter().filter(|cache| cache.covers(&key.namespace));
-    if !read.all(|cache| context.gate.is_caught_up(cache.scope(), &cache.progress())) {
+    if !context.executor.is_current(&key.namespace, pass.caches) {
         return Err(Error::Stale(format!("a cache for {} {key}", pass.resource.kind)));
     }
     let now = context.clock.now();

@@ -228,7 +228,7 @@ impl Gate {
     }
 
     /// Whether a cache has its history, and was listed since the last restore of etcd.
-    pub fn is_current(&self, progress: &Progress) -> bool {
+    pub(crate) fn is_current(&self, progress: &Progress) -> bool {
         !progress.expired && progress.listed >= *self.restored.borrow()
     }
 

@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use crate::cache::tracked::TrackedCache;
 use crate::model::clock::Clock;
 use crate::model::object::{Key, Meta, MetaOnly};
 use crate::model::plan::{Action, Body};
@@ -145,6 +146,11 @@ impl Executor {
     pub fn windowed(&self) -> Self {
         let window = Arc::new(Semaphore::new(WINDOW));
         Self { window, reads: LiveReads::new(self.client.clone()), ..self.clone() }
+    }
+
+    /// Whether the caches of a namespace follow their watches, and were listed since the last restore of etcd.
+    pub fn is_current(&self, namespace: &str, caches: &[Arc<dyn TrackedCache>]) -> bool {
+        caches.iter().all(|cache| !cache.covers(namespace) || self.gate.is_current(&cache.progress()))
     }
 
     /// Reads each object whose write has an unknown outcome, so that the next plan waits until the caches show it.
