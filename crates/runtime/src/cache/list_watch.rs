@@ -337,10 +337,11 @@ impl<T: Object> Keeper<T> {
     async fn wait(&mut self, pause: Duration, until_news: bool) {
         self.returns.mark_unchanged();
         let mut restores = self.gate.restores();
+        let known = *restores.borrow();
         tokio::select! {
             () = sleep(pause) => {}
             _ = self.returns.changed(), if until_news => {}
-            _ = restores.changed(), if until_news => {}
+            _ = restores.wait_for(|last| *last != known), if until_news => {}
             // A new leader waits for this list.
             _ = self.relists.changed(), if until_news => {}
         }

@@ -199,8 +199,8 @@ impl<R: Reconciler> Controller<R> {
 
     /// Starts reconciles until all workers are busy.
     fn start(&self, state: &mut State) {
-        let proofs = self.context.gate.proofs();
-        if std::mem::replace(&mut state.proofs, proofs) != proofs {
+        if state.restores.has_changed().unwrap_or_default() {
+            state.restores.mark_unchanged();
             self.reconciler.restored();
         }
         if std::mem::take(&mut state.has_news) {
@@ -395,8 +395,8 @@ struct State {
     parked: HashSet<Key>,
     /// The start of the term; None if this process may not write.
     since: Option<Instant>,
-    /// The number of proofs of a restore of etcd that the kind knows.
-    proofs: u64,
+    /// Changes at each proof of a restore of etcd.
+    restores: watch::Receiver<Option<Instant>>,
     /// Whether a reconcile ended or a cache advanced since the last check of the parked keys. Nothing else frees a
     /// parked key, and a check of thousands of keys at every event costs too much.
     has_news: bool,
@@ -418,7 +418,7 @@ impl State {
             running: HashMap::new(),
             parked: HashSet::new(),
             since: None,
-            proofs: context.gate.proofs(),
+            restores: context.gate.restores(),
             has_news: false,
             metrics,
             activity: context.activity(controller),

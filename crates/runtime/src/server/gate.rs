@@ -39,10 +39,9 @@ pub struct Gate {
     handed: Arc<Mutex<Seen>>,
     /// The start of the last term, even after its end.
     since: Arc<Mutex<Option<Instant>>>,
-    /// When this process last noticed that etcd was restored. Lists from before may show lost changes.
+    /// When this process last noticed that etcd was restored. Lists from before may show lost changes. Each proof wakes the
+    /// receivers, even if it changes nothing.
     restored: watch::Sender<Option<Instant>>,
-    /// The number of proofs, also of those that change nothing.
-    proofs: Arc<AtomicU64>,
     /// How often that was noticed since the metric was last updated.
     restores: Arc<AtomicU64>,
     /// Whether the election has made its first attempt.
@@ -83,7 +82,6 @@ impl Gate {
             handed: Arc::default(),
             since: Arc::default(),
             restored: watch::Sender::new(None),
-            proofs: Arc::default(),
             restores: Arc::default(),
             tried: watch::Sender::new(false),
             beat: Arc::default(),
@@ -204,15 +202,13 @@ impl Gate {
     /// changes that are lost. So the term starts again, and every cache must be listed again. Returns false if this was
     /// already reported after `known`, or within [`CALM`].
     pub fn restored(&self, known: Option<Instant>) -> bool {
-        self.proofs.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
-        let is_news = self.restored.send_if_modified(|last| {
-            let is_calm = last.is_none_or(|last| last.elapsed() >= CALM);
-            let is_news = *last <= known && is_calm;
+        let mut is_news = false;
+        self.restored.send_modify(|last| {
+            is_news = *last <= known && last.is_none_or(|last| last.elapsed() >= CALM);
             if is_news {
                 *last = Some(now);
             }
-            is_news
         });
         if is_news {
             self.restores.fetch_add(1, Ordering::Relaxed);
@@ -232,14 +228,9 @@ impl Gate {
         !progress.expired && progress.listed >= *self.restored.borrow()
     }
 
-    /// A receiver of the last time when this process noticed a restore of etcd.
+    /// A receiver of the last time when this process noticed a restore of etcd. Each proof of a restore wakes it.
     pub(crate) fn restores(&self) -> watch::Receiver<Option<Instant>> {
         self.restored.subscribe()
-    }
-
-    /// The number of proofs of a restore of etcd since the start.
-    pub(crate) fn proofs(&self) -> u64 {
-        self.proofs.load(Ordering::Relaxed)
     }
 
     /// How often this process noticed a restore of etcd since the last call.
@@ -425,7 +416,9 @@ mod tests {
         assert!(gate.restored(Some(before)));
         assert!(!gate.fence(before).holds() && !shows(Some(before)));
         assert!(shows(Some(Instant::now())));
+        let restores = gate.restores();
         assert!(!gate.restored(Some(before)), "this was reported");
+        assert!(restores.has_changed().unwrap(), "but the kinds drop what they concluded since");
         assert_eq!((gate.take_restores(), gate.take_restores()), (1, 0));
         gate.open_until(Instant::now() + Duration::from_secs(10));
         assert_eq!(gate.term().unwrap().since, Instant::now(), "a renewal continues the term");
