@@ -200,6 +200,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
+        name: "a parked bulk key becomes fresh",
+        file: "crates/runtime/src/control/queue.rs",
+        edits: &[(
+            "entry.running.take().into_iter().chain(entry.dirty.take()).min()",
+            "entry.running.take().and(entry.dirty.take())",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "every_wake_is_followed_by_a_reconcile")],
+    },
+    Mutant {
         name: "kinds share a window",
         file: "crates/runtime/src/write/executor.rs",
         edits: &[("let window = Arc::new(Semaphore::new(WINDOW));", "let window = self.window.clone();")],

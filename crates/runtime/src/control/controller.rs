@@ -5,7 +5,7 @@
 //! plan to the executor. Between reconciles the process keeps only refusals and the writes that the caches must still
 //! show. The process may die between any two writes: the next reconcile makes the same plan again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -392,7 +392,7 @@ struct State {
     queue: Queue,
     passes: JoinSet<PassResult>,
     running: HashMap<Id, (Key, Instant)>,
-    parked: HashSet<Key>,
+    parked: HashMap<Key, Priority>,
     /// The start of the term; None if this process may not write.
     since: Option<Instant>,
     /// Changes at each proof of a restore of etcd.
@@ -416,7 +416,7 @@ impl State {
             queue: Queue::default(),
             passes: JoinSet::new(),
             running: HashMap::new(),
-            parked: HashSet::new(),
+            parked: HashMap::new(),
             since: None,
             restores: context.gate.restores(),
             has_news: false,
@@ -455,18 +455,18 @@ impl State {
         self.activity.waits(self.queue.depth(), self.parked.len(), self.queue.known());
     }
 
-    /// Puts a key aside until the caches show the writes for it.
+    /// Puts a key aside until the caches show the writes for it. The key keeps its highest priority.
     fn park(&mut self, key: Key) {
-        self.queue.park(&key);
-        self.parked.insert(key);
+        let priority = self.queue.park(&key);
+        self.parked.entry(key).and_modify(|before| *before = priority.min(*before)).or_insert(priority);
     }
 
     fn unpark(&mut self, executor: &Executor, caches: &[Arc<dyn TrackedCache>]) {
         let mut parked = std::mem::take(&mut self.parked);
-        let ready: Vec<_> = parked.extract_if(|key| self.may_start(key, executor, caches)).collect();
+        let ready: Vec<_> = parked.extract_if(|key, _| self.may_start(key, executor, caches)).collect();
         self.parked = parked;
-        for key in ready {
-            self.add(key, Priority::Fresh);
+        for (key, priority) in ready {
+            self.add(key, priority);
         }
     }
 
@@ -488,7 +488,7 @@ impl State {
     /// Drops every key for which `goes` returns true. A later `begin` enqueues all objects again.
     fn leave(&mut self, goes: impl Fn(&Key) -> bool) {
         self.queue.leave(&goes);
-        self.parked.retain(|key| !goes(key));
+        self.parked.retain(|key, _| !goes(key));
         self.activity.leaves(&goes);
         self.measure();
     }

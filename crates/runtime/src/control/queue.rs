@@ -68,8 +68,8 @@ struct Place {
 struct Entry {
     /// Where the key waits.
     waiting: Option<Place>,
-    /// Whether a reconcile of the key runs.
-    running: bool,
+    /// The priority with which the running reconcile was taken.
+    running: Option<Priority>,
     /// The priority of an event that arrived during the reconcile.
     dirty: Option<Priority>,
     /// When the key's timer fires.
@@ -99,7 +99,7 @@ impl Queue {
     /// Adds a key because of an event. Returns whether this event causes a further reconcile.
     pub fn add(&mut self, key: Key, priority: Priority, now: Instant) -> bool {
         let entry = self.entries.entry(key.clone()).or_default();
-        if entry.running {
+        if entry.running.is_some() {
             let first = entry.dirty.is_none();
             entry.dirty = Some(entry.dirty.map_or(priority, |already| already.min(priority)));
             return first;
@@ -148,10 +148,9 @@ impl Queue {
         let (_, key) = if is_bulk_due { bulk.pop_first() } else { fresh.pop_first() }?;
         self.fresh_in_a_row = if is_bulk_due || bulk.is_empty() { 0 } else { self.fresh_in_a_row + 1 };
         let entry = self.entries.entry(key.clone()).or_default();
-        let waited = entry.waiting.take().map(|place| now.saturating_duration_since(place.since));
-        let waited = waited.unwrap_or_default();
-        entry.running = true;
-        Some((key, waited))
+        let place = entry.waiting.take();
+        entry.running = Some(if is_bulk_due { Priority::Bulk } else { Priority::Fresh });
+        Some((key, place.map_or(Duration::ZERO, |place| now.saturating_duration_since(place.since))))
     }
 
     /// Enqueues the keys whose timers have fired.
@@ -181,7 +180,7 @@ impl Queue {
     pub fn done(&mut self, key: &Key, ended: Ended, now: Instant) {
         let pause = self.pause(key);
         let Some(entry) = self.entries.get_mut(key) else { return };
-        entry.running = false;
+        entry.running = None;
         let dirty = entry.dirty.take();
         let timer = match ended {
             Ended::Well { again, rest } => {
@@ -217,21 +216,22 @@ impl Queue {
         }
     }
 
-    /// Puts a popped key aside and keeps its failure count. The caller adds the key again later.
-    pub fn park(&mut self, key: &Key) {
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        entry.running = false;
-        entry.dirty = None;
+    /// Puts a popped key aside and keeps its failure count. Returns the priority with which the caller adds the key again
+    /// later.
+    pub fn park(&mut self, key: &Key) -> Priority {
+        let Some(entry) = self.entries.get_mut(key) else { return Priority::Fresh };
+        let priority = entry.running.take().into_iter().chain(entry.dirty.take()).min();
         if entry.failures == 0 {
             self.entries.remove(key);
         }
+        priority.unwrap_or(Priority::Fresh)
     }
 
     /// Clears all failure counts after the cause is gone, and enqueues the keys that are in backoff.
     pub fn forgive(&mut self, now: Instant) {
         let mut due = Vec::new();
         for (key, entry) in &mut self.entries {
-            if std::mem::take(&mut entry.failures) > 0 && !entry.running && entry.waiting.is_none() {
+            if std::mem::take(&mut entry.failures) > 0 && entry.running.is_none() && entry.waiting.is_none() {
                 entry.not_before = None;
                 due.push(key.clone());
             }
@@ -262,7 +262,7 @@ impl Queue {
             }
             entry.failures = 0;
             entry.not_before = None;
-            if !entry.running && entry.waiting.is_none() {
+            if entry.running.is_none() && entry.waiting.is_none() {
                 self.entries.remove(key);
             }
         }
@@ -278,7 +278,7 @@ impl Queue {
             if goes(key) {
                 *entry = Entry { running: entry.running, ..Entry::default() };
             }
-            !goes(key) || entry.running
+            !goes(key) || entry.running.is_some()
         });
     }
 
@@ -534,7 +534,8 @@ mod tests {
     /// The reconcile that the queue owes a key.
     #[derive(Clone, Copy, Default)]
     struct Owed {
-        running: bool,
+        /// The priority of the running reconcile.
+        running: Option<Priority>,
         /// The highest priority of the events during the reconcile.
         dirty: Option<Priority>,
         /// Whether the last reconcile failed.
@@ -574,7 +575,7 @@ mod tests {
                     Step::Add(index, priority) => {
                         queue.add(named(index), priority, now);
                         let one = &mut owed[usize::from(index)];
-                        if one.running {
+                        if one.running.is_some() {
                             one.dirty = Some(one.dirty.map_or(priority, |already| already.min(priority)));
                         } else if let Some(until) = one.rests_until.filter(|until| one.waits.is_none() && *until > now) {
                             one.due = Some(one.due.map_or(until, |due| due.min(until)));
@@ -592,16 +593,16 @@ mod tests {
                         match queue.pop(now) {
                             Some((key, _)) => {
                                 let one = &mut owed[key.name.parse::<usize>().unwrap()];
-                                prop_assert!(!one.running && one.due.is_some_and(|due| due <= now));
+                                prop_assert!(one.running.is_none() && one.due.is_some_and(|due| due <= now));
                                 let is_bulk_due = !fresh || bulk && fresh_in_a_row == FRESH_IN_A_ROW;
                                 prop_assert_eq!(one.waits == Some(Priority::Bulk), is_bulk_due);
                                 fresh_in_a_row = if is_bulk_due || !bulk { 0 } else { fresh_in_a_row + 1 };
-                                *one = Owed { running: true, failed: one.failed, ..Owed::default() };
+                                *one = Owed { running: one.waits, failed: one.failed, ..Owed::default() };
                             }
                             None => prop_assert!(!fresh && !bulk),
                         }
                     }
-                    Step::Done { key, again, rest, failed } if owed[usize::from(key)].running => {
+                    Step::Done { key, again, rest, failed } if owed[usize::from(key)].running.is_some() => {
                         let one = &mut owed[usize::from(key)];
                         let (again, dirty) = (again.map(|again| now + seconds(again)), one.dirty);
                         *one = Owed { failed, ..Owed::default() };
@@ -622,17 +623,18 @@ mod tests {
                             }
                         }
                     }
-                    Step::Park(index) if owed[usize::from(index)].running => {
-                        // As in the controller, the code that parks a key adds it again.
-                        queue.park(&named(index));
+                    Step::Park(index) if owed[usize::from(index)].running.is_some() => {
                         let one = &mut owed[usize::from(index)];
+                        // As in the controller, the code that parks a key adds it again, with this priority.
+                        let priority = one.running.into_iter().chain(one.dirty).min();
+                        prop_assert_eq!(Some(queue.park(&named(index))), priority);
                         *one = Owed { failed: one.failed, ..Owed::default() };
                     }
                     Step::Done { .. } | Step::Park(_) => {}
                     Step::Forgive => {
                         queue.forgive(now);
                         for one in &mut owed {
-                            if std::mem::take(&mut one.failed) && !one.running && one.waits.is_none() {
+                            if std::mem::take(&mut one.failed) && one.running.is_none() && one.waits.is_none() {
                                 *one = Owed::default();
                                 one.wait(Priority::Bulk, now);
                             }
@@ -643,9 +645,10 @@ mod tests {
             // At the end the queue owes no reconcile.
             let end = now + LONGEST_RETRY * 2;
             while let Some((key, _)) = queue.pop(end) {
-                owed[key.name.parse::<usize>().unwrap()] = Owed { running: true, ..Owed::default() };
+                let running = Some(Priority::Fresh);
+                owed[key.name.parse::<usize>().unwrap()] = Owed { running, ..Owed::default() };
             }
-            prop_assert!(owed.iter().all(|one| one.running || one.due.is_none()));
+            prop_assert!(owed.iter().all(|one| one.running.is_some() || one.due.is_none()));
         }
     }
 }
