@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use crate::ledger::Entry;
 use quintet_runtime::model::table::{aligned, one_line};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use strum::VariantArray as _;
 
 use super::report::{Origin, Report, Row, Word};
 
@@ -78,12 +79,8 @@ fn last(last: &Entry) -> String {
 }
 
 fn as_json(report: &Report) -> Value {
-    let mut counts: serde_json::Map<String, Value> = Word::COUNTED
-        .iter()
-        .map(|(word, _)| *word)
-        .chain([Word::NotSelected])
-        .map(|word| (lower_first(word.text()), report.count(word).into()))
-        .collect();
+    let count = |word: &Word| (lower_first(word.text()), Value::from(report.count(*word)));
+    let mut counts: Map<String, Value> = Word::VARIANTS.iter().map(count).collect();
     counts.insert("selected".to_owned(), report.selected().into());
     json!({
         "namespace": report.namespace,

@@ -5,19 +5,20 @@
 
 use crate::api::DaemonJob;
 use crate::assess::assess;
-use crate::eligibility::Placement;
 use crate::history::AssessedPod;
 use crate::ledger::{Entry, Outcome};
-use crate::node_state::{Cause, Reason, SelectedNode, State, not_tolerated, occupants};
+use crate::node_state::{Cause, Reason, SelectedNode, State, counted, not_tolerated, occupants};
 use crate::observe::World;
 use crate::outcome::DeletedFor;
 use crate::removal::deletion_reason;
 use crate::survey::Survey;
 use foldhash::{HashMap, HashSet};
 use jiff::Timestamp;
-use quintet_runtime::model::conditions::is_true;
-use quintet_runtime::model::core_types::{Node, Pod, Taint};
+use quintet_runtime::model::conditions::find_true;
+use quintet_runtime::model::core_types::{Node, Pod};
+use quintet_runtime::model::object::Object as _;
 use serde_json::Value;
+use strum::VariantArray as _;
 
 /// The source of the explained spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,43 +81,37 @@ pub struct Row {
     pub is_queued: bool,
 }
 
-/// The state of a node in the report, which has the names of the variants.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
+/// The state of a node in the report, which has the names of the variants. The summary has their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
 pub enum Word {
     /// It is done.
     Done,
-    /// It has failed and is not retried.
-    Failed,
+    /// It would get a pod now.
+    WouldRun,
     /// Its pod runs.
     Running,
     /// Its pod exists and has not started.
     Starting,
     /// It gets a pod later, or when something changes.
     Waiting,
-    /// It would get a pod now.
-    WouldRun,
     /// It gets no pod in this run.
     Skipped,
+    /// It has failed and is not retried.
+    Failed,
     /// The template does not select it.
     #[default]
     NotSelected,
 }
 
 impl Word {
-    /// All words in the order of the summary, with their form in a sentence.
-    pub const COUNTED: [(Self, &'static str); 7] = [
-        (Self::Done, "done"),
-        (Self::WouldRun, "would run now"),
-        (Self::Running, "running"),
-        (Self::Starting, "starting"),
-        (Self::Waiting, "waiting"),
-        (Self::Skipped, "skipped"),
-        (Self::Failed, "failed"),
-    ];
-
     /// The word in the report.
     pub fn text(self) -> &'static str {
         self.into()
+    }
+
+    /// The word in a sentence.
+    fn in_a_sentence(self) -> String {
+        if self == Self::WouldRun { "would run now".to_owned() } else { self.text().to_lowercase() }
     }
 }
 
@@ -143,35 +138,36 @@ impl Report {
 
     /// The counts, in one sentence.
     pub fn summary(&self) -> String {
-        let counts = Word::COUNTED.iter().map(|(word, words)| format!("{} {words}", self.count(*word)));
-        let nodes = if self.selected() == 1 { "node" } else { "nodes" };
-        format!("{} {nodes} selected: {}.", self.selected(), counts.collect::<Vec<_>>().join(", "))
+        let words = Word::VARIANTS.iter().filter(|word| **word != Word::NotSelected);
+        let counts = words.map(|word| format!("{} {}", self.count(*word), word.in_a_sentence()));
+        let nodes = counted(self.selected() as u64, "node");
+        format!("{nodes} selected: {}.", counts.collect::<Vec<_>>().join(", "))
     }
 }
 
 /// Makes the report.
 pub fn report(job: &DaemonJob, world: &World, origin: Origin, now: Timestamp) -> Report {
     let survey = assess(job, world, now);
+    let pods = survey.pods().iter();
     let view = View {
         job,
         survey: &survey,
-        pods: PodsOfNodes::new(&survey),
+        running: occupants(&survey.histories),
+        // The pods are sorted by number.
+        last: pods.filter_map(|assessed| Some((assessed.target?, assessed))).collect(),
         going: deleted_pods(job, &survey, now),
         refused: refused(job, &survey, origin),
-        placement: Placement::of(job.spec.template.spec()),
     };
     let mut rows: Vec<Row> = survey.nodes.iter().map(|selected| view.selected(selected)).collect();
-    let seen: HashSet<&str> = survey.nodes.iter().map(|selected| &*selected.node.meta.uid).collect();
-    let mut others: Vec<&Node> =
-        world.nodes.iter().map(|node| &**node).filter(|node| !seen.contains(&*node.meta.uid)).collect();
-    others.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
-    rows.extend(others.into_iter().map(|node| view.other(node)));
+    let selected: HashSet<usize> = survey.nodes.iter().map(|selected| selected.at).collect();
+    let others = (0..survey.histories.nodes.len()).filter(|at| !selected.contains(at));
+    rows.extend(others.map(|at| view.other(at)));
     let mut report = Report {
         namespace: job.metadata.namespace.clone().unwrap_or_default(),
         name: job.metadata.name.clone().unwrap_or_default(),
         origin,
         template_hash: survey.key.hash.to_string(),
-        begins: survey.begins && !view.is_ended(),
+        begins: survey.begins && !job.terminating(),
         hold: survey.hold.clone(),
         rows,
         notes: Vec::new(),
@@ -196,29 +192,30 @@ impl Row {
 struct View<'a> {
     job: &'a DaemonJob,
     survey: &'a Survey<'a>,
-    pods: PodsOfNodes<'a>,
+    /// The running pods, by the index of their node.
+    running: Vec<Option<&'a AssessedPod<'a>>>,
+    /// The last pods, by the index of the node that they count for.
+    last: HashMap<usize, &'a AssessedPod<'a>>,
     /// The reasons for the deletion of pods, by UID.
     going: HashMap<&'a str, DeletedFor>,
     /// By name of a node whose pod was rejected: reason and message.
     refused: HashMap<&'a str, (&'a str, &'a str)>,
-    /// The node rules of the template.
-    placement: Placement,
 }
 
 impl View<'_> {
-    fn is_ended(&self) -> bool {
-        self.job.metadata.deletion_timestamp.is_some()
+    /// The pod to show for a node.
+    fn pod(&self, at: usize) -> Option<&AssessedPod<'_>> {
+        self.running[at].or_else(|| self.last.get(&at).copied())
     }
 
     /// The cells that do not depend on the state.
-    fn begin(&self, node: &Node) -> Row {
-        let pod = self.pods.of(node);
-        let history = self.survey.histories.at(&node.meta.uid).map(|at| &self.survey.histories.nodes[at]);
+    fn begin(&self, at: usize) -> Row {
+        let (pod, history) = (self.pod(at), &self.survey.histories.nodes[at]);
         let run = pod.filter(|assessed| assessed.pod.is_running()).map(|assessed| assessed.number);
         Row {
-            node: node.meta.name.to_string(),
-            number: run.or(history.map(|history| history.number).filter(|run| *run > 0)),
-            last: history.and_then(|history| history.latest.as_deref().cloned()),
+            node: history.node.meta.name.to_string(),
+            number: run.or(Some(history.number).filter(|number| *number > 0)),
+            last: history.latest.as_deref().cloned(),
             is_going: pod.is_some_and(|assessed| self.going.contains_key(&*assessed.pod.meta.uid)),
             pod: pod.map(|assessed| assessed.pod.meta.name.to_string()),
             termination_message: pod.and_then(|assessed| termination_message(assessed.pod)),
@@ -228,14 +225,13 @@ impl View<'_> {
 
     /// The row of a node in the survey.
     fn selected(&self, selected: &SelectedNode<'_>) -> Row {
-        let node = &**selected.node;
-        let (pod, history) = (self.pods.of(node), &self.survey.histories.nodes[selected.at]);
-        let mut row = Row { eligible: selected.eligible, ..self.begin(node) };
+        let (pod, history) = (self.pod(selected.at), &self.survey.histories.nodes[selected.at]);
+        let mut row = Row { eligible: selected.eligible, ..self.begin(selected.at) };
         match &selected.state {
             State::Done => {
                 done(&mut row, &self.survey.key.hash);
-                if let (false, Some(taint)) = (selected.eligible, self.taint(node)) {
-                    row.message = format!("{}; {}", row.message, not_tolerated(&taint));
+                if let Some(taint) = history.eligibility.taint() {
+                    row.message = format!("{}; {}", row.message, not_tolerated(taint));
                 }
             }
             State::Failed(reason) => row.set_from(Word::Failed, reason),
@@ -244,14 +240,9 @@ impl View<'_> {
             State::Running => {
                 let since = pod.and_then(|assessed| assessed.pod.started);
                 row.set(Word::Running, "", since.map(|since| format!("since {since}")).unwrap_or_default());
-                if !selected.eligible
-                    && let Some(taint) = self.taint(node)
-                {
-                    row.set(
-                        Word::Running,
-                        "Tainted",
-                        format!("its pod continues, and {}", not_tolerated(&taint)),
-                    );
+                if let Some(taint) = history.eligibility.taint() {
+                    let message = format!("its pod continues, and {}", not_tolerated(taint));
+                    row.set(Word::Running, "Tainted", message);
                 }
             }
             State::Waiting(reason) => {
@@ -263,7 +254,7 @@ impl View<'_> {
             }
             State::Due(run) => {
                 row.number = Some(*run);
-                match self.refused.get(&*node.meta.name) {
+                match self.refused.get(&*selected.node.meta.name) {
                     Some((reason, message)) => row.set(Word::Waiting, *reason, *message),
                     None => due(&mut row, *run, &self.survey.key.hash),
                 }
@@ -275,7 +266,7 @@ impl View<'_> {
             let message = format!("pod {} would be deleted", assessed.pod.meta.name);
             row.set(row.state, reason.word(), message);
         }
-        if self.is_ended() && matches!(row.state, Word::WouldRun | Word::Waiting) {
+        if self.job.terminating() && matches!(row.state, Word::WouldRun | Word::Waiting) {
             row.set(Word::Waiting, "Terminating", "the DaemonJob is being deleted");
             row.is_queued = false;
         }
@@ -283,23 +274,18 @@ impl View<'_> {
     }
 
     /// The row of a node that the survey omits.
-    fn other(&self, node: &Node) -> Row {
-        let mut row = self.begin(node);
-        if node.meta.deleted.is_some() {
-            row.set(Word::NotSelected, "NodeTerminating", "the Node is being deleted");
+    fn other(&self, at: usize) -> Row {
+        let (mut row, node) = (self.begin(at), self.survey.histories.nodes[at].node);
+        let (reason, message) = if node.meta.deleted.is_some() {
+            ("NodeTerminating", "the Node is being deleted".to_owned())
         } else {
-            let (reason, message) = not_selected(self.job, node);
-            row.set(Word::NotSelected, reason, message);
-        }
+            not_selected(self.job, node)
+        };
+        row.set(Word::NotSelected, reason, message);
         if let (true, Some(pod)) = (row.is_going, &row.pod) {
             row.message = format!("{}; pod {pod} would be deleted", row.message);
         }
         row
-    }
-
-    /// The taint that keeps pods away from a node.
-    fn taint(&self, node: &Node) -> Option<Taint> {
-        self.placement.eligibility(node).taint().cloned()
     }
 }
 
@@ -337,8 +323,7 @@ fn due(row: &mut Row, number: u64, hash: &str) {
         Some(last) => {
             let failures = match last.failures {
                 0 => String::new(),
-                1 => ", after 1 failure".to_owned(),
-                failures => format!(", after {failures} failures"),
+                failures => format!(", after {}", counted(u64::from(failures), "failure")),
             };
             ("Retry", format!("pod {number}; pod {} was {}{failures}", last.pod, last.outcome.word()))
         }
@@ -368,29 +353,6 @@ fn not_selected(job: &DaemonJob, node: &Node) -> (&'static str, String) {
     ("NodeAffinity", "the required node affinity does not match".to_owned())
 }
 
-/// The pod to show for each node.
-struct PodsOfNodes<'s> {
-    survey: &'s Survey<'s>,
-    /// The running pods, by the index of their node.
-    running: Vec<Option<&'s AssessedPod<'s>>>,
-    /// The last pods, by the index of the node that they count for.
-    last: HashMap<usize, &'s AssessedPod<'s>>,
-}
-
-impl<'s> PodsOfNodes<'s> {
-    fn new(survey: &'s Survey<'s>) -> Self {
-        // The pods are sorted by number.
-        let of_target = |assessed: &'s AssessedPod<'s>| Some((assessed.target?, assessed));
-        let last = survey.pods().iter().filter_map(of_target).collect();
-        Self { survey, running: occupants(&survey.histories), last }
-    }
-
-    fn of(&self, node: &Node) -> Option<&'s AssessedPod<'s>> {
-        let at = self.survey.histories.at(&node.meta.uid)?;
-        self.running[at].or_else(|| self.last.get(&at).copied())
-    }
-}
-
 /// The reason why the manager would delete a pod that has not ended, by pod UID.
 fn deleted_pods<'s>(job: &DaemonJob, survey: &'s Survey<'_>, now: Timestamp) -> HashMap<&'s str, DeletedFor> {
     let reason = |assessed: &'s AssessedPod<'_>| {
@@ -416,7 +378,7 @@ fn refused<'a>(
 }
 
 fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
-    let View { job, survey, going, .. } = view;
+    let View { job, survey, .. } = view;
     let mut notes = Vec::new();
     let (name, namespace) = (&report.name, &report.namespace);
     match report.origin {
@@ -432,7 +394,7 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
         }
         Origin::Cluster => {}
     }
-    if view.is_ended() {
+    if job.terminating() {
         notes.push("The DaemonJob is being deleted, and no pod starts.".to_owned());
         return notes;
     }
@@ -444,39 +406,25 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
     if report.selected() == 0 {
         notes.push("The template selects no node.".to_owned());
     }
-    let homeless: Vec<&AssessedPod<'_>> = survey
-        .pods()
-        .iter()
-        .filter(|assessed| assessed.target.is_none() && assessed.pod.is_counted())
-        .collect();
+    let is_homeless = |assessed: &&AssessedPod<'_>| assessed.target.is_none() && assessed.is_counted();
+    let homeless: Vec<_> = survey.pods().iter().filter(is_homeless).collect();
     if let Some(first) = homeless.first() {
-        let fate = if homeless.iter().all(|assessed| going.contains_key(&*assessed.pod.meta.uid)) {
-            "; they would be deleted"
-        } else {
-            ""
-        };
         let (count, first) = (homeless.len(), &first.pod.meta.name);
-        notes.push(format!("Pods of deleted nodes: {count}, for example {first}{fate}."));
+        notes.push(format!("Pods of deleted nodes: {count}, for example {first}; they would be deleted."));
     }
     let Some(status) = job.status.as_ref().filter(|_| report.origin != Origin::New) else { return notes };
     if report.origin != Origin::Changed {
         for type_ in ["PodsRefused", "LedgerRefused", "Paused"] {
-            let found = status.conditions.iter().find(|condition| condition.type_ == type_);
-            let is_new = type_ != "Paused" || survey.hold.is_none();
-            if let Some(condition) = found.filter(|_| is_new && is_true(&status.conditions, type_)) {
-                notes.push(format!(
-                    "The condition {type_} is True: {}.",
-                    condition.message.trim_end_matches('.')
-                ));
+            let found = find_true(&status.conditions, type_);
+            if let Some(condition) = found.filter(|_| type_ != "Paused" || survey.hold.is_none()) {
+                let message = condition.message.trim_end_matches('.');
+                notes.push(format!("The condition {type_} is True: {message}."));
             }
         }
-        let (seen, now) = (status.observed_generation, job.metadata.generation);
+        let (seen, now) = (status.observed_generation.unwrap_or_default(), job.generation());
         if seen != now {
-            let number = |generation: Option<i64>| generation.unwrap_or_default();
             notes.push(format!(
-                "The manager has not reconciled the last change: the status has generation {}, the spec {}.",
-                number(seen),
-                number(now)
+                "The manager has not reconciled the last change: the status has generation {seen}, the spec {now}."
             ));
         }
     }
