@@ -62,18 +62,14 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     let mut first = restored_labels(job, world, &survey);
     for assessed in survey.pods() {
         let (action, until) = pod_action(job, &survey, assessed, now);
-        if let Some(until) = until {
-            plan.requeue_at(until);
-        }
+        plan.requeue_at(until);
         first.extend(action);
     }
     first.extend(now_free);
     let (unneeded, expires) = unneeded(job, &survey, now);
     let (tidied, more_at) = record.tidied(&unneeded);
     let last: Actions = then_free.into_iter().chain(tidied).collect();
-    for at in [survey.again, record.again, expires, more_at].into_iter().flatten() {
-        plan.requeue_at(at);
-    }
+    plan.requeue_at([survey.again, record.again, expires, more_at].into_iter().flatten().min());
     let may_create = !(survey.begins || survey.changes || survey.hold.is_some());
     let due = survey.nodes.iter().filter(|_| may_create).filter_map(|selected| match selected.state {
         State::Due(number) => Some((selected.node, number)),

@@ -68,9 +68,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     );
     let Ended { mut going, mut released, held_until } = ended(world, &strays, &mut sources, now);
     going.extend(&rollout.going);
-    if let Some(at) = held_until {
-        plan.requeue_at(at);
-    }
+    plan.requeue_at(held_until);
 
     // An admission policy may remove the label of each new pod, so the first one is created alone.
     let is_tried = members.is_empty() || !strays.is_empty();
@@ -80,9 +78,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         .map(|pod| Action::delete(PODS, &pod.meta, pod.is_running() && !has_label(podset, pod)));
     let deletes: Vec<_> = deletes.collect();
     let Creations { creates, more, labels, refused } = creations(podset, world, sources, is_tried, now);
-    if let Some(at) = refused.map(|refusal| refusal.until).filter(|until| *until > now) {
-        plan.requeue_at(at);
-    }
+    plan.requeue_at(refused.map(|refusal| refusal.until).filter(|until| *until > now));
     // Without a labelled pod that is at least as new, each new pod may lack the label: an admission policy may remove it.
     let newest = members.iter().filter_map(|member| member.pod.meta.created).max();
     released.retain(|pod| missing == 0 || newest >= pod.meta.created);
@@ -119,9 +115,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         failure,
     };
     let (status, again) = status(podset, &found, now);
-    if let Some(again) = again {
-        plan.requeue_at(again);
-    }
+    plan.requeue_at(again);
     plan.events = events(podset.status.as_ref(), &status);
     plan.status = Some(status);
     plan
@@ -350,23 +344,15 @@ fn members<'a>(
     now: Timestamp,
     plan: &mut Plan<PodSetStatus>,
 ) -> (Vec<CandidatePod<'a>>, Vec<&'a Arc<Pod>>) {
-    let must_be_ready = podset.spec.min_ready_seconds.filter(|seconds| *seconds > 0);
-    let must_be_ready = must_be_ready.map(|seconds| SignedDuration::from_secs(seconds.into()));
+    let wait = SignedDuration::from_secs(podset.spec.min_ready_seconds.unwrap_or_default().max(0).into());
     let counted = world.pods.iter().filter(|pod| pod.is_counted());
     let (labelled, strays): (Vec<_>, Vec<_>) = counted.partition(|pod| has_label(podset, pod));
     let members = labelled.into_iter().map(|pod| {
+        let at = pod.ready_since.and_then(|since| since.checked_add(wait).ok());
         // Without minReadySeconds the clock does not matter.
-        let available = match must_be_ready {
-            None => pod.ready_since.is_some(),
-            Some(wait) => match pod.ready_since.and_then(|since| since.checked_add(wait).ok()) {
-                Some(at) if at > now => {
-                    plan.requeue_at(at);
-                    false
-                }
-                at => at.is_some(),
-            },
-        };
-        let outdated = is_older(pod, hash);
+        let waits_until = at.filter(|at| wait.is_positive() && *at > now);
+        plan.requeue_at(waits_until);
+        let (outdated, available) = (is_older(pod, hash), at.is_some() && waits_until.is_none());
         CandidatePod { pod, outdated, current: false, available }
     });
     (members.collect(), strays)

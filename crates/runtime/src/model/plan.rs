@@ -37,9 +37,9 @@ impl<S, E> Default for Plan<S, E> {
 }
 
 impl<S, E> Plan<S, E> {
-    /// Requeues at `at`, unless an earlier time is set.
-    pub fn requeue_at(&mut self, at: Timestamp) {
-        self.again = Some(self.again.map_or(at, |already| already.min(at)));
+    /// Requeues at `at`, if it is a time, unless an earlier time is set.
+    pub fn requeue_at(&mut self, at: impl Into<Option<Timestamp>>) {
+        self.again = self.again.into_iter().chain(at.into()).min();
     }
 
     /// Drops the actions with a waiting refusal, and requeues when the first of them may be retried. So no plan can
