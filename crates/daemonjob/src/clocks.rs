@@ -69,11 +69,15 @@ pub struct Sight {
     pub is_clear: bool,
 }
 
+/// How long a node has been unwell, as this process has seen it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct NodeClock {
-    not_ready: Option<Timestamp>,
-    unhealthy: Option<Timestamp>,
-    is_leaving: bool,
+pub struct NodeClock {
+    /// Since when the node has been not Ready without a break.
+    pub not_ready: Option<Timestamp>,
+    /// Since when the node has been unhealthy without a break.
+    pub unhealthy: Option<Timestamp>,
+    /// Whether the node was cordoned, or marked for deletion, when it was last Ready.
+    pub is_leaving: bool,
     /// Whether the node has been not Ready or unhealthy since before this process first saw it.
     is_inherited: bool,
 }
@@ -98,10 +102,9 @@ impl Clocks {
         self.began.get_or_insert(now);
         self.untold = is_untold(job).then(|| self.untold.unwrap_or(now));
         let is_unwell = |node: &Node| !node.ready || node.taints.iter().any(is_condition_taint);
-        let placement = world.nodes.iter().any(|node| is_unwell(node)).then(|| {
-            // Parsed only if a node is unwell, which is rare.
-            Placement::of(job.spec.template.spec())
-        });
+        // The template is parsed only if a node is unwell, which is rare.
+        let is_one_unwell = world.nodes.iter().any(|node| is_unwell(node));
+        let placement = is_one_unwell.then(|| Placement::of(job.spec.template.spec()));
         let stand_still =
             placement.as_ref().is_some_and(|placement| is_fleet_unhealthy(job, placement, &world.nodes));
         let stalled = if stand_still || self.stood_still { passed } else { SignedDuration::ZERO };
@@ -113,7 +116,7 @@ impl Clocks {
             is_named || DELETION_TAINTS.contains(&&*taint.key)
         };
         for node in &world.nodes {
-            let before = self.nodes.get(&node.meta.uid).copied().unwrap_or_default();
+            let before = self.node(&node.meta.uid);
             let is_unhealthy = placement.as_ref().is_some_and(|placement| placement.is_unhealthy(node));
             let is_leaving = || node.unschedulable || node.taints.iter().any(announces_deletion);
             let clock = NodeClock {
@@ -205,14 +208,9 @@ impl Clocks {
         }
     }
 
-    /// Since when the node has been not Ready without a break; `now` for the first time.
-    pub fn not_ready_since(&self, uid: &str, now: Timestamp) -> Timestamp {
-        self.nodes.get(uid).and_then(|clock| clock.not_ready).unwrap_or(now)
-    }
-
-    /// Since when the node has been unhealthy without a break; `now` for the first time.
-    pub fn unhealthy_since(&self, uid: &str, now: Timestamp) -> Timestamp {
-        self.nodes.get(uid).and_then(|clock| clock.unhealthy).unwrap_or(now)
+    /// The clock of a node.
+    pub fn node(&self, uid: &str) -> NodeClock {
+        self.nodes.get(uid).copied().unwrap_or_default()
     }
 
     /// Since when the pod is Pending; `now` for the first time.
@@ -228,12 +226,7 @@ impl Clocks {
     /// Whether this node's failure, as another manager saw it, may have stopped the rollout. Both the stop
     /// and the node's state are then older than this process's first reconcile.
     pub fn is_inherited(&self, uid: &str) -> bool {
-        self.inherits_brake && self.nodes.get(uid).is_some_and(|clock| clock.is_inherited)
-    }
-
-    /// Whether the node was cordoned, or marked for deletion, when it was last Ready.
-    pub fn is_leaving(&self, uid: &str) -> bool {
-        self.nodes.get(uid).is_some_and(|clock| clock.is_leaving)
+        self.inherits_brake && self.node(uid).is_inherited
     }
 }
 

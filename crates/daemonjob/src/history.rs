@@ -453,7 +453,7 @@ impl Judge<'_> {
 
     /// Decides whether a deleted node counts as failed, and the line that this requires.
     fn assess_gone(&self, uid: &str, gone: &mut GoneNode<'_>) {
-        let (key, is_leaving) = (self.key, self.clocks.is_leaving(uid));
+        let (key, is_leaving) = (self.key, self.clocks.node(uid).is_leaving);
         if let Some(recorded) = gone.recorded
             && let Some(since) = recorded.gone
         {

@@ -297,18 +297,18 @@ impl Assessor<'_> {
             again = again.into_iter().chain(over.err().flatten()).min();
             over.is_ok()
         };
-        let clocks = &self.world.clocks;
-        let is_lost = suspect.is_some() && is_over(clocks.not_ready_since(uid, self.now));
-        let is_long_unhealthy = is_unhealthy && is_over(clocks.unhealthy_since(uid, self.now));
+        let clock = self.world.clocks.node(uid);
+        let is_lost = suspect.is_some() && is_over(clock.not_ready.unwrap_or(self.now));
+        let is_long_unhealthy = is_unhealthy && is_over(clock.unhealthy.unwrap_or(self.now));
         // A pod on a node that is Ready again runs, even if the taint still exists.
         let is_written_off = is_lost || is_long_unhealthy && !node.ready;
         // A new leader cannot know how long the node has been not Ready. The rollout may have stopped for it.
-        let inherited = clocks.is_inherited(uid);
+        let inherited = self.world.clocks.is_inherited(uid);
         let mut failure = self.recorded_failure(history);
         if failure.is_none()
             && (is_lost || inherited && suspect.is_some())
             && suspect == Some(self.key.rollout)
-            && !clocks.is_leaving(uid)
+            && !clock.is_leaving
         {
             let message = if is_lost {
                 format!("not Ready for more than {} s since a pod ran here", after.as_secs())
@@ -377,8 +377,8 @@ impl Assessor<'_> {
             return state(State::Failed(reason));
         }
         if assessment.is_suspect() {
-            let counts =
-                assessment.suspect == Some(self.key.rollout) && !self.world.clocks.is_leaving(&node.meta.uid);
+            let is_leaving = self.world.clocks.node(&node.meta.uid).is_leaving;
+            let counts = assessment.suspect == Some(self.key.rollout) && !is_leaving;
             return state(State::Waiting(self.suspect(history, blocking, counts)));
         }
         let blocking = blocking.filter(|assessed| {
@@ -475,7 +475,7 @@ impl Assessor<'_> {
             return (State::Waiting(reason), None);
         }
         let after = rule.and_then(|rule| rule.skip_after_seconds).unwrap_or(SKIP_AFTER);
-        let since = self.world.clocks.unhealthy_since(&node.meta.uid, self.now);
+        let since = self.world.clocks.node(&node.meta.uid).unhealthy.unwrap_or(self.now);
         match self.has_been(since, SignedDuration::from_secs(after)) {
             Ok(()) => (State::Skipped(reason), None),
             Err(until) => (State::Waiting(reason), until),

@@ -72,7 +72,7 @@ fn loses_slot_at(job: &DaemonJob, world: &World, pod: &Pod, now: Timestamp) -> O
     let name = pinned_to(pod)?;
     let at = world.nodes.binary_search_by(|node| (*node.meta.name).cmp(name)).ok()?;
     let node = world.nodes.get(at).filter(|node| !node.ready)?;
-    world.clocks.not_ready_since(&node.meta.uid, now).checked_add(node_lost_after(job)).ok()
+    world.clocks.node(&node.meta.uid).not_ready.unwrap_or(now).checked_add(node_lost_after(job)).ok()
 }
 
 /// Gives slots to nodes, unless the run is held.

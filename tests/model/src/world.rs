@@ -338,11 +338,12 @@ impl Worlds {
         }
         for (slot, known) in memory.nodes.iter_mut().enumerate() {
             let uid = &self.uids[slot];
+            let clock = clocks.node(uid);
             if state.node_of(NodeId::at(slot)).is_some_and(|node| !node.is_ready) {
-                known.not_ready = age(clocks.not_ready_since(uid, NOW));
-                known.unhealthy = age(clocks.unhealthy_since(uid, NOW));
+                known.not_ready = age(clock.not_ready.unwrap_or(NOW));
+                known.unhealthy = age(clock.unhealthy.unwrap_or(NOW));
             }
-            known.is_leaving = clocks.is_leaving(uid);
+            known.is_leaving = clock.is_leaving;
             known.is_inherited = clocks.is_inherited(uid);
         }
         world.clocks = clocks;

@@ -43,9 +43,9 @@ fn a_change_of_the_wall_clock_skips_no_node() {
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
     scene.kill("a");
     let mut clocks = scene.world.clocks.clone();
-    let since = clocks.unhealthy_since("uid-a", scene.now());
+    let since = clocks.node("uid-a").unhealthy.unwrap();
     clocks.step(&scene.job, &scene.world, (later(3_600), SignedDuration::from_secs(10)));
-    assert_eq!(clocks.unhealthy_since("uid-a", later(3_600)), since + SignedDuration::from_secs(3_590));
+    assert_eq!(clocks.node("uid-a").unhealthy, Some(since + SignedDuration::from_secs(3_590)));
 }
 
 /// M2: an unbound pod is deleted when its node becomes unhealthy or tainted, and the next pod waits.
