@@ -46,20 +46,6 @@ struct Slots {
     made: usize,
 }
 
-impl Slots {
-    /// Whether a node can get its pod now. A holder already has a slot.
-    fn has_room(&self, is_holder: bool) -> bool {
-        let is_free = self.running < self.limit && (is_holder || self.held < self.limit);
-        is_free && self.made < MOST_CREATIONS
-    }
-
-    fn take(&mut self, is_holder: bool) {
-        self.running += 1;
-        self.held += usize::from(!is_holder);
-        self.made += 1;
-    }
-}
-
 /// The running pods of deleted DaemonJobs with the same name. They occupy their nodes.
 fn predecessors(world: &World) -> impl Iterator<Item = &Pod> {
     let occupies = |pod: &&Pod| pod.is_running() && (pod.node.is_some() || !pod.terminating());
@@ -146,10 +132,15 @@ fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots, blocked: impl Fn(&Node
     due.sort_by_key(|one| (one.holds_slot.is_none(), one.holds_slot));
     for selected in due {
         let State::Due(number) = selected.state else { continue };
-        if slots.has_room(selected.holds_slot.is_some()) {
-            match blocked(selected.node, number) {
-                Some(reason) => selected.state = State::Waiting(reason),
-                None => slots.take(selected.holds_slot.is_some()),
+        let is_holder = selected.holds_slot.is_some();
+        let is_free = slots.running < slots.limit && (is_holder || slots.held < slots.limit);
+        if is_free && slots.made < MOST_CREATIONS {
+            if let Some(reason) = blocked(selected.node, number) {
+                selected.state = State::Waiting(reason);
+            } else {
+                slots.running += 1;
+                slots.held += usize::from(!is_holder);
+                slots.made += 1;
             }
             continue;
         }
@@ -164,7 +155,6 @@ fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots, blocked: impl Fn(&Node
             format!("parallelism allows {limit}; running: {pods}{others}{pods_elsewhere}")
         };
         selected.state = State::Waiting(Reason::new(Cause::WaitingForTurn, message));
-        survey.waits_for_turn = true;
     }
 }
 

@@ -56,8 +56,6 @@ pub struct Survey<'a> {
     pub has_working_pod: bool,
     /// When this process became the leader. Earlier times are another manager's.
     pub led_since: Timestamp,
-    /// Whether a node waits for a slot.
-    pub waits_for_turn: bool,
     /// The reason why the run ends, or has ended.
     pub ending: Option<Ending>,
     /// The reason why no pods are created, apart from a lack of nodes.
