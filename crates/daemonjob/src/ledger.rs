@@ -5,6 +5,7 @@
 //! counts failed nodes whose Node was deleted. While a pod exists, it is its own record. The manager writes
 //! the line before it removes the pod's finalizer.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::iter;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
-use percent_encoding::{AsciiSet, CONTROLS, PercentEncode, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, PercentEncode, percent_decode_str, utf8_percent_encode};
 use quintet_runtime::model::digest;
 use quintet_runtime::model::object::{Meta, Object, Pairs};
 use serde::Deserialize;
@@ -292,35 +293,23 @@ fn encoded(value: &str) -> PercentEncode<'_> {
     utf8_percent_encode(value, NOT_IN_WORDS)
 }
 
-fn decoded(value: &str) -> Option<String> {
-    let mut bytes = value.bytes();
-    let mut text = Vec::with_capacity(value.len());
-    while let Some(byte) = bytes.next() {
-        if byte == b'%' {
-            let pair = [bytes.next()?, bytes.next()?];
-            text.push(u8::from_str_radix(str::from_utf8(&pair).ok()?, 16).ok()?);
-        } else {
-            text.push(byte);
-        }
-    }
-    String::from_utf8(text).ok()
+/// The key and the decoded value of a word.
+fn key_and_value(word: &str) -> Option<(&str, Cow<'_, str>)> {
+    let (key, value) = word.split_once('=').filter(|(key, _)| !key.is_empty())?;
+    // `percent_decode_str` keeps an invalid escape.
+    let are_digits = |pair: &[u8]| pair.iter().all(u8::is_ascii_hexdigit);
+    let mut escapes = value.split('%').skip(1);
+    let is_valid = escapes.all(|rest| rest.as_bytes().get(..2).is_some_and(are_digits));
+    percent_decode_str(value).decode_utf8().ok().filter(|_| is_valid).map(|value| (key, value))
 }
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rollout, run, pod, failures, disruptions, ignored, .. } = self;
         write!(f, "node={} template={}", encoded(&self.node), encoded(&self.hash))?;
-        write!(
-            f,
-            " rollout={} run={} pod={} outcome={}",
-            self.rollout,
-            self.run,
-            self.pod,
-            self.outcome.word()
-        )?;
-        for (word, count) in
-            [("failures", self.failures), ("disruptions", self.disruptions), ("ignored", self.ignored)]
-        {
-            if count > 0 {
+        write!(f, " rollout={rollout} run={run} pod={pod} outcome={}", self.outcome.word())?;
+        for (word, count) in [("failures", failures), ("disruptions", disruptions), ("ignored", ignored)] {
+            if *count > 0 {
                 write!(f, " {word}={count}")?;
             }
         }
@@ -367,13 +356,7 @@ impl FromStr for Entry {
     type Err = Unusable;
 
     fn from_str(line: &str) -> Result<Self, Unusable> {
-        let words: Option<Vec<(&str, String)>> = line
-            .split_ascii_whitespace()
-            .map(|word| {
-                let (key, value) = word.split_once('=')?;
-                Some((key, decoded(value)?)).filter(|_| !key.is_empty())
-            })
-            .collect();
+        let words: Option<Vec<_>> = line.split_ascii_whitespace().map(key_and_value).collect();
         let words = words.filter(|words| !words.is_empty()).ok_or(Unusable::Unreadable)?;
         parse(&words).ok_or_else(|| Unusable::Newer(line.into()))
     }
@@ -383,14 +366,14 @@ impl FromStr for Entry {
 const NEEDED: [&str; 7] = ["node", "template", "rollout", "run", "pod", "outcome", "ended"];
 
 /// None if a value is unknown or a required word is missing.
-fn parse(words: &[(&str, String)]) -> Option<Entry> {
+fn parse(words: &[(&str, Cow<'_, str>)]) -> Option<Entry> {
     if !NEEDED.iter().all(|needed| words.iter().any(|(key, _)| key == needed)) {
         return None;
     }
     let (mut entry, mut unknown) = (Entry::default(), Vec::new());
     let (mut stored, mut boot, mut machine, mut clear) = (None, Arc::default(), Arc::default(), false);
     for (key, value) in words {
-        let text = || Arc::from(value.as_str());
+        let text = || Arc::from(&**value);
         match *key {
             "node" => entry.node = text(),
             "template" => entry.hash = text(),
