@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use axum::Router;
@@ -14,8 +14,9 @@ use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -26,6 +27,9 @@ const CONNECTION: Duration = Duration::from_mins(5);
 /// The most connections to one address at a time. A new one closes the oldest. So other clients cannot use up the file
 /// descriptors of the process, and cannot lock out clients with connections that they leave open.
 pub const CONNECTIONS: usize = 64;
+
+/// The number of connections that wait until the process accepts them, as in [`TcpListener::bind`].
+const BACKLOG: u32 = 1_024;
 
 /// Why an address cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -45,10 +49,10 @@ pub async fn listen(address: &str) -> Result<Option<TcpListener>, Error> {
         Some(port) => {
             let port: u16 =
                 port.parse().map_err(|_| fail("the port must be a number below 65536".to_owned()))?;
-            match TcpListener::bind(SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, port))).await {
+            match TcpSocket::new_v6().and_then(|socket| listen_everywhere(socket, port)) {
                 // Hosts without IPv6.
                 Err(error) if error.kind() != ErrorKind::AddrInUse => {
-                    TcpListener::bind(SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, port))).await
+                    TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).await
                 }
                 listened => listened,
             }
@@ -56,6 +60,14 @@ pub async fn listen(address: &str) -> Result<Option<TcpListener>, Error> {
         None => TcpListener::bind(address).await,
     };
     listener.map(Some).map_err(|error| fail(error.to_string()))
+}
+
+/// Listens on every IPv6 and IPv4 address, even if the host's `net.ipv6.bindv6only` separates them.
+fn listen_everywhere(socket: TcpSocket, port: u16) -> io::Result<TcpListener> {
+    SockRef::from(&socket).set_only_v6(false)?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
+    socket.listen(BACKLOG)
 }
 
 /// Serves a router permanently. Each connection has a time limit, and the number of connections is limited.
@@ -119,6 +131,16 @@ mod tests {
         assert!(listen(":99999").await.unwrap_err().to_string().contains(":99999"));
         assert!(listen("nonsense").await.unwrap_err().to_string().contains("nonsense"));
         assert!(listen("127.0.0.1:0").await.unwrap().is_some());
+    }
+
+    /// As if the host had set `net.ipv6.bindv6only`.
+    #[tokio::test]
+    async fn an_empty_host_accepts_ipv4() {
+        let Ok(socket) = TcpSocket::new_v6() else { return };
+        SockRef::from(&socket).set_only_v6(true).unwrap();
+        let listener = listen_everywhere(socket, 0).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_ok());
     }
 
     /// Returns an address that answers `ok`.

@@ -209,6 +209,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-runtime", "every_wake_is_followed_by_a_reconcile")],
     },
     Mutant {
+        name: "an address without a host accepts only IPv6",
+        file: "crates/runtime/src/probes.rs",
+        edits: &[("    SockRef::from(&socket).set_only_v6(false)?;\n", "")],
+        catchers: &[Catcher::Tests("quintet-runtime", "an_empty_host_accepts_ipv4")],
+    },
+    Mutant {
         name: "kinds share a window",
         file: "crates/runtime/src/write/executor.rs",
         edits: &[("let window = Arc::new(Semaphore::new(WINDOW));", "let window = self.window.clone();")],
