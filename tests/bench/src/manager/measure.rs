@@ -28,6 +28,8 @@ pub enum Measure {
     Latency = 5,
     /// processor time and writes for pods that run to completion, and a canary's latency meanwhile
     Drive = 6,
+    /// from a request to the first write, while a webhook keeps each pod and DaemonJobs want thousands
+    SlowWebhook = 15,
     /// graceful hand-over of leadership
     HandOver = 7,
     /// graceful hand-over of leadership with many pods
@@ -43,7 +45,7 @@ pub enum Measure {
     /// requests of a restarted manager when all objects are in their desired state
     Restart = 10,
     /// from the start of the program until its caches are filled, with many pods, and the processor time of that
-    Fill = 15,
+    Fill = 16,
 }
 
 /// The shown value of a pair's attempts.
@@ -58,6 +60,23 @@ pub enum Part {
 
 /// A row of a table: the figure's name in samples, its label, the shown value, the decimals, and the goal.
 pub type Row = (&'static str, &'static str, Part, usize, &'static str);
+
+/// The rows of [`Measure::SlowWebhook`]: three for each kind.
+const OF_SLOW_WEBHOOK: &[Row] = &[
+    ("book", "Book, request to first write p50 ms", Part::P50, 0, ""),
+    ("book", "p99", Part::P99, 0, "2000"),
+    ("book", "worst", Part::Worst, 0, ""),
+    ("greeting", "Greeting p50 ms", Part::P50, 0, ""),
+    ("greeting", "p99", Part::P99, 0, "2000"),
+    ("greeting", "worst", Part::Worst, 0, ""),
+    ("podset", "scaled PodSet p50 ms", Part::P50, 0, ""),
+    ("podset", "p99", Part::P99, 0, "2000"),
+    ("podset", "worst", Part::Worst, 0, ""),
+    ("pulsarconsumer", "PulsarConsumer p50 ms", Part::P50, 0, ""),
+    ("pulsarconsumer", "p99", Part::P99, 0, "2000"),
+    ("pulsarconsumer", "worst", Part::Worst, 0, ""),
+    ("kept", "most pods in the webhook at once", Part::P50, 0, ""),
+];
 
 impl Measure {
     /// The identity of a stored run: the number of the measure or, if the measure has several sizes, that of the pods.
@@ -79,6 +98,10 @@ impl Measure {
                 format!("{} events at 100 a second, {} at 25 a second", sizes.events, sizes.calm_events)
             }
             Self::Drive => format!("{} pods to completion", sizes.jobs * sizes.nodes),
+            Self::SlowWebhook => {
+                let (jobs, nodes) = (sizes.slow_jobs, count(sizes.slow_nodes));
+                format!("A webhook that keeps each pod 10 s, and {jobs} DaemonJobs on {nodes} nodes")
+            }
             Self::HandOver => "Graceful hand-over".to_owned(),
             Self::HandOverMany => format!("Graceful hand-over with {many} pods"),
             Self::Crash => "Fail-over after a crash".to_owned(),
@@ -138,6 +161,7 @@ impl Measure {
                 ("canary-429", "canary answered with 429", P50, 0, "0"),
                 ("others", "other processes' CPU %", P50, 0, ""),
             ],
+            Self::SlowWebhook => OF_SLOW_WEBHOOK,
             Self::HandOver | Self::HandOverMany => &[
                 ("released", "signal to Lease released, p50 ms", P50, 0, ""),
                 ("taken", "signal to Lease taken, p50 ms", P50, 0, ""),
@@ -193,12 +217,18 @@ impl Measure {
     }
 
     pub fn nodes(self, sizes: &Sizes) -> usize {
-        if self == Self::Drive { sizes.nodes } else { 1 }
+        match self {
+            Self::Drive => sizes.nodes,
+            Self::SlowWebhook => sizes.slow_nodes,
+            _ => 1,
+        }
     }
 
     pub fn contenders(self) -> &'static [Contender] {
         match self {
             Self::Latency => Contender::WITH_PEERS,
+            // The peers run two of the kinds.
+            Self::SlowWebhook => &[Contender::Quintet],
             // Both managers run at the same time, and `Twin` and `TwinTuned` share a Lease.
             Self::Requests => &[Contender::Quintet, Contender::Twin],
             Self::Paused => &[Contender::Quintet, Contender::TwinTuned],
@@ -224,9 +254,9 @@ impl Measure {
     }
 
     pub fn pairs(self, sizes: &Sizes) -> usize {
-        // Two of these do not vary, the third has enough attempts in one pair, and the last repeats itself with the
-        // same pods.
-        let is_once = matches!(self, Self::Size | Self::Requests | Self::Paused | Self::Fill);
+        // Two of these do not vary, two have enough attempts in one pair, and the last repeats itself with the same pods.
+        let is_once =
+            matches!(self, Self::Size | Self::Requests | Self::Paused | Self::SlowWebhook | Self::Fill);
         if is_once { 1 } else { sizes.pairs }
     }
 }

@@ -11,6 +11,8 @@ mod measures;
 mod objects;
 mod paused;
 mod sizes;
+mod slow_webhook;
+mod webhook;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -187,6 +189,7 @@ fn in_pair(
         Measure::Start => measures::start(stand, sizes, pair, into),
         Measure::Latency => measures::latency(stand, sizes, pair, into),
         Measure::Drive => measures::drive(stand, sizes, pair, into),
+        Measure::SlowWebhook => slow_webhook::slow_webhook(stand, sizes, pair, into),
         Measure::HandOver => measures::hand_over(stand, sizes, pair, End::Graceful, false, into),
         Measure::HandOverMany => measures::hand_over(stand, sizes, pair, End::Graceful, true, into),
         Measure::Crash => measures::hand_over(stand, sizes, pair, End::Crash, false, into),

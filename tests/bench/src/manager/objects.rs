@@ -45,7 +45,8 @@ impl Kind {
     }
 }
 
-fn name(number: usize) -> String {
+/// The name of an object of every kind.
+pub fn name(number: usize) -> String {
     format!("object-{number}")
 }
 

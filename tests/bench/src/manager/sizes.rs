@@ -14,6 +14,11 @@ pub struct Sizes {
     /// DaemonJobs that run at once, each on every node.
     pub jobs: usize,
     pub nodes: usize,
+    /// DaemonJobs whose pods a webhook keeps, each on every one of these nodes.
+    pub slow_jobs: usize,
+    pub slow_nodes: usize,
+    /// Objects of each other kind that are created or scaled meanwhile.
+    pub slow_objects: usize,
     /// Graceful hand-overs of Quintet. The controller-runtime manager has a fifth of them if it releases the
     /// Lease, else one for each pair.
     pub hand_overs: usize,
@@ -43,6 +48,9 @@ impl Sizes {
             calm_events: 10,
             jobs: 2,
             nodes: 5,
+            slow_jobs: 16,
+            slow_nodes: 5,
+            slow_objects: 5,
             hand_overs: 2,
             pauses: 4,
             lanes: 2,
@@ -64,6 +72,9 @@ impl Sizes {
             calm_events: 250,
             jobs: 5,
             nodes: 200,
+            slow_jobs: 16,
+            slow_nodes: 1_000,
+            slow_objects: 100,
             hand_overs: 100,
             pauses: 1_000,
             lanes: 50,
