@@ -27,7 +27,7 @@ use crate::keda::{
 use crate::managed_object::{Attempts, Effect};
 use crate::metrics::Metrics;
 use crate::observe::{Keda, Sharing, World};
-use crate::plan::plan;
+use crate::plan::{may_be_outdated, plan};
 use crate::poller::Poller;
 use crate::{CONTROLLER, FINALIZER, pods};
 
@@ -74,6 +74,14 @@ impl Reconciler for PulsarConsumers {
         }
         world.backlog = self.poller.reading(&key);
         world.deployment = self.find(&self.deployments, &key.namespace, &name, false).await?;
+        // Without leader election, another manager may know a newer version, and an older one must not replace it.
+        if may_be_outdated(object, &world) {
+            let reads = &self.context.executor.reads;
+            let found = reads.read_meta(&self.objects.resource(), &key.namespace, &key.name).await?;
+            if found.is_none_or(|meta| meta.uid != key.uid || meta.generation != object.generation()) {
+                return Err(Error::Stale(format!("PulsarConsumer {key}")));
+            }
+        }
         world.keda = self.keda(object, &key).await;
         world.unready = pods::of(&self.pods, object, pods::is_unready);
         Ok(world)

@@ -154,6 +154,18 @@ impl<'a> Past<'a> {
         after.into_iter().chain(self.reported_of(resource))
     }
 
+    /// Whether another manager has applied an object since the last known apply, and with another body. That manager may know a
+    /// newer owner.
+    pub fn is_superseded(
+        &self,
+        resource: &Resource,
+        own: &impl ManagedObject,
+        body: impl FnOnce() -> Value,
+    ) -> bool {
+        !self.returned(resource).any(|one| one.is_unchanged(own.meta()))
+            && own.meta().annotations.get(APPLIED_ANNOTATION).is_some_and(|last| *last != *hash_of(&body()))
+    }
+
     /// The applied object of a type in the status.
     fn reported_of(&self, resource: &Resource) -> impl Iterator<Item = &'a AppliedObject> + use<'a> {
         let (kind, reported) = (resource.kind, self.reported);
@@ -190,8 +202,7 @@ impl<'a, T: ManagedObject> ApplyState<'a, T> {
     /// Compares `found`, the object with the target's name, with the target.
     pub fn of(target: Target<'_>, found: Option<&'a T>, past: Past<'a>, now: Timestamp) -> Self {
         let Target { resource, owner, name, mut body, is_conditional, overrides_scaler } = target;
-        let replicas = body["spec"]["replicas"].as_i64().map(|replicas| format!("-{replicas}"));
-        let hash = format!("v1-{}{}", digest::of_json(&body, 16), replicas.unwrap_or_default());
+        let hash = hash_of(&body);
         body["metadata"]["annotations"] = json!({ APPLIED_ANNOTATION: hash });
         let mut attempt = Attempt { resource, hash, at: now, repairs: 0, before: 0, after: None };
         let own = match found {
@@ -338,6 +349,12 @@ pub fn is_of(found: &impl ManagedObject, owner: &Key) -> bool {
 /// `now` plus `wait`.
 pub fn in_future(now: Timestamp, wait: SignedDuration) -> Timestamp {
     now.checked_add(wait).unwrap_or(Timestamp::MAX)
+}
+
+/// The value of the annotation for a body.
+fn hash_of(body: &Value) -> String {
+    let replicas = body["spec"]["replicas"].as_i64().map(|replicas| format!("-{replicas}"));
+    format!("v1-{}{}", digest::of_json(body, 16), replicas.unwrap_or_default())
 }
 
 /// The replicas in a value of the annotation; None if it has none, as that of an earlier build.

@@ -82,6 +82,15 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     plan
 }
 
+/// Whether another manager may have applied a newer version of the PulsarConsumer.
+pub fn may_be_outdated(consumer: &PulsarConsumer, world: &World) -> bool {
+    let key = consumer.key();
+    let Some(own) = world.deployment.as_deref().filter(|found| is_of(*found, &key)) else { return false };
+    let reported = consumer.status.as_ref().map(|status| &*status.applied).unwrap_or_default();
+    let past = Past { reported, attempts: &world.attempts, refusals: &world.refusals };
+    past.is_superseded(&DEPLOYMENTS, own, || deployment(consumer, &world.image, Some(own)))
+}
+
 /// Removes `rollingUpdate` before an apply, because the API server rejects it with the strategy Recreate.
 fn preparing_patch(own: &Deployment, wanted: &Value) -> Option<Action<PulsarConsumerStatus, Effect>> {
     if wanted["spec"]["strategy"]["type"] != "Recreate" || own.spec["strategy"]["rollingUpdate"].is_null() {

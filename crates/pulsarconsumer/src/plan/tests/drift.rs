@@ -157,6 +157,28 @@ fn accepts_what_another_manager_applied_meanwhile() {
     assert!(scene.plan(0).steps.is_empty());
 }
 
+/// Without leader election, the other manager may have seen a newer PulsarConsumer.
+#[rstest]
+#[case::of_this_process(1, None, false)]
+#[case::of_another_manager(2, None, true)]
+#[case::in_the_status(2, Some(2), false)]
+fn reads_the_consumer_after_an_unknown_apply(
+    #[case] generation: i64,
+    #[case] in_status: Option<i64>,
+    #[case] is_read: bool,
+) {
+    let mut scene = Scene::new(consumer());
+    let applied = in_status.map(|generation| applied(&DEPLOYMENTS, generation)).into_iter().collect();
+    scene.consumer.status = Some(PulsarConsumerStatus { applied, ..PulsarConsumerStatus::default() });
+    scene.see(generation, |_| ());
+    assert!(!may_be_outdated(&scene.consumer, &scene.world), "the same body");
+    // Another client changes the object, but not the annotation.
+    scene.see(generation, other_image);
+    assert!(!may_be_outdated(&scene.consumer, &scene.world));
+    scene.see(generation, |raw| raw["metadata"]["annotations"] = json!({"quintet.dev/applied": "v1-x-3"}));
+    assert_eq!(may_be_outdated(&scene.consumer, &scene.world), is_read);
+}
+
 #[test]
 fn accepts_a_webhook_that_changes_every_apply() {
     // The webhook makes the same change each time, so the second apply changes nothing.
