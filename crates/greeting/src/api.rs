@@ -7,8 +7,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use quintet_runtime::model::conditions;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::DeserializeOwned;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use serde_with::skip_serializing_none;
@@ -42,33 +41,22 @@ pub struct GreetingSpec {
     /// The message that the manager prints. The manager escapes control characters, so that each printed
     /// message is one line.
     #[serde(default)]
-    #[schemars(schema_with = "message")]
+    #[schemars(with = "String", length(min = 1, max = 16_384))]
     pub message: Option<String>,
 
     /// Seconds between two `Timer:` lines.
     #[serde(default)]
-    #[schemars(schema_with = "interval")]
+    #[schemars(with = "i64", range(min = 1, max = LONGEST_INTERVAL), extend("default" = 60))]
     pub interval_seconds: Option<i64>,
 }
 
 impl<'de> Deserialize<'de> for GreetingSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // A derived struct could not decode a Greeting without a spec.
-        let mut stored = Option::<Value>::deserialize(deserializer)?.unwrap_or_default();
-        let message = match stored.get_mut("message").map(Value::take) {
-            Some(Value::String(message)) => Some(message),
-            _ => None,
-        };
+        let stored = Option::<Value>::deserialize(deserializer)?.unwrap_or_default();
+        let message = stored.get("message").and_then(Value::as_str).map(str::to_owned);
         Ok(Self { message, interval_seconds: stored.get("intervalSeconds").and_then(Value::as_i64) })
     }
-}
-
-fn message(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "minLength": 1, "maxLength": 16384 })
-}
-
-fn interval(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "integer", "format": "int64", "minimum": 1, "maximum": LONGEST_INTERVAL, "default": 60 })
 }
 
 /// The observed state of a Greeting.
@@ -108,28 +96,20 @@ pub struct GreetingStatus {
 
 impl<'de> Deserialize<'de> for GreetingStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        fn read<T: DeserializeOwned>(value: Option<Value>) -> Option<T> {
-            value.and_then(|value| serde_json::from_value(value).ok())
-        }
-        fn taken(stored: &mut Value, field: &str) -> Option<Value> {
-            stored.get_mut(field).map(Value::take).filter(|value| !value.is_null())
-        }
-        let mut stored = Value::deserialize(deserializer)?;
-        let claim = taken(&mut stored, "claim").map(StoredClaim::of);
-        let conditions = taken(&mut stored, "conditions")
-            .and_then(|all| conditions::of_types(&["Ready", "Stalled"], all).ok());
-        let conditions = conditions.unwrap_or_default();
-        if let (Some(StoredClaim::Other(_)), Value::Object(other)) = (&claim, &mut stored) {
+        let Value::Object(mut stored) = Value::deserialize(deserializer)? else { return Ok(Self::default()) };
+        let claim = stored.remove("claim").filter(|claim| !claim.is_null()).map(StoredClaim::of);
+        let conditions = stored.remove("conditions").unwrap_or_default();
+        let conditions = conditions::of_types(&["Ready", "Stalled"], conditions).unwrap_or_default();
+        let observed_generation = stored.remove("observedGeneration").and_then(|number| number.as_i64());
+        if let Some(StoredClaim::Other(_)) = claim {
             // A write must keep what another version has stored.
-            other.retain(|field, _| !["claim", "conditions", "observedGeneration"].contains(&&**field));
-            return Ok(Self { claim, conditions, other: std::mem::take(other), ..Self::default() });
+            return Ok(Self { claim, conditions, other: stored, ..Self::default() });
         }
-        let mut take = |field: &str| taken(&mut stored, field);
         Ok(Self {
-            observed_generation: read(take("observedGeneration")),
-            greeted_at: read(take("greetedAt")),
-            last_greeting: read(take("lastGreeting")),
-            updates: read(take("updates")),
+            observed_generation,
+            greeted_at: stored.remove("greetedAt").and_then(|at| serde_json::from_value(at).ok()),
+            last_greeting: stored.get("lastGreeting").and_then(Value::as_str).map(str::to_owned),
+            updates: stored.get("updates").and_then(Value::as_i64),
             claim,
             other: Map::new(),
             conditions,
