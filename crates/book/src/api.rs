@@ -7,7 +7,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use quintet_runtime::model::conditions;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
@@ -45,12 +45,12 @@ pub const LONGEST: usize = 1024;
 pub struct BookSpec {
     /// The author of the book. The text is one line, must not be blank, and has at most 1,024 characters.
     #[serde(default, skip_serializing_if = "Value::is_null")]
-    #[schemars(schema_with = "text")]
+    #[schemars(with = "String", length(max = LONGEST), regex(pattern = LINE))]
     pub author: Value,
 
     /// The title of the book. The text is one line, must not be blank, and has at most 1,024 characters.
     #[serde(default, skip_serializing_if = "Value::is_null")]
-    #[schemars(schema_with = "text")]
+    #[schemars(with = "String", length(max = LONGEST), regex(pattern = LINE))]
     pub title: Value,
 
     /// At most 64 characters of the names of at most five unknown fields, escaped.
@@ -72,10 +72,6 @@ impl<'de> Deserialize<'de> for BookSpec {
 
 /// One line with more than spaces.
 const LINE: &str = "^[^\\x00-\\x1f\\x7f-\\x9f\u{2028}\u{2029}]*[^\\x00-\\x20\\x7f-\\x9f\u{2028}\u{2029}][^\\x00-\\x1f\\x7f-\\x9f\u{2028}\u{2029}]*$";
-
-fn text(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "maxLength": LONGEST, "pattern": LINE })
-}
 
 /// The observed state of a Book.
 #[skip_serializing_none]
