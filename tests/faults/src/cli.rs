@@ -7,11 +7,13 @@ use clap::Parser;
 
 use crate::bytes::Input;
 use crate::dice::Dice;
+use crate::pairs;
 use crate::plan::{Fault, Plan};
 use crate::run::Outcome;
 use crate::scenarios::{ALL, Scenario};
 use crate::sweep::{Sum, guarded, plans, side_by_side, sweep};
 use crate::transitions::Transition;
+use crate::watcher::Keeps;
 
 /// Run every scenario with every fault
 #[derive(Debug, Parser)]
@@ -44,6 +46,9 @@ struct Args {
     /// Instead of plans with one fault, run random plans with several faults for this number of seconds
     #[arg(long, value_name = "SECONDS", conflicts_with_all = ["fault", "transitions", "bytes"])]
     soak: Option<u64>,
+    /// Instead of plans with one fault, run plans with two faults
+    #[arg(long, conflicts_with_all = ["plan", "transitions", "bytes", "soak"])]
+    pairs: bool,
     /// Print the names of the plans, and run none
     #[arg(long)]
     list: bool,
@@ -69,6 +74,7 @@ pub fn main() -> ExitCode {
         None if args.transitions => transitions(&args, threads),
         None if args.bytes => bytes(&args, threads),
         None if args.soak.is_some() => soak(&args, threads),
+        None if args.pairs => all_pairs(&args, threads),
         None if is_under_cargo_test(&args) => {
             let codes = [many(&args, threads), transitions(&args, threads), bytes(&args, threads)];
             if codes.contains(&ExitCode::FAILURE) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
@@ -106,7 +112,7 @@ fn transitions(args: &Args, threads: usize) -> ExitCode {
     let all = Transition::all(args.filter.as_deref().unwrap_or_default(), every, args.seed);
     let count = all.len();
     let wrong = side_by_side("sequences", all, threads, |transition| {
-        let mut wrong = transition.run(args.seed, false).violations;
+        let mut wrong = transition.run(args.seed, Keeps::Nothing).violations;
         if !wrong.is_empty() {
             wrong.extend(transition.told());
         }
@@ -150,7 +156,10 @@ fn soak(args: &Args, threads: usize) -> ExitCode {
         all += batch.len();
         wrong += side_by_side("plans", batch, threads, |(index, plan)| {
             let (scenario, usual, _) = &runs[*index];
-            (plan.to_string(), guarded(&scenario.story(), plan, args.seed, Some(usual), false).violations)
+            (
+                plan.to_string(),
+                guarded(&scenario.story(), plan, args.seed, Some(usual), Keeps::Nothing).violations,
+            )
         });
         if wrong >= args.stop_after {
             break;
@@ -191,7 +200,7 @@ fn one_transition(name: &str, seed: u64) -> ExitCode {
     for line in transition.told() {
         println!("{line}");
     }
-    let outcome = transition.run(seed, true);
+    let outcome = transition.run(seed, Keeps::Steps);
     told(&outcome);
     println!("1 sequence, {} violations", outcome.violations.len());
     if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -233,12 +242,12 @@ fn one(name: &str, seed: u64) -> ExitCode {
     };
     let usual = usual(scenario, seed);
     let outcome = match plan.fault {
-        Fault::None => guarded(&scenario.story(), &plan, seed, None, true),
-        _ => guarded(&scenario.story(), &plan, seed, Some(&usual), true),
+        Fault::None => guarded(&scenario.story(), &plan, seed, None, Keeps::Steps),
+        _ => guarded(&scenario.story(), &plan, seed, Some(&usual), Keeps::Steps),
     };
     told(&outcome);
-    if !outcome.hit && plan.fault != Fault::None {
-        println!("the fault did not occur: there is no such request or line");
+    if outcome.hits < plan.fault.parts().len() {
+        println!("a fault did not occur: there is no such request or line");
     }
     println!("1 plan, {} violations", outcome.violations.len());
     if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -246,7 +255,37 @@ fn one(name: &str, seed: u64) -> ExitCode {
 
 fn usual(scenario: &Scenario, seed: u64) -> Outcome {
     let none = Plan { scenario: scenario.name.to_owned(), fault: Fault::None };
-    guarded(&scenario.story(), &none, seed, None, false)
+    guarded(&scenario.story(), &none, seed, None, Keeps::Nothing)
+}
+
+/// Runs the plans with two faults, one scenario after the other.
+fn all_pairs(args: &Args, threads: usize) -> ExitCode {
+    let began = Instant::now();
+    let (filter, fault) = (args.filter.as_deref(), args.fault.as_deref());
+    let contains = |name: &str, text: Option<&str>| text.is_none_or(|text| name.contains(text));
+    let mut sum = Sum::default();
+    for scenario in ALL.iter().filter(|scenario| contains(scenario.name, filter)) {
+        let usual = usual(scenario, args.seed);
+        let mut pairs = pairs::pairs(scenario, &usual, every(args), args.seed, threads);
+        pairs.plans.retain(|plan| contains(&plan.to_string(), fault));
+        if args.list {
+            for plan in &pairs.plans {
+                println!("{plan}");
+            }
+            continue;
+        }
+        let plans = pairs.plans.into_iter().map(|plan| (0, plan)).collect();
+        sum = sweep(&[(scenario, usual)], plans, args.seed, threads, args.stop_after, sum);
+        eprintln!("{}: {} equal pairs left out, {} plans so far", scenario.name, pairs.equal, sum.plans);
+        if sum.violations.len() >= args.stop_after {
+            break;
+        }
+    }
+    if args.list {
+        return ExitCode::SUCCESS;
+    }
+    report(&sum);
+    sum_up("plans", sum.plans, sum.violations.len(), began)
 }
 
 fn many(args: &Args, threads: usize) -> ExitCode {
@@ -282,7 +321,7 @@ fn many(args: &Args, threads: usize) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let sum = sweep(&scenarios, chosen, args.seed, threads, args.stop_after);
+    let sum = sweep(&scenarios, chosen, args.seed, threads, args.stop_after, Sum::default());
     report(&sum);
     sum_up("plans", sum.plans, wrong + sum.violations.len(), began)
 }
@@ -310,7 +349,7 @@ fn report(sum: &Sum) {
         println!();
     }
     if !sum.missed.is_empty() {
-        println!("{} plans whose fault did not occur, such as {}", sum.missed.len(), sum.missed[0]);
+        println!("{} plans with a fault that did not occur, such as {}", sum.missed.len(), sum.missed[0]);
     }
     if sum.excused > 0 {
         println!("{} plans with violations that a late write excuses", sum.excused);

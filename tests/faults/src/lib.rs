@@ -11,6 +11,8 @@ mod dice;
 mod end;
 #[cfg(test)]
 mod load;
+mod moments;
+mod pairs;
 mod plan;
 mod process;
 mod promises;

@@ -265,6 +265,23 @@ impl Fault {
         }
     }
 
+    /// Whether one of the faults is at a request for which `is` is true.
+    fn has(&self, is: impl Fn(&str, Trouble) -> bool) -> bool {
+        let mut parts = self.parts().iter();
+        parts.any(|fault| matches!(fault, Self::Request(name, _, trouble) if is(name, *trouble)))
+    }
+
+    /// Whether the fault needs a standby.
+    pub fn needs_standby(&self) -> bool {
+        self.has(|_, trouble| trouble.needs_standby())
+    }
+
+    /// Whether pairs contain the fault. A restore may take back what another fault did, and runs in which managers are blind
+    /// take long.
+    pub fn can_pair(&self) -> bool {
+        !self.has(|_, trouble| trouble.is_restore() || Trouble::OF_FIRST_WRITES.contains(&trouble))
+    }
+
     /// The name of the place and the fault.
     fn name(&self) -> String {
         match self {
@@ -272,6 +289,19 @@ impl Fault {
             Self::Request(name, nth, trouble) => format!("request:{name}.{nth}/{}", kebab(*trouble)),
             Self::Line(resource, nth, event) => format!("event:{resource}.{nth}/{}", kebab(*event)),
             Self::Several(parts) => parts.iter().map(Self::name).collect::<Vec<_>>().join("+"),
+        }
+    }
+
+    /// The class of the fault, for the table.
+    pub fn class(&self) -> String {
+        match self {
+            Self::None => "none".to_owned(),
+            Self::Several(_) => "several".to_owned(),
+            Self::Request(name, _, trouble) => {
+                let kind = if is_read(name) { "read" } else { "write" };
+                format!("{kind} {}", kebab(*trouble))
+            }
+            Self::Line(_, _, event) => format!("event {}", kebab(*event)),
         }
     }
 
@@ -296,17 +326,9 @@ impl Fault {
 }
 
 impl Plan {
-    /// Whether one of the faults is at a request for which `is` is true.
-    fn has(&self, is: impl Fn(&str, Trouble) -> bool) -> bool {
-        self.fault
-            .parts()
-            .iter()
-            .any(|fault| matches!(fault, Fault::Request(name, _, trouble) if is(name, *trouble)))
-    }
-
     /// Whether the plan has this fault at any request.
     pub fn has_trouble(&self, trouble: Trouble) -> bool {
-        self.has(|_, one| one == trouble)
+        self.fault.has(|_, one| one == trouble)
     }
 
     /// Whether the plan has this fault at any line of a watch.
@@ -321,27 +343,28 @@ impl Plan {
 
     /// Whether the plan needs a standby.
     pub fn needs_standby(&self) -> bool {
-        self.has(|_, trouble| trouble.needs_standby())
+        self.fault.needs_standby()
     }
 
     /// Whether a process dies.
     pub fn has_crash(&self) -> bool {
-        self.has(|_, trouble| trouble.is_crash()) || self.has_event(Event::Crash)
+        self.fault.has(|_, trouble| trouble.is_crash()) || self.has_event(Event::Crash)
     }
 
     /// Whether a process gets no events for minutes.
     pub fn is_blind(&self) -> bool {
-        self.has_event(Event::Silence) || self.has(|_, trouble| Trouble::OF_FIRST_WRITES.contains(&trouble))
+        self.has_event(Event::Silence)
+            || self.fault.has(|_, trouble| Trouble::OF_FIRST_WRITES.contains(&trouble))
     }
 
     /// Whether etcd is restored.
     pub fn has_restore(&self) -> bool {
-        self.has(|_, trouble| trouble.is_restore())
+        self.fault.has(|_, trouble| trouble.is_restore())
     }
 
     /// Whether a write may be executed after its sender has given it up.
     pub fn is_late(&self) -> bool {
-        self.has(|_, trouble| trouble.is_late())
+        self.fault.has(|_, trouble| trouble.is_late())
     }
 
     /// Whether a process sees changes later than usual.
@@ -350,20 +373,7 @@ impl Plan {
             trouble.needs_standby() || trouble == Trouble::StaleServer || is_read(name)
         };
         let is_line = |fault: &Fault| matches!(fault, Fault::Line(_, _, event) if *event != Event::Twice);
-        self.has(is_late) || self.fault.parts().iter().any(is_line)
-    }
-
-    /// The class of the fault, for the table.
-    pub fn class(&self) -> String {
-        match &self.fault {
-            Fault::None => "none".to_owned(),
-            Fault::Several(_) => "several".to_owned(),
-            Fault::Request(name, _, trouble) => {
-                let kind = if is_read(name) { "read" } else { "write" };
-                format!("{kind} {}", kebab(*trouble))
-            }
-            Fault::Line(_, _, event) => format!("event {}", kebab(*event)),
-        }
+        self.fault.has(is_late) || self.fault.parts().iter().any(is_line)
     }
 
     /// The time without writes before the next step of the scenario.

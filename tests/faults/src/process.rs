@@ -22,6 +22,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+/// The prefix of managers' names.
+pub const MANAGER: &str = "manager-";
+
 /// Which kinds a scenario's managers serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

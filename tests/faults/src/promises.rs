@@ -175,7 +175,7 @@ fn deleted(state: &State, job: &Value, rollout: i64) -> i64 {
 impl Assessor {
     /// Checks one write. Returns the violations.
     pub fn committed(&mut self, commit: &Commit<'_>, knows: Knowledge) -> Vec<String> {
-        let is_manager = commit.who.starts_with(crate::watcher::MANAGER);
+        let is_manager = commit.who.starts_with(crate::process::MANAGER);
         match commit.resource.split('.').next().unwrap_or_default() {
             "nodes" => {
                 self.node(commit);

@@ -11,10 +11,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::end;
+use crate::moments::Moment;
 use crate::plan::{Fault, Plan, Trouble};
 use crate::process::{Lines, Process, Skew};
 use crate::scenarios::{Story, When, lives};
-use crate::watcher::{Order, Watcher};
+use crate::watcher::{Keeps, Order, Watcher};
 
 /// The time without writes before the next step of a scenario.
 const BETWEEN: Duration = Duration::from_secs(45);
@@ -44,10 +45,12 @@ pub struct Outcome {
     pub created: BTreeMap<String, usize>,
     /// The number of objects that managers deleted, by type.
     pub deleted: BTreeMap<String, usize>,
-    /// Whether the fault occurred.
-    pub hit: bool,
+    /// The number of faults that occurred.
+    pub hits: usize,
     /// The steps, for a reader.
     pub trace: Vec<String>,
+    /// The moments after the last fault.
+    pub moments: Vec<Moment>,
     /// The duration by the cluster's clock.
     pub took: Duration,
 }
@@ -62,10 +65,10 @@ pub fn types() -> &'static [Arc<Type>] {
 }
 
 /// Runs a plan. `usual` is the result without a fault; the run waits until it has the same end.
-pub fn run(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
+pub fn run(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>, keeps: Keeps) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     match runtime {
-        Ok(runtime) => runtime.block_on(play(story, plan, seed, usual, trace)),
+        Ok(runtime) => runtime.block_on(play(story, plan, seed, usual, keeps)),
         Err(error) => Outcome { violations: vec![format!("no runtime: {error}")], ..Outcome::default() },
     }
 }
@@ -121,6 +124,7 @@ async fn rule(
                 if let Some(process) = process {
                     process.end().await;
                 }
+                watcher.ended(&who);
                 watcher.touch();
                 sleep(AWAY).await;
                 let base = who.rsplit_once('-').map_or(&*who, |(base, _)| base).to_owned();
@@ -182,13 +186,13 @@ fn is_on(server: &Server, node: &str, phase: &str) -> bool {
     pods.iter().any(|pod| runs(pod))
 }
 
-async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
+async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>, keeps: Keeps) -> Outcome {
     let began = Instant::now();
     let server = Server::new(seed);
     for kind in types() {
         server.add(kind.clone());
     }
-    let (watcher, orders) = Watcher::new(plan.clone(), trace);
+    let (watcher, orders) = Watcher::new(plan.clone(), keeps);
     let watcher = Arc::new(watcher);
     watcher.attach(Some(server.clone()));
     server.follow(watcher.clone());
@@ -225,7 +229,7 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
     let ruler = tokio::spawn(rule(fleet.clone(), watcher.clone(), orders));
     // Several faults may take as long as each of them in turn.
     let limit = began + if plan.is_compound() { LONGEST * 3 } else { LONGEST };
-    watcher.back_up();
+    watcher.step_done();
     let mut settled = steps(story, plan, &server, &watcher, limit).await;
     settled &= settle(&watcher, plan.quiet(), limit).await;
     let mut end = server.look(story.end);
@@ -268,10 +272,11 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
     if let Some(usual) = usual.filter(|_| plan.fault != Fault::None) {
         count(&watcher, plan, usual, &outcome);
     }
-    outcome.hit = watcher.has_hit();
+    outcome.hits = watcher.hits();
     outcome.violations.extend(watcher.violations());
     outcome.excused = watcher.excused();
     outcome.trace = watcher.trace();
+    outcome.moments = watcher.moments();
     watcher.attach(None);
     outcome
 }
@@ -304,7 +309,7 @@ async fn steps(story: &Story<'_>, plan: &Plan, server: &Server, watcher: &Watche
         watcher.note(&format!("STEP {}", number + 1));
         watcher.touch();
         step(server);
-        watcher.back_up();
+        watcher.step_done();
     }
     settled
 }
@@ -451,7 +456,7 @@ mod tests {
     /// The manager's requests in a scenario without a fault, in order, without Leases, Events and watches.
     fn requests_of(scenario: &Scenario) -> Vec<String> {
         let plan = Plan { scenario: scenario.name.to_owned(), fault: Fault::None };
-        let outcome = run(&scenario.story(), &plan, 1, None, true);
+        let outcome = run(&scenario.story(), &plan, 1, None, Keeps::Steps);
         assert_eq!(outcome.violations, Vec::<String>::new());
         let asked = outcome.trace.iter().filter_map(|line| {
             let mut words = line.split_whitespace().skip(1);

@@ -6,9 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::moments::Place;
 use crate::plan::{Event, Fault, Plan, Trouble, is_read};
 use crate::run::{Outcome, run};
 use crate::scenarios::{Scenario, Story};
+use crate::watcher::Keeps;
 
 /// The number of faults for a request that repeats as long as a process lives.
 const REPEATED: usize = 4;
@@ -26,6 +28,41 @@ fn is_ended_by_a_failure(scenario: &Scenario) -> bool {
     .contains(&scenario.name)
 }
 
+/// The faults that a request or a line may have, except [`Trouble::OF_FIRST_WRITES`].
+pub fn faults_of(scenario: &Scenario, place: &Place) -> Vec<Fault> {
+    match place {
+        Place::Request(name, nth) => {
+            troubles(scenario, name).map(|trouble| Fault::Request(name.clone(), *nth, trouble)).collect()
+        }
+        Place::Line(resource, nth) => {
+            // If the first failure ends the run, an unseen node may never get a pod.
+            let is_missed = is_ended_by_a_failure(scenario) && resource == "nodes";
+            let events = Event::ALL.into_iter().filter(|event| !is_missed || *event != Event::Silence);
+            events.map(|event| Fault::Line(resource.clone(), *nth, event)).collect()
+        }
+    }
+}
+
+/// The faults that a request of this name may have.
+fn troubles(scenario: &Scenario, name: &str) -> impl Iterator<Item = Trouble> {
+    let of: &[Trouble] = if is_read(name) { &Trouble::OF_READS } else { &Trouble::OF_WRITES };
+    let of_watches: &[Trouble] = if name.starts_with("watch-") { &Trouble::OF_WATCHES } else { &[] };
+    // In place of a pod whose adoption is rejected, the manager would create another one.
+    let adopts = name == "apply-pods" && scenario.name == "podset-adopt-again";
+    // The API server keeps running, so the write of another node's record or retry reaches the restored store.
+    let is_beside =
+        name.ends_with("-configmaps") || name == "create-pods" && scenario.name == "daemonjob-retry";
+    // If the first failure ends the run, a delayed node may never get a pod.
+    let waits = !is_ended_by_a_failure(scenario) && matches!(name, "create-pods" | "create-configmaps");
+    let is_possible = move |trouble: &Trouble| match trouble {
+        Trouble::Invalid | Trouble::Forbidden => !adopts,
+        Trouble::RestoredBumped | Trouble::RestoredRejected => !is_beside,
+        _ => true,
+    };
+    let all = of.iter().chain(of_watches).copied().filter(is_possible);
+    all.chain(waits.then_some(Trouble::Stranger))
+}
+
 /// The plans with one fault that follow from a run without a fault.
 pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
     let mut faults = Vec::new();
@@ -36,27 +73,7 @@ pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
             MOST
         };
         for nth in 1..=(*count).min(most) {
-            let of: &[Trouble] = if is_read(name) { &Trouble::OF_READS } else { &Trouble::OF_WRITES };
-            let of_watches: &[Trouble] = if name.starts_with("watch-") { &Trouble::OF_WATCHES } else { &[] };
-            for trouble in of.iter().chain(of_watches) {
-                // In place of a pod whose adoption is rejected, the manager would create another one.
-                let is_rejection = matches!(trouble, Trouble::Invalid | Trouble::Forbidden);
-                if is_rejection && name == "apply-pods" && scenario.name == "podset-adopt-again" {
-                    continue;
-                }
-                // The API server keeps running, so the write of another node's record or retry reaches the restored store.
-                let is_beside = name.ends_with("-configmaps")
-                    || name == "create-pods" && scenario.name == "daemonjob-retry";
-                if matches!(trouble, Trouble::RestoredBumped | Trouble::RestoredRejected) && is_beside {
-                    continue;
-                }
-                faults.push(Fault::Request(name.clone(), nth, *trouble));
-            }
-            // If the first failure ends the run, a delayed node may never get a pod.
-            let waits = !is_ended_by_a_failure(scenario);
-            if waits && matches!(&**name, "create-pods" | "create-configmaps") {
-                faults.push(Fault::Request(name.clone(), nth, Trouble::Stranger));
-            }
+            faults.extend(faults_of(scenario, &Place::Request(name.clone(), nth)));
         }
         if !is_read(name) {
             faults.extend(Trouble::OF_FIRST_WRITES.map(|trouble| Fault::Request(name.clone(), 1, trouble)));
@@ -64,15 +81,7 @@ pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
     }
     for (resource, count) in &usual.events {
         for nth in 1..=(*count).min(MOST) {
-            for event in Event::ALL {
-                // If the first failure ends the run, an unseen node may never get a pod.
-                let is_missed =
-                    is_ended_by_a_failure(scenario) && resource == "nodes" && event == Event::Silence;
-                if is_missed {
-                    continue;
-                }
-                faults.push(Fault::Line(resource.clone(), nth, event));
-            }
+            faults.extend(faults_of(scenario, &Place::Line(resource.clone(), nth)));
         }
     }
     let scenario = scenario.name.to_owned();
@@ -84,7 +93,7 @@ pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
 pub struct Sum {
     /// The numbers of plans, and of those with violations, by class of fault and kind.
     pub classes: BTreeMap<(String, String), (usize, usize)>,
-    /// Plans whose fault did not occur.
+    /// Plans with a fault that did not occur.
     pub missed: Vec<String>,
     /// The violations by plan.
     pub violations: Vec<(String, Vec<String>)>,
@@ -94,18 +103,19 @@ pub struct Sum {
     pub plans: usize,
 }
 
-/// Runs the plans in order on this number of threads.
+/// Runs the plans in order on this number of threads, and adds their results to `sum`.
 pub fn sweep(
     scenarios: &[(&Scenario, Outcome)],
     mut plans: Vec<(usize, Plan)>,
     seed: u64,
     threads: usize,
     stop_after: usize,
+    sum: Sum,
 ) -> Sum {
-    let all = plans.len();
+    let (all, before) = (plans.len(), sum.plans);
     let began = Instant::now();
     let queue: Mutex<VecDeque<(usize, Plan)>> = Mutex::new(plans.drain(..).collect());
-    let sum = Mutex::new(Sum::default());
+    let sum = Mutex::new(sum);
     let shown = Mutex::new(Instant::now());
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -116,10 +126,10 @@ pub fn sweep(
                     }
                     let Some((index, plan)) = lock(&queue).pop_front() else { return };
                     let (scenario, usual) = &scenarios[index];
-                    let outcome = guarded(&scenario.story(), &plan, seed, Some(usual), false);
+                    let outcome = guarded(&scenario.story(), &plan, seed, Some(usual), Keeps::Nothing);
                     let mut sum = lock(&sum);
                     note(&mut sum, scenario, &plan, &outcome);
-                    let done = sum.plans;
+                    let done = sum.plans - before;
                     let wrong = sum.violations.len();
                     drop(sum);
                     progress("plans", &shown, done, all, wrong, began);
@@ -167,11 +177,11 @@ pub fn side_by_side<T: Send>(
 }
 
 /// Runs a plan. A panic is a violation.
-pub fn guarded(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
-    let ran = catch_unwind(AssertUnwindSafe(|| run(story, plan, seed, usual, trace)));
+pub fn guarded(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>, keeps: Keeps) -> Outcome {
+    let ran = catch_unwind(AssertUnwindSafe(|| run(story, plan, seed, usual, keeps)));
     ran.unwrap_or_else(|_| Outcome {
         violations: vec!["the run panicked".to_owned()],
-        hit: true,
+        hits: plan.fault.parts().len(),
         ..Outcome::default()
     })
 }
@@ -184,9 +194,9 @@ fn note(sum: &mut Sum, scenario: &Scenario, plan: &Plan, outcome: &Outcome) {
     sum.plans += 1;
     sum.excused += usize::from(!outcome.excused.is_empty());
     let kind = scenario.name.split('-').next().unwrap_or_default().to_owned();
-    let counts = sum.classes.entry((plan.class(), kind)).or_default();
+    let counts = sum.classes.entry((plan.fault.class(), kind)).or_default();
     counts.0 += 1;
-    if !outcome.hit {
+    if outcome.hits < plan.fault.parts().len() {
         sum.missed.push(plan.to_string());
     }
     if !outcome.violations.is_empty() {

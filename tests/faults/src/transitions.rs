@@ -16,6 +16,7 @@ use crate::scenarios::{
     BOOKS, CONSUMERS, DAEMONJOBS, GREETINGS, PODSETS, Story, WHO, When, orphan, orphans, two_nodes,
 };
 use crate::sweep::guarded;
+use crate::watcher::Keeps;
 
 /// The number of sequences for each kind.
 pub const EACH: usize = 1_000;
@@ -258,7 +259,7 @@ impl Transition {
         Some(Self { subject, number, specs })
     }
 
-    fn play(&self, specs: &[(When, Value)], usual: Option<&Outcome>, seed: u64, trace: bool) -> Outcome {
+    fn play(&self, specs: &[(When, Value)], usual: Option<&Outcome>, seed: u64, keeps: Keeps) -> Outcome {
         let collection = self.subject.collection;
         let steps = specs.iter().enumerate().map(|(at, (when, spec))| {
             let step: Box<dyn Fn(&Server) + '_> = Box::new(move |server| {
@@ -275,15 +276,19 @@ impl Transition {
         });
         let story = Story { kinds: self.subject.serves, steps: steps.collect(), end: end::without_history };
         let plan = Plan { scenario: self.name(), fault: Fault::None };
-        guarded(&story, &plan, seed, usual, trace)
+        guarded(&story, &plan, seed, usual, keeps)
     }
 
     /// Runs the sequence, and its last spec alone, and compares the ends.
-    pub fn run(&self, seed: u64, trace: bool) -> Outcome {
+    pub fn run(&self, seed: u64, keeps: Keeps) -> Outcome {
         let last: Vec<(When, Value)> = self.specs.last().cloned().into_iter().collect();
-        let alone =
-            self.play(&[(When::After(Duration::from_millis(50)), last[0].1.clone())], None, seed, false);
-        let mut outcome = self.play(&self.specs, Some(&alone), seed, trace);
+        let alone = self.play(
+            &[(When::After(Duration::from_millis(50)), last[0].1.clone())],
+            None,
+            seed,
+            Keeps::Nothing,
+        );
+        let mut outcome = self.play(&self.specs, Some(&alone), seed, keeps);
         outcome
             .violations
             .extend(alone.violations.into_iter().map(|what| format!("with the last spec alone: {what}")));

@@ -13,7 +13,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::blindness::Blindness;
+use crate::end;
+use crate::moments::{Moment, Place, Recorder};
 use crate::plan::{Event, Fault, Plan, Trouble};
+use crate::process::MANAGER;
 use crate::promises::{Assessor, Knowledge};
 
 /// The fault's orders to the task that runs the processes.
@@ -29,8 +32,16 @@ pub enum Order {
     StayActive(Duration),
 }
 
-/// The prefix of managers' names.
-pub const MANAGER: &str = "manager-";
+/// The part of a run that a watcher keeps, besides the violations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// Nothing.
+    Nothing,
+    /// The steps, for a reader.
+    Steps,
+    /// The moments at which another fault can occur.
+    Moments,
+}
 
 /// The process that is a standby from the beginning.
 const STANDBY: &str = "manager-b-2";
@@ -75,7 +86,9 @@ pub struct Watcher {
 struct Inner {
     requests: BTreeMap<String, usize>,
     lines: BTreeMap<String, usize>,
-    hit: bool,
+    /// The number of faults that have occurred.
+    hits: usize,
+    recorder: Option<Recorder>,
     dead: BTreeSet<String>,
     cut_off: Vec<CutOff>,
     /// Processes whose watches are delayed: the prefix of their names, and until when.
@@ -219,13 +232,24 @@ impl Inner {
         let is_now = |cut: &&CutOff| who.starts_with(&*cut.who) && cut.from <= now && now < cut.until;
         self.cut_off.iter().find(is_now)
     }
+
+    /// A fault occurs. Another fault has its place later.
+    fn hit(&mut self) {
+        self.hits += 1;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.moments.clear();
+        }
+    }
 }
 
 impl Watcher {
     /// Creates the watcher of a run of `plan`.
-    pub fn new(plan: Plan, keeps_trace: bool) -> (Self, mpsc::UnboundedReceiver<Order>) {
+    pub fn new(plan: Plan, keeps: Keeps) -> (Self, mpsc::UnboundedReceiver<Order>) {
         let (orders, receiver) = mpsc::unbounded_channel();
-        let watcher = Self { plan, server: Mutex::default(), orders, inner: Mutex::default(), keeps_trace };
+        let recorder = (keeps == Keeps::Moments).then(Recorder::default);
+        let inner = Mutex::new(Inner { recorder, ..Inner::default() });
+        let keeps_trace = keeps == Keeps::Steps;
+        let watcher = Self { plan, server: Mutex::default(), orders, inner, keeps_trace };
         (watcher, receiver)
     }
 
@@ -252,9 +276,14 @@ impl Watcher {
         self.inner().last_write = Some(Instant::now());
     }
 
-    /// Whether the fault has occurred.
-    pub fn has_hit(&self) -> bool {
-        self.inner().hit
+    /// The number of faults that have occurred.
+    pub fn hits(&self) -> usize {
+        self.inner().hits
+    }
+
+    /// The moments after the last fault.
+    pub fn moments(&self) -> Vec<Moment> {
+        self.inner().recorder.take().map(|recorder| recorder.moments).unwrap_or_default()
     }
 
     /// The numbers of requests by name, and of watch lines by type.
@@ -323,8 +352,11 @@ impl Watcher {
         let _ = self.orders.send(order);
     }
 
-    /// Keeps a backup of the store, if the plan restores it.
-    pub fn back_up(&self) {
+    /// A step of the scenario is done. Keeps a backup of the store, if the plan restores it.
+    pub fn step_done(&self) {
+        if let Some(recorder) = &mut self.inner().recorder {
+            recorder.step += 1;
+        }
         let Some(server) = self.server().filter(|_| self.plan.has_restore()) else { return };
         let store = server.snapshot();
         let mut inner = self.inner();
@@ -348,6 +380,35 @@ impl Watcher {
     /// From now on, requests of this process are lost.
     pub fn bury(&self, who: &str) {
         self.inner().dead.insert(who.to_owned());
+        self.ended(who);
+    }
+
+    /// This process has ended.
+    pub fn ended(&self, who: &str) {
+        if let Some(recorder) = &mut self.inner().recorder {
+            recorder.ended(who);
+        }
+    }
+
+    /// Records the moment before a request, or before a line that the process is shown.
+    fn record(&self, who: &str, place: Place, kind: &str) {
+        let mut inner = self.inner();
+        let Inner { recorder: Some(recorder), cut_off, behind, stale, .. } = &mut *inner else { return };
+        let Some(server) = self.server() else { return };
+        let now = Instant::now();
+        let clock =
+            [Trouble::ClockAhead, Trouble::ClockBehind].map(|one| usize::from(self.plan.has_trouble(one)));
+        let effects = |who: &str| {
+            let lasts = |of: &str, until: Instant| who.starts_with(of) && now < until;
+            [
+                cut_off.iter().filter(|cut| lasts(&cut.who, cut.until)).count(),
+                behind.iter().filter(|(of, until)| lasts(of, *until)).count(),
+                stale.iter().filter(|(of, _, until)| lasts(of, *until)).count(),
+                clock[0],
+                clock[1],
+            ]
+        };
+        recorder.moment(who, place, kind, || server.look(end::state), effects);
     }
 
     fn holds_lease(&self, who: &str) -> bool {
@@ -855,10 +916,14 @@ impl Script for Watcher {
             Fault::Request(of, at, trouble) if *of == name && *at == nth => Some(trouble),
             _ => None,
         });
+        self.record(&asked.who, Place::Request(name.clone(), nth), &name);
+        if let Some(recorder) = &mut self.inner().recorder {
+            recorder.asked(&asked.who, &name, &asked.name, due.copied());
+        }
         if let Some(trouble) = due {
             {
                 let mut inner = self.inner();
-                inner.hit = true;
+                inner.hit();
                 inner.unclear = deed(asked);
             }
             self.note(&format!("FAULT {trouble:?} at {name}.{nth}"));
@@ -891,6 +956,9 @@ impl Script for Watcher {
     fn answered(&self, asked: &Asked, code: u16) {
         if self.keeps_trace && is_manager(&asked.who) && asked.is_write() {
             self.note(&format!("    {} {} {} answered {code}", asked.who, name_of(asked), asked.name));
+        }
+        if let Some(recorder) = &mut self.inner().recorder {
+            recorder.answered(&asked.who, &name_of(asked), &asked.name, code);
         }
         if is_manager(&asked.who) && asked.is_write() && (400..500).contains(&code) {
             let what = (asked.who.clone(), name_of(asked), asked.name.clone());
@@ -939,12 +1007,18 @@ impl Script for Watcher {
             *count += 1;
             *count
         };
+        self.record(shown.who, Place::Line(resource.clone(), nth), &format!("{resource} {}", shown.type_));
         let due = self.plan.fault.parts().iter().find_map(|fault| match fault {
             Fault::Line(of, at, event) if *of == resource && *at == nth => Some(event),
             _ => None,
         });
+        let delivers = due.is_none_or(|event| *event == Event::Twice);
+        if let (true, Some(recorder)) = (delivers, &mut self.inner().recorder) {
+            let revision = text(shown.object, "/metadata/resourceVersion").parse().unwrap_or_default();
+            recorder.shown(shown.who, &resource, revision);
+        }
         let Some(event) = due else { return Showing::AsIs };
-        self.inner().hit = true;
+        self.inner().hit();
         self.note(&format!(
             "FAULT {event:?} at line {resource}.{nth}: {} {}",
             shown.type_,
@@ -977,6 +1051,9 @@ impl Script for Watcher {
         self.inner().revisions.push((Instant::now(), commit.revision));
         let object = commit.new.or(commit.old).unwrap_or(&Value::Null);
         let kind = short(&commit.resource).to_owned();
+        if let Some(recorder) = &mut self.inner().recorder {
+            recorder.committed(&kind, commit.revision, object);
+        }
         if kind == "leases"
             && let Some(blindness) = &mut self.inner().blindness
         {
