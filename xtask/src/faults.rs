@@ -16,9 +16,9 @@ use crate::test;
     long_about = "Run every test scenario of the controllers with every fault at every request and watch event.\n\n\
     The command runs the manager's controllers, caches and leader election against a fake API server \
     (crates/fake-apiserver). The clock is simulated, and advances only while the controllers wait. A plan is a scenario with \
-    one fault. The command prints the name of each plan that violates a rule. `--plan NAME` runs only the named plan and \
-    prints every step of the plan. The last line is \"N plans, N violations\". The exit code is 1 if there are violations. \
-    docs/reliability.md explains the names of the plans."
+    one fault, or with two faults (`--pairs`). The command prints the name of each plan that violates a rule. `--plan NAME` \
+    runs only the named plan and prints every step of the plan. The last line is \"N plans, N violations\". The exit code is 1 \
+    if there are violations. docs/reliability.md explains the names of the plans."
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Args {
@@ -43,22 +43,26 @@ pub struct Args {
     /// Instead of plans, feed the decoders with more than a million malformed inputs, which cover every decoder
     #[arg(long, conflicts_with_all = ["fault", "plan", "list", "transitions"])]
     bytes: bool,
+    /// Instead of plans with one fault, run plans with two faults. Of the plans with the same second fault in equal states, the
+    /// command runs one. Select some of the plans with --every, because all of them take very long
+    #[arg(long, conflicts_with_all = ["plan", "transitions", "bytes"])]
+    pairs: bool,
     /// Instead of plans with one fault, run random plans with several faults for this number of seconds
-    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["fault", "plan", "list", "transitions", "bytes"])]
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["fault", "plan", "list", "transitions", "bytes", "pairs"])]
     soak: Option<u64>,
     /// With --soak, run on a temporary cluster, and kill kube-apiserver, etcd and managers under load
     #[arg(long, requires = "soak", conflicts_with = "filter")]
     real: bool,
     /// Instead of plans, search every state that a small DaemonJob can reach, with more disturbances than in `cargo
     /// xtask test`. The command adds a line to tests/model/log.txt
-    #[arg(long, conflicts_with_all = ["filter", "fault", "plan", "list", "transitions", "bytes", "soak"])]
+    #[arg(long, conflicts_with_all = ["filter", "fault", "plan", "list", "transitions", "bytes", "pairs", "soak"])]
     exhaustive: bool,
     /// Print the names of the plans instead of running the plans
     #[arg(long)]
     list: bool,
     /// Insert each bug of xtask/src/mutants/table.rs into the program, one at a time, and check that a plan or a test detects
     /// the bug
-    #[arg(long, conflicts_with_all = ["plan", "every", "fault", "list", "transitions", "bytes", "soak", "exhaustive"])]
+    #[arg(long, conflicts_with_all = ["plan", "every", "fault", "list", "transitions", "bytes", "pairs", "soak", "exhaustive"])]
     mutants: bool,
 }
 
@@ -92,9 +96,12 @@ pub fn run(args: &Args) -> Result<()> {
     if args.every.is_none() && args.plan.is_none() {
         cargo.arg("--all");
     }
-    for (flag, is_set) in
-        [("--list", args.list), ("--transitions", args.transitions), ("--bytes", args.bytes)]
-    {
+    for (flag, is_set) in [
+        ("--list", args.list),
+        ("--transitions", args.transitions),
+        ("--bytes", args.bytes),
+        ("--pairs", args.pairs),
+    ] {
         if is_set {
             cargo.arg(flag);
         }

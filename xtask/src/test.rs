@@ -27,11 +27,12 @@ use crate::chart;
     about = "Run every check and test",
     long_about = "Run every check and test, and print how long each part took.\n\n\
     The first parts need no cluster: formatting, lints, generated files, the texts (see `cargo xtask prose --help`), the \
-    workspace's tests, and a search of all states of a small DaemonJob. Then the command tests the Pulsar programs with real \
-    brokers, which need Java and Maven (see `cargo xtask pulsar --help`). The command builds the release programs (see \
-    `cargo xtask build --help`). The command builds the images twice and compares them (see `cargo xtask image --help`). The \
-    command tests the chart, and builds the files of a release. The last parts use temporary clusters: two runs of the demo, \
-    short benches, and the end-to-end tests on simulated and on real nodes (see `cargo xtask cluster up --help`).\n\n\
+    workspace's tests, a search of all states of a small DaemonJob, and pairs of faults (see `cargo xtask faults --help`). \
+    Then the command tests the Pulsar programs with real brokers, which need Java and Maven (see `cargo xtask pulsar \
+    --help`). The command builds the release programs (see `cargo xtask build --help`). The command builds the images twice \
+    and compares them (see `cargo xtask image --help`). The command tests the chart, and builds the files of a release. The \
+    last parts use temporary clusters: two runs of the demo, short benches, and the end-to-end tests on simulated and on real \
+    nodes (see `cargo xtask cluster up --help`).\n\n\
     The command skips parts that this machine does not support, and continues after a failed part. The last line is \"N \
     passed, N failed, N skipped\". The exit code is 1 if a part failed."
 )]
@@ -238,10 +239,10 @@ pub fn run(args: &Args) -> Result<()> {
 /// The checks that take too long for every run.
 const LONG_TIER: &str = "the full benches (cargo xtask bench --help) take half an hour each. All plans of the faults (cargo \
                          xtask faults), the mutants (cargo xtask faults --mutants) and the long exhaustive search (cargo xtask \
-                         faults --exhaustive) take a quarter of an hour each. A sixth kind (cargo xtask test --sixth-kind) takes \
-                         five minutes. KEDA (cargo xtask test --keda) takes five minutes, and half an hour the first time. \
-                         Restores of etcd with a raised revision (cargo xtask test --e2e manager_restore::bumped) take five \
-                         minutes";
+                         faults --exhaustive) take a quarter of an hour each. 100,000 pairs of faults (cargo xtask faults \
+                         --pairs --every 400) take an hour. A sixth kind (cargo xtask test --sixth-kind) takes five minutes. \
+                         KEDA (cargo xtask test --keda) takes five minutes, and half an hour the first time. Restores of etcd \
+                         with a raised revision (cargo xtask test --e2e manager_restore::bumped) take five minutes";
 
 /// The end-to-end tests of the long tier. They run only if the filter of names selects them.
 const LONG_TESTS: &str = "manager_restore::bumped";
@@ -250,6 +251,7 @@ const LONG_TESTS: &str = "manager_restore::bumped";
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";
 
 /// The parts that --fast skips, with their budgets.
+const PAIRS: (&str, Duration) = ("pairs of faults", Duration::from_mins(7));
 const PULSAR_PROGRAMS: (&str, Duration) = ("Pulsar programs", Duration::from_mins(6));
 const RELEASE_BUILD: (&str, Duration) = ("release build", Duration::from_mins(9));
 const IMAGES: (&str, Duration) = ("images", Duration::from_mins(1));
@@ -291,14 +293,16 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     })?;
     if fast {
         for (name, budget) in
-            [PULSAR_PROGRAMS, RELEASE_BUILD, IMAGES, CONTROL_PLANE, CHART, RELEASE, DEMO, BENCHES, CLUSTER]
+            [PAIRS, PULSAR_PROGRAMS, RELEASE_BUILD, IMAGES, CONTROL_PLANE, CHART, RELEASE, DEMO, BENCHES]
                 .into_iter()
-                .chain([END_TO_END, real::PROGRAMS, real::TESTS])
+                .chain([CLUSTER, END_TO_END, real::PROGRAMS, real::TESTS])
         {
             report.skip(name, budget, "--fast");
         }
         return Ok(());
     }
+    // At least 5,000 plans. The budget includes a build with the profile of the fault tests.
+    report.part(PAIRS.0, PAIRS.1, || cargo_test(xtask()?.args(["faults", "--pairs", "--every", "4000"])))?;
     pulsar_programs(report, None)?;
     report.part(RELEASE_BUILD.0, RELEASE_BUILD.1, || check(xtask()?.arg("build")))?;
     images(report)?;
