@@ -236,7 +236,8 @@ impl<T: Object> Keeper<T> {
                 Next::List
             }
             Err(interrupted)
-                if interrupted.is_silence() || matches!(interrupted.code(), Some(404 | 410 | 429)) =>
+                if interrupted.is_silence()
+                    || matches!(interrupted.code(), Some(404 | 410 | 429 | 500..)) =>
             {
                 self.interrupted(&interrupted, Some(at))
             }

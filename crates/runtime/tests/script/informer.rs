@@ -340,6 +340,33 @@ async fn a_watch_that_ended_shows_nothing_until_it_continues() {
     }
 }
 
+/// While the API server cannot read its store, a watch that it accepts may be silent.
+#[tokio::test(start_paused = true)]
+async fn opens_no_watch_while_the_store_cannot_be_read() {
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let log = asked.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let end = async {
+            sleep(Duration::from_secs(2)).await;
+            Ok::<Vec<u8>, std::io::Error>(Vec::new())
+        };
+        let (code, body) = match &*query {
+            "limit=1" => (500, failure(500, "InternalError", "no etcd").1.into()),
+            _ if query.contains("sendInitialEvents") => (200, bookmark(5, true).into()),
+            _ => (200, axum::body::Body::from_stream(futures::stream::once(end))),
+        };
+        log.lock().unwrap().push(query);
+        std::future::ready(Response::builder().status(code).body(body))
+    });
+    let informer: Informer<Pod> = Informer::new(PODS, &[], None);
+    let client = Client::new(service, "default");
+    let task = tokio::spawn(informer.run(client, Link::default(), Gate::open()));
+    sleep(Duration::from_secs(10)).await;
+    task.abort();
+    assert_eq!(asked.lock().unwrap()[2..4], ["limit=1", "limit=1"], "a list, a watch, and no other watch");
+}
+
 /// The store or the watch cache may be unable to stream a list, which only an event reports. A proxy may cut the stream, or
 /// answer for the API server.
 #[tokio::test(start_paused = true)]
