@@ -286,10 +286,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "adopts a foreign pod",
         file: "crates/runtime/src/write/executor.rs",
-        edits: &[(
-            "Some(meta) if meta.is_controlled_by(owner) => {",
-            "Some(meta) if !meta.uid.is_empty() => {",
-        )],
+        edits: &[("if !meta.is_controlled_by(owner) {", "if meta.uid.is_empty() {")],
         catchers: &[Catcher::Plans("podset-create", "/stranger")],
     },
     Mutant {

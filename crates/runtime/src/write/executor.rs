@@ -425,49 +425,34 @@ impl Executor {
         labels: Option<Labels>,
     ) -> Result<Answer, Error> {
         let owner = of.key;
-        let found = self.reads.read_meta(&resource, &namespace, name).await?;
-        if let (Some(meta), Some(labels)) = (&found, &labels)
-            && labels.missing(owner, meta).is_some()
-            && self.memory.refusals(owner).has_left(meta)
+        let Some(meta) = self.reads.read_meta(&resource, &namespace, name).await? else {
+            return Ok(Answer::Stale);
+        };
+        if let Some(labels) = &labels
+            && labels.missing(owner, &meta).is_some()
+            && self.memory.refusals(owner).has_left(&meta)
         {
             // While the object terminates or after its deletion, nothing shows that the policy still exists.
             if meta.deleted.is_some() {
                 return Ok(Answer::Stale);
             }
-            let answer = self.undo(of, Verb::Create, (resource, namespace), meta, labels).await?;
-            let is_gone = !self.memory.refusals(owner).has_left(meta);
-            return Ok(if is_gone && matches!(answer, Answer::Refused { .. }) {
-                Answer::Stale
-            } else {
-                answer
-            });
+            let answer = self.undo(of, Verb::Create, (resource, namespace), &meta, labels).await?;
+            let is_gone = !self.memory.refusals(owner).has_left(&meta);
+            let is_over = is_gone && matches!(answer, Answer::Refused { .. });
+            return Ok(if is_over { Answer::Stale } else { answer });
         }
-        let (reason, message) = match found {
-            Some(meta)
-                if resource == PODS
-                    && meta.is_controlled_by(owner)
-                    && meta.labels.get(KIND_LABEL).is_none() =>
-            {
-                // The Pod watch selects by this label, so the cache will never show this pod.
-                (
-                    RefusalReason::LabelsMissing,
-                    format!("Pod {name} exists already, but has lost its label {KIND_LABEL}"),
-                )
-            }
-            Some(meta) if meta.is_controlled_by(owner) => {
-                self.memory.wrote(owner, resource, &meta);
-                return Ok(Answer::Stale);
-            }
-            Some(meta) => {
-                let belongs = meta
-                    .owner
-                    .map_or_else(|| "no controller".to_owned(), |of| format!("{} {}", of.kind, of.name));
-                (
-                    RefusalReason::NameTaken,
-                    format!("{} {name} exists already and belongs to {belongs}", resource.kind),
-                )
-            }
-            None => return Ok(Answer::Stale),
+        let (reason, message) = if !meta.is_controlled_by(owner) {
+            let belongs = meta.owner.map(|other| format!("{} {}", other.kind, other.name));
+            let belongs = belongs.as_deref().unwrap_or("no controller");
+            let message = format!("{} {name} exists already and belongs to {belongs}", resource.kind);
+            (RefusalReason::NameTaken, message)
+        } else if resource == PODS && meta.labels.get(KIND_LABEL).is_none() {
+            // The Pod watch selects by this label, so the cache will never show this pod.
+            let message = format!("Pod {name} exists already, but has lost its label {KIND_LABEL}");
+            (RefusalReason::LabelsMissing, message)
+        } else {
+            self.memory.wrote(owner, resource, &meta);
+            return Ok(Answer::Stale);
         };
         Ok(Answer::Refused { reason, message, stops_creations: false })
     }
