@@ -151,10 +151,8 @@ impl<R: Reconciler> Controller<R> {
             let timer = state.queue.next_timer().filter(|_| may_write && state.passes.len() < WORKERS);
             let waits = begun.contains(&false);
             tokio::select! {
-                received = self.wakes.recv_many(&mut batch, 1024) => {
-                    if received == 0 {
-                        break;
-                    }
+                // This controller's own waker keeps the channel open.
+                _ = self.wakes.recv_many(&mut batch, 1024) => {
                     for wake in batch.drain(..) {
                         self.take(&mut state, wake, &begun);
                     }
