@@ -110,17 +110,14 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
         pass.write_status_meanwhile(&error, status, events, execution.writes).await;
         return Err(error);
     }
-    let status = match pass.write_status(status, execution.writes).await {
-        Ok(status) => status,
+    let (is_told, wrote_status, deferred) = match pass.write_status(status, execution.writes).await {
+        Ok(StatusWrite::Unchanged) => (execution.complete, 0, None),
+        Ok(StatusWrite::Deferred(until)) => (false, 0, Some(until)),
+        Ok(StatusWrite::Written) => (true, 1, None),
         Err(error) => {
             pass.log(&execution, 0, "error", started);
             return Err(error);
         }
-    };
-    let (is_told, wrote_status, deferred) = match status {
-        StatusWrite::Unchanged => (execution.complete, 0, None),
-        StatusWrite::Deferred(until) => (false, 0, Some(until)),
-        StatusWrite::Written => (true, 1, None),
     };
     if is_told {
         pass.record(events);
@@ -192,17 +189,13 @@ impl<R: Reconciler> Pass<'_, R> {
         events: Vec<Event>,
         writes: usize,
     ) {
-        let object = self.key;
-        if !matches!(error, Error::NotLeading) {
-            tracing::debug!(%object, %error, "plan not executed");
-        }
         if !matches!(error, Error::Unanswered { is_said: true, .. }) {
             return;
         }
         match self.write_status(status, writes).await {
             Ok(StatusWrite::Written) => self.record(events),
             Ok(StatusWrite::Unchanged | StatusWrite::Deferred(_)) => {}
-            Err(error) => tracing::debug!(%object, %error, "status not written"),
+            Err(error) => tracing::debug!(object = %self.key, %error, "status not written"),
         }
     }
 
