@@ -50,13 +50,6 @@ pub enum RefusalReason {
     Other,
 }
 
-impl RefusalReason {
-    /// Whether the refusal concerns the object's name and not its content.
-    pub fn is_of_the_name(self) -> bool {
-        matches!(self, Self::NameTaken | Self::LabelsMissing)
-    }
-}
-
 /// A rejected write to an object that the manager creates, such as a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {

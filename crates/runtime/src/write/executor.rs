@@ -291,7 +291,8 @@ impl Executor {
                 let what = (verb, &resource, &*name);
                 let is_new = self.memory.refused(owner, what, reason, &message, stops_creations);
                 // A problem with one name, or an earlier refusal, does not concern the other objects.
-                let is_new = is_new && !reason.is_of_the_name();
+                let is_new =
+                    is_new && !matches!(reason, RefusalReason::NameTaken | RefusalReason::LabelsMissing);
                 *refused_in_a_row += usize::from(is_new);
                 let is_pod = verb == Verb::Create && resource == PODS;
                 if is_pod && !stops_creations && is_new && *refused_in_a_row == STOP_AFTER {
