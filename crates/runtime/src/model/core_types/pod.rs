@@ -395,60 +395,23 @@ fn is_restartable(spec: &WirePodSpec, status: &WirePodStatus) -> bool {
 
 impl From<WirePod> for Pod {
     fn from(wire: WirePod) -> Self {
-        let mut meta = wire.metadata;
+        let WirePod { metadata: mut meta, spec, status } = wire;
         meta.annotations = meta.annotations.only(is_read);
-        let rejection = rejection(&wire.status);
-        let restartable = is_restartable(&wire.spec, &wire.status);
-        let WirePodStatus { phase, reason, conditions, container_statuses, init_container_statuses, .. } =
-            wire.status;
-        let mut ready_since = None;
-        let mut not_ready_since = None;
-        let mut unschedulable = None;
-        let mut is_gated = false;
-        let mut disrupted = false;
-        let ended_badly = phase == Phase::Failed;
-        let mut kept = Vec::new();
-        for condition in conditions {
-            if ended_badly {
-                kept.push((condition.type_.clone(), condition.status.clone()));
-            }
-            match (&*condition.type_, &*condition.status) {
-                ("Ready", "True") => {
-                    ready_since = Some(condition.last_transition_time.unwrap_or(Timestamp::UNIX_EPOCH));
-                }
-                ("Ready", "False") => not_ready_since = condition.last_transition_time,
-                ("PodScheduled", "False") => match condition.reason.as_deref() {
-                    Some("Unschedulable") => unschedulable = Some(condition.message.unwrap_or_default()),
-                    Some("SchedulingGated") => is_gated = true,
-                    _ => {}
-                },
-                ("DisruptionTarget", "True") => disrupted = true,
-                _ => {}
-            }
-        }
-        let containers = || init_container_statuses.iter().chain(&container_statuses);
-        let without_sidecars = || containers().filter(|container| !wire.spec.has_sidecar(&container.name));
-        let finished = containers()
-            .filter_map(|container| container.state.terminated.as_ref()?.finished_at.as_ref())
-            .map(|finished| finished.0)
-            .max();
-        let has_ended = phase.has_ended();
-        Self {
+        let (phase, has_ended) = (status.phase, status.phase.has_ended());
+        let containers = || status.containers();
+        let without_sidecars = || containers().filter(|container| !spec.has_sidecar(&container.name));
+        let mut pod = Self {
             phase,
-            reason,
-            ready_since,
-            unschedulable,
-            is_gated,
-            disrupted,
             restarts: without_sidecars()
                 .fold(0, |sum, container| sum.saturating_add(container.restart_count)),
-            most_restarts: container_statuses
+            most_restarts: status
+                .container_statuses
                 .iter()
                 .map(|container| container.restart_count)
                 .max()
                 .unwrap_or_default(),
-            restartable,
-            restarts_containers: wire.spec.restarts_containers(),
+            restartable: is_restartable(&spec, &status),
+            restarts_containers: spec.restarts_containers(),
             has_running_container: without_sidecars().any(|container| container.state.running.is_some()),
             waiting: containers()
                 .find_map(|container| Some(container.state.waiting.as_ref()?.reason.as_deref()?.into())),
@@ -456,8 +419,12 @@ impl From<WirePod> for Pod {
                 .flat_map(|container| [started(&container.state), started(&container.last_state)])
                 .flatten()
                 .min(),
+            finished: containers()
+                .filter_map(|container| container.state.terminated.as_ref()?.finished_at.as_ref())
+                .map(|finished| finished.0)
+                .max(),
             crashed: containers()
-                .find_map(|container| crash(container, &wire.spec).map(Box::new))
+                .find_map(|container| crash(container, &spec).map(Box::new))
                 .filter(|_| !has_ended && meta.deleted.is_none()),
             last_exit: containers().filter(|container| !container.ready).find_map(|container| {
                 exit(container, &container.state)
@@ -465,11 +432,31 @@ impl From<WirePod> for Pod {
                     .map(Box::new)
             }),
             exits: containers().filter_map(|container| exit(container, &container.state)).collect(),
-            conditions: kept.into(),
-            finished: finished.or(not_ready_since.filter(|_| has_ended)),
-            rejection,
+            rejection: rejection(&status),
             meta,
-            node: wire.spec.node_name,
+            ..Self::default()
+        };
+        let mut kept = Vec::new();
+        for condition in status.conditions {
+            if phase == Phase::Failed {
+                kept.push((condition.type_.clone(), condition.status.clone()));
+            }
+            match (&*condition.type_, &*condition.status) {
+                ("Ready", "True") => {
+                    pod.ready_since = Some(condition.last_transition_time.unwrap_or(Timestamp::UNIX_EPOCH));
+                }
+                ("Ready", "False") if has_ended => {
+                    pod.finished = pod.finished.or(condition.last_transition_time);
+                }
+                ("PodScheduled", "False") => match condition.reason.as_deref() {
+                    Some("Unschedulable") => pod.unschedulable = Some(condition.message.unwrap_or_default()),
+                    Some("SchedulingGated") => pod.is_gated = true,
+                    _ => {}
+                },
+                ("DisruptionTarget", "True") => pod.disrupted = true,
+                _ => {}
+            }
         }
+        Self { conditions: kept.into(), reason: status.reason, node: spec.node_name, ..pod }
     }
 }
