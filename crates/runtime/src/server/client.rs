@@ -146,15 +146,9 @@ pub(crate) fn brief_causes(error: &(dyn std::error::Error + 'static)) -> String 
 
 /// The error without quotes of a kubeconfig or of a credential plugin's answer, which may contain a token.
 fn discreet(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut words = error.to_string();
-    let mut cause = Some(error);
-    while let Some(one) = cause {
-        if let Some(instead) = without_quotation(one) {
-            words = words.replace(&one.to_string(), &instead);
-        }
-        cause = one.source();
-    }
-    words
+    let chain = std::iter::successors(Some(error), |one| (*one).source());
+    let quotes = chain.filter_map(|one| Some((one.to_string(), without_quotation(one)?)));
+    quotes.fold(error.to_string(), |words, (quote, instead)| words.replace(&quote, &instead))
 }
 
 /// The messages of an error and its causes, outermost first, without duplicates and without quotes that may contain a
