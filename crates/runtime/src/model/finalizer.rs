@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::model::object::{Object, removal_of_finalizer};
+use crate::model::object::{Key, Object, removal_of_finalizer};
 use crate::model::plan::Action;
 use crate::model::resource::Resource;
 
@@ -28,7 +28,7 @@ where
     };
     let uid = object.meta().uid.as_deref();
     let is_same = json!({ "op": "test", "path": "/metadata/uid", "value": uid });
-    patch(object, json!([is_same, is_unchanged(object), operation]))
+    patch(Resource::of::<K>(), object.key(), json!([is_same, is_unchanged(object), operation]))
 }
 
 /// Removes a finalizer, if it is still at the same index. A repeated or late removal does no harm: an object that is not
@@ -42,7 +42,7 @@ where
     if let Some(tests) = operations.as_array_mut().filter(|_| object.meta().deletion_timestamp.is_none()) {
         tests.insert(0, is_unchanged(object));
     }
-    patch(object, operations)
+    patch(Resource::of::<K>(), object.key(), operations)
 }
 
 /// The test that an object has not changed.
@@ -50,10 +50,6 @@ fn is_unchanged(object: &impl Object) -> Value {
     json!({ "op": "test", "path": "/metadata/resourceVersion", "value": object.resource_version() })
 }
 
-fn patch<K, S, E>(object: &K, operations: Value) -> Action<S, E>
-where
-    K: kube::Resource<DynamicType = ()> + Object,
-{
-    let key = object.key();
-    Action::JsonPatch { resource: Resource::of::<K>(), namespace: key.namespace, name: key.name, operations }
+fn patch<S, E>(resource: Resource, object: Key, operations: Value) -> Action<S, E> {
+    Action::JsonPatch { resource, namespace: object.namespace, name: object.name, operations }
 }
