@@ -270,7 +270,7 @@ impl<T: Object> Keeper<T> {
         }
         match ended {
             // Avoid a tight loop with an API server or proxy that ends watches at once. Plans do not wait for the pause, because
-            // they would wait forever if every watch ended at once.
+            // they would wait permanently if every watch ended at once.
             Ok(()) if began.elapsed() < Duration::from_secs(1) => self.pause(ABSENT, Some(at)),
             Ok(()) => {
                 if began.elapsed() >= GOOD {
