@@ -7,7 +7,6 @@ use crate::line::line;
 
 /// The reason to call handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
-#[strum(serialize_all = "lowercase")]
 pub enum Cause {
     /// The Greeting has no claim. kopf: `@kopf.on.create`.
     Create,
@@ -22,8 +21,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The value of the metrics' label.
-    pub fn name(self) -> &'static str {
+    /// The kind of its claim, which the status stores, and the action of its Event.
+    pub fn word(self) -> &'static str {
         self.into()
     }
 }

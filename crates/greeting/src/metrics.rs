@@ -1,8 +1,6 @@
 //! Metrics: printed lines, and whether standard output is stuck. None has a label for each Greeting.
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
-use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, Opts, PullingGauge, Registry};
 
 use crate::handlers::Cause;
 use crate::observe::Say;
@@ -20,13 +18,19 @@ impl Said {
         let help = "Printed lines by cause: create, update, delete, timer.";
         let said = IntCounterVec::new(Opts::new("quintet_greeting_said_total", help), &["cause"])?;
         registry.register(Box::new(said.clone()))?;
+        let said = Self { said };
         for cause in [Cause::Create, Cause::Update, Cause::Delete, Cause::Timer] {
-            said.with_label_values(&[cause.name()]);
+            said.of(cause);
         }
         let help = "Bytes reserved by lines that wait for the reader of standard output.";
-        let gauge = IntGauge::new("quintet_greeting_output_waiting_bytes", help)?;
-        registry.register(Box::new(Waiting { gauge, printer }))?;
-        Ok(Self { said })
+        let waiting = Box::new(move || f64::from(printer.waiting()));
+        let gauge = PullingGauge::new("quintet_greeting_output_waiting_bytes", help, waiting)?;
+        registry.register(Box::new(gauge))?;
+        Ok(said)
+    }
+
+    fn of(&self, cause: Cause) -> IntCounter {
+        self.said.with_label_values(&[cause.word().to_lowercase()])
     }
 
     /// Counts lines that are printed together.
@@ -34,28 +38,8 @@ impl Said {
         let lines = u64::try_from(say.lines.len()).unwrap_or(u64::MAX);
         // The timer's first tick is printed together with a creation.
         let first = u64::from(say.cause == Cause::Create && say.tick.is_some());
-        let count = |cause: Cause, lines| self.said.with_label_values(&[cause.name()]).inc_by(lines);
-        count(say.cause, lines.saturating_sub(first));
-        if first > 0 {
-            count(Cause::Timer, first);
-        }
-    }
-}
-
-/// Reads the printer at each scrape.
-struct Waiting {
-    gauge: IntGauge,
-    printer: Printer,
-}
-
-impl Collector for Waiting {
-    fn desc(&self) -> Vec<&Desc> {
-        self.gauge.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        self.gauge.set(i64::try_from(self.printer.waiting()).unwrap_or(i64::MAX));
-        self.gauge.collect()
+        self.of(say.cause).inc_by(lines.saturating_sub(first));
+        self.of(Cause::Timer).inc_by(first);
     }
 }
 
@@ -77,7 +61,7 @@ mod tests {
         said.count(&say(Cause::Create, 3, Some(jiff::Timestamp::UNIX_EPOCH)));
         said.count(&say(Cause::Timer, 1, Some(jiff::Timestamp::UNIX_EPOCH)));
         said.count(&say(Cause::Delete, 1, None));
-        let of = |cause: Cause| said.said.with_label_values(&[cause.name()]).get();
+        let of = |cause: Cause| said.of(cause).get();
         assert_eq!([Cause::Create, Cause::Update, Cause::Timer, Cause::Delete].map(of), [2, 0, 2, 1]);
         assert!(
             registry.gather().iter().any(|family| family.name() == "quintet_greeting_output_waiting_bytes")

@@ -22,10 +22,6 @@ use crate::printer::Room;
 
 /// The tutorial's interval, in seconds.
 const INTERVAL: i64 = 60;
-/// The kinds of claims, and the actions of Events.
-const CREATE: &str = "Create";
-const UPDATE: &str = "Update";
-const DELETE: &str = "Delete";
 /// The reasons of Ready that only a user can change.
 const NO_MESSAGE: &str = "NoMessage";
 const OTHER_VERSION: &str = "ClaimedByOtherVersion";
@@ -95,7 +91,7 @@ impl Pass<'_> {
         }
         // Of another version's claim it is unknown whether it was printed; the finalizer is removed anyway.
         let claim = self.before.claim.as_ref().and_then(StoredClaim::known);
-        let is_owed = claim.is_some_and(|claim| claim.kind != DELETE);
+        let is_owed = claim.is_some_and(|claim| claim.kind != Cause::Delete.word());
         // A Greeting without a claim gets no farewell: a definition without a status can store no claim.
         if let Some(message) = self.message().filter(|_| is_owed) {
             let waited = self.attempt(plan, Cause::Delete);
@@ -104,7 +100,7 @@ impl Pass<'_> {
                     let rejected = "The API server rejects the claim in status.claim.";
                     let why = room.as_ref().map_or_else(|no_room| no_room.why(), |_| rejected);
                     let note = format!("The farewell was not printed within {PATIENCE:#}. {why}");
-                    plan.events.push(unsaid("TimedOut", DELETE, note));
+                    plan.events.push(unsaid("TimedOut", Cause::Delete.word(), note));
                 }
                 Ok(room) => {
                     self.claim(plan, Cause::Delete, message, room.clone());
@@ -182,20 +178,14 @@ impl Pass<'_> {
         let at = whole_seconds(self.now);
         let mut lines = handlers::call(cause, message);
         let mut status = self.before.clone();
-        let mut tick = None;
-        let kind = match cause {
-            Cause::Create => {
-                // The timer's first tick is due at once.
-                lines.extend(handlers::call(Cause::Timer, message));
-                (tick, status.greeted_at) = (Some(at), Some(Time(at)));
-                CREATE
-            }
-            Cause::Delete => DELETE,
-            _ => {
-                status.updates = Some(status.updates.unwrap_or_default().saturating_add(1));
-                UPDATE
-            }
-        };
+        let tick = (cause == Cause::Create).then_some(at);
+        if cause == Cause::Create {
+            // The timer's first tick is due at once.
+            lines.extend(handlers::call(Cause::Timer, message));
+            status.greeted_at = tick.map(Time);
+        } else if cause == Cause::Update {
+            status.updates = Some(status.updates.unwrap_or_default().saturating_add(1));
+        }
         if cause != Cause::Delete {
             status.last_greeting = Some(shorten(message.to_owned(), KEPT));
             status = self.with_condition(status, GREETED);
@@ -203,7 +193,7 @@ impl Pass<'_> {
         let token = self.world.token.clone();
         status.claim = Some(StoredClaim::Known(Claim {
             message_hash: hash(message),
-            kind: kind.to_owned(),
+            kind: cause.word().to_owned(),
             token: token.clone(),
             at: Some(Time(at)),
         }));
@@ -284,12 +274,12 @@ fn hash(message: &str) -> String {
 }
 
 fn said(cause: Cause) -> Event {
-    let (reason, action, note) = match cause {
-        Cause::Create => ("Greeted", CREATE, "Printed the message for the first time."),
-        Cause::Delete => ("Deleted", DELETE, "Printed the farewell."),
-        _ => ("Updated", UPDATE, "Printed the changed message."),
+    let (reason, note) = match cause {
+        Cause::Create => ("Greeted", "Printed the message for the first time."),
+        Cause::Delete => ("Deleted", "Printed the farewell."),
+        _ => ("Updated", "Printed the changed message."),
     };
-    Event { type_: EventType::Normal, reason, action, note: note.to_owned() }
+    Event { type_: EventType::Normal, reason, action: cause.word(), note: note.to_owned() }
 }
 
 fn unsaid(reason: &'static str, action: &'static str, note: String) -> Event {

@@ -138,8 +138,8 @@ impl Printer {
     }
 
     /// Bytes that waiting lines reserve.
-    pub fn waiting(&self) -> usize {
-        usize::try_from(WAITING).unwrap_or(usize::MAX).saturating_sub(self.room.available_permits())
+    pub fn waiting(&self) -> u32 {
+        WAITING.saturating_sub(self.room.available_permits().try_into().unwrap_or(WAITING))
     }
 
     /// Waits up to `FLUSH` until everything is written. The error is the number of lines that are not.
