@@ -56,7 +56,7 @@ mod tests {
             cause,
             lines: vec!["x".into(); lines],
             tick,
-            room: Room::unbounded(),
+            room: Room::default(),
         };
         said.count(&say(Cause::Create, 3, Some(jiff::Timestamp::UNIX_EPOCH)));
         said.count(&say(Cause::Timer, 1, Some(jiff::Timestamp::UNIX_EPOCH)));

@@ -71,7 +71,8 @@ impl Owed {
 /// missing, but no line is printed twice.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    kept: Recalled,
+    /// The result of [`Self::recall`], apart from `waits`.
+    pub kept: Recalled,
     /// The last lines in the queue of standard output.
     waiting: Waiting,
 }
@@ -98,12 +99,7 @@ impl Memory {
     pub fn recall(&mut self, greeting: &Greeting) -> Recalled {
         // A claim that is not stored and cannot be stored any more owes nothing.
         self.kept.owed.take_if(|owed| !owed.is_claimed(greeting) && !owed.is_pending(greeting));
-        Recalled { waits: self.waiting.is_waiting(), ..self.kept.clone() }
-    }
-
-    /// The lines of the last claim, if they are not printed yet.
-    pub fn owed(&self) -> Option<&Owed> {
-        self.kept.owed.as_deref()
+        Recalled { waits: self.waiting.strong_count() > 0, ..self.kept.clone() }
     }
 
     /// Stores that the API server rejected a claim, so that its lines need no room.

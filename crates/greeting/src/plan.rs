@@ -98,7 +98,7 @@ impl Pass<'_> {
             match &self.world.room {
                 room if waited >= PATIENCE && (room.is_err() || self.world.recalled.is_rejected) => {
                     let rejected = "The API server rejects the claim in status.claim.";
-                    let why = room.as_ref().map_or_else(|no_room| no_room.why(), |_| rejected);
+                    let why = room.as_ref().map_or_else(Into::into, |_| rejected);
                     let note = format!("The farewell was not printed within {PATIENCE:#}. {why}");
                     plan.events.push(unsaid("TimedOut", Cause::Delete.word(), note));
                 }

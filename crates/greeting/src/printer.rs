@@ -23,52 +23,31 @@ const AGAIN: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_millis(10);
 
 /// Room in the queue, until its last clone is dropped.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Room {
-    /// None in a queue without a bound.
+    /// None by default, as in a queue without a bound.
     permit: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Room {
-    /// Room in a queue without a bound.
-    pub fn unbounded() -> Self {
-        Self { permit: None }
-    }
-
     /// Shows whether the lines in this room still wait.
     pub fn waiting(&self) -> Waiting {
-        Waiting(self.permit.as_ref().map(Arc::downgrade).unwrap_or_default())
+        self.permit.as_ref().map(Arc::downgrade).unwrap_or_default()
     }
 }
 
-/// Lines in the queue, which it does not hold.
-#[derive(Clone, Debug, Default)]
-pub struct Waiting(Weak<OwnedSemaphorePermit>);
+/// Lines in the queue, which it does not hold. While they wait, it has a strong count.
+pub type Waiting = Weak<OwnedSemaphorePermit>;
 
-impl Waiting {
-    /// Whether they still wait.
-    pub fn is_waiting(&self) -> bool {
-        self.0.strong_count() > 0
-    }
-}
-
-/// Why standard output has no room for lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why standard output has no room for lines. It is shown as a sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum NoRoom {
     /// Lines wait for its reader.
+    #[strum(to_string = "The reader of the manager's standard output is too slow.")]
     Full,
     /// Writing to it fails.
+    #[strum(to_string = "Writing to the manager's standard output fails.")]
     Failing,
-}
-
-impl NoRoom {
-    /// The reason in a sentence.
-    pub fn why(self) -> &'static str {
-        match self {
-            Self::Full => "The reader of the manager's standard output is too slow.",
-            Self::Failing => "Writing to the manager's standard output fails.",
-        }
-    }
 }
 
 impl PartialEq for Room {

@@ -41,7 +41,7 @@ fn a_plan_allocates_little() {
         token: "me-1".to_owned(),
         leading_since: now(),
         recalled: Recalled::default(),
-        room: Ok(Room::unbounded()),
+        room: Ok(Room::default()),
     };
     let new = greeting(&[], &Value::Null);
     let (held, first) = allocations(|| plan(&new, &world, now()));

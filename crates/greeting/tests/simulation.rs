@@ -302,7 +302,7 @@ impl Simulation {
         let token = owed
             .map_or_else(|| format!("{}-{}", process.identity, process.tokens), |owed| owed.token.clone());
         process.tokens += 1;
-        let room = if process.full && owed.is_none() { Err(NoRoom::Full) } else { Ok(Room::unbounded()) };
+        let room = if process.full && owed.is_none() { Err(NoRoom::Full) } else { Ok(Room::default()) };
         let world = World { token, leading_since: process.since, recalled, room };
         let version = greeting.metadata.resource_version.clone().unwrap();
         let plan = plan(&greeting, &world, self.now);
@@ -365,7 +365,7 @@ impl Simulation {
 
     fn effect(&mut self, who: usize, uid: &str, effect: Effect) {
         let process = &mut self.processes[who];
-        let token = process.memory.owed().map(|owed| owed.token.clone());
+        let token = process.memory.kept.owed.as_ref().map(|owed| owed.token.clone());
         let Some(say) = process.memory.take(effect) else { return };
         writeln!(self.log, "{} says {:?}", process.identity, say.lines).unwrap();
         let log = &self.log;

@@ -30,7 +30,7 @@ impl Scene {
             "spec": {"message": message},
         });
         let greeting = serde_json::from_value(greeting).unwrap();
-        let room = Ok(Room::unbounded());
+        let room = Ok(Room::default());
         Self { greeting, memory: Memory::default(), token: "me".into(), since: 0, room }
     }
 
@@ -370,7 +370,7 @@ fn claims_nothing_without_room() {
     assert!((60..75).contains(&tries) && events == 1, "{tries} tries and {events} Events in an hour");
     let condition = &scene.status().conditions[0];
     assert_eq!((condition.reason.as_str(), condition.status.as_str()), ("OutputBlocked", "False"));
-    scene.room = Ok(Room::unbounded());
+    scene.room = Ok(Room::default());
     assert_eq!(scene.says(3_600), FIRST);
     assert_eq!(scene.status().conditions[0].reason, "Greeted");
 }
@@ -411,7 +411,7 @@ fn prints_as_soon_as_there_is_room() {
     let mut scene = Scene::held("Hi");
     scene.room = Err(NoRoom::Full);
     assert!(scene.says(0).is_empty() && scene.memory.clone().recall(&scene.greeting).attempt.is_some());
-    scene.room = Ok(Room::unbounded());
+    scene.room = Ok(Room::default());
     assert_eq!(scene.says(9), FIRST);
     assert!(scene.memory.clone().recall(&scene.greeting).attempt.is_none());
     // A tick waits too, until the next one replaces it.
@@ -420,7 +420,7 @@ fn prints_as_soon_as_there_is_room() {
         assert!(scene.says(second).is_empty());
         assert!(scene.plan(second).again <= Some(at(second + 60)));
     }
-    scene.room = Ok(Room::unbounded());
+    scene.room = Ok(Room::default());
     assert_eq!(scene.says(130), ["Timer: Hi"], "once, not twice");
 }
 
@@ -431,7 +431,7 @@ fn a_farewell_without_room_waits_at_most_a_minute() {
     scene.room = Err(NoRoom::Full);
     assert!(scene.says(0).is_empty());
     assert_eq!(scene.plan(32).again, Some(at(60)), "the last attempt comes in time");
-    scene.room = Ok(Room::unbounded());
+    scene.room = Ok(Room::default());
     assert_eq!(claim(&scene.plan(60)).2.lines, ["Delete: Bye"]);
     scene.room = Err(NoRoom::Full);
     let last = scene.plan(60);
