@@ -59,13 +59,8 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         missing = 0;
     }
 
-    let mut sources = sources(
-        podset,
-        world,
-        &templates,
-        missing,
-        members.iter().map(|member| member.pod).chain(adopted.iter().copied()),
-    );
+    let pods = members.iter().map(|member| member.pod).chain(adopted.iter().copied());
+    let mut sources = sources(podset, world, &templates, missing, pods);
     let Ended { mut going, mut released, held_until } = ended(world, &strays, &mut sources, now);
     going.extend(&rollout.going);
     plan.requeue_at(held_until);
@@ -73,9 +68,8 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     // An admission policy may remove the label of each new pod, so the first one is created alone.
     let is_tried = members.is_empty() || !strays.is_empty();
     // A pod without the label may get it back meanwhile.
-    let deletes = going
-        .into_iter()
-        .map(|pod| Action::delete(PODS, &pod.meta, pod.is_running() && !has_label(podset, pod)));
+    let is_stray = |pod: &Pod| pod.is_running() && !has_label(podset, pod);
+    let deletes = going.into_iter().map(|pod| Action::delete(PODS, &pod.meta, is_stray(pod)));
     let deletes: Vec<_> = deletes.collect();
     let Creations { creates, more, labels, refused } = creations(podset, world, sources, is_tried, now);
     plan.requeue_at(refused.map(|refusal| refusal.until).filter(|until| *until > now));
@@ -103,15 +97,13 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     plan.steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
     let found = StatusInput {
         templates: &templates,
+        limits,
+        world,
         is_adopting: !adopted.is_empty(),
-        wanted: limits.wanted,
-        needed: limits.needed,
-        namespace_terminating: world.refusals.namespace_terminating,
         members,
         terminating,
         outdated: rollout.outdated,
         held_until,
-        lacks_revision: templates.kept > 0 && world.current_template == CurrentTemplate::Missing,
         failure,
     };
     let (status, again) = status(podset, &found, now);
@@ -300,11 +292,12 @@ fn creations<'a>(
             if made.creates.len() + made.more.len() == MOST_CREATIONS {
                 break;
             }
-            let refusal = refusal(world, &name).filter(|refusal| refusal.reason != RefusalReason::NameTaken);
+            let refusal = world.refusals.of(Verb::Create, &PODS, &name);
+            let refusal = refusal.filter(|refusal| refusal.reason != RefusalReason::NameTaken);
             let waits = refusal.filter(|refusal| refusal.until > now);
             if waits.is_some_and(|refusal| refusal.reason == RefusalReason::LabelsMissing) {
                 // It is our own pod, which has the name of the missing one.
-                made.labels.push(merge(podset, &name, &json!({ KIND_LABEL: "PodSet" })));
+                made.labels.push(mark_unseen(podset, &name));
                 continue;
             }
             if let Some(refusal) = waits {
@@ -326,13 +319,11 @@ fn creations<'a>(
     made
 }
 
-fn merge(podset: &PodSet, name: &str, labels: &serde_json::Value) -> Action<PodSetStatus> {
-    Action::MergePatch {
-        resource: PODS,
-        namespace: podset.metadata.namespace.as_deref().unwrap_or_default().into(),
-        name: name.into(),
-        body: json!({ "metadata": { "labels": labels } }),
-    }
+/// Restores the label of the watch, of a pod that no cache shows.
+fn mark_unseen(podset: &PodSet, name: &str) -> Action<PodSetStatus> {
+    let (namespace, name) = (podset.key().namespace, name.into());
+    let body = json!({ "metadata": { "labels": { KIND_LABEL: "PodSet" } } });
+    Action::MergePatch { resource: PODS, namespace, name, body }
 }
 
 /// Returns the counted pods and those that lost the label of the selector, and requeues for the next pod that becomes
@@ -374,10 +365,8 @@ fn release(pod: &Pod) -> Option<Action<PodSetStatus>> {
     let mut operations = pod.meta.without_controller()?;
     let tests = operations.as_array_mut()?;
     // Only for the observed version: if the label was restored meanwhile, the pod stays.
-    tests.insert(
-        0,
-        json!({ "op": "test", "path": "/metadata/resourceVersion", "value": &*pod.meta.resource_version }),
-    );
+    let version = &*pod.meta.resource_version;
+    tests.insert(0, json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
     if pod.label(UID_LABEL).is_some() {
         // Without this label no selector matches the pod, even if other labels return.
         let path = format!("/metadata/labels/{}", UID_LABEL.replace('/', "~1"));
@@ -425,11 +414,6 @@ fn first_refusal<'a, 'b>(
     targets.find_map(|(verb, resource, name)| world.refusals.of(verb, resource, name))
 }
 
-/// The refusal of the creation of the pod with this name.
-fn refusal<'a>(world: &'a World, name: &str) -> Option<&'a Refusal> {
-    world.refusals.of(Verb::Create, &PODS, name)
-}
-
 /// The free names in order. A pod's name is not free, even if the pod ended or is terminating. Nor is a name for which
 /// a recent creation found a foreign or released pod. The name of a pod without its label is used again, so that a retry
 /// deletes this pod and adds none.
@@ -444,9 +428,9 @@ fn free_names<'a>(
     let taken = world.pods.iter().filter(|pod| !is_free(pod)).map(|pod| &*pod.meta.name);
     let taken: BTreeSet<&str> = taken.chain(world.taken.iter().map(|name| &**name)).collect();
     (0..).map(move |number| pod_name(podset, part, number)).filter(move |name| {
+        let is_foreign = |one: &Refusal| one.reason == RefusalReason::NameTaken && one.until > now;
         !taken.contains(name.as_str())
-            && refusal(world, name)
-                .is_none_or(|refusal| refusal.reason != RefusalReason::NameTaken || refusal.until <= now)
+            && !world.refusals.of(Verb::Create, &PODS, name).is_some_and(is_foreign)
     })
 }
 
@@ -484,13 +468,8 @@ fn create(
     let annotations: Vec<_> = attempt.iter().map(|attempt| (ATTEMPT_ANNOTATION, attempt.as_str())).collect();
     let owner = controller_reference(&Resource::of::<PodSet>(), meta);
     let body = template.pod(namespace, &pod_name, &owner, &labels, &annotations, None);
-    Action::Create {
-        resource: PODS,
-        namespace: namespace.into(),
-        name: pod_name,
-        owner_label: Some(UID_LABEL),
-        body: body.into(),
-    }
+    let (namespace, body) = (namespace.into(), body.into());
+    Action::Create { resource: PODS, namespace, name: pod_name, owner_label: Some(UID_LABEL), body }
 }
 
 #[cfg(test)]

@@ -10,8 +10,9 @@ use quintet_runtime::model::plan::{Event, EventType};
 
 use crate::api::{NotReady, PodSet, PodSetStatus, UpdateStrategyType};
 use crate::labels::UID_LABEL;
-use crate::revision::{self, Templates};
-use crate::rollout::CandidatePod;
+use crate::observe::World;
+use crate::revision::{self, CurrentTemplate, Templates};
+use crate::rollout::{CandidatePod, Limits};
 
 /// The reason of ReplicaFailure for a current template that is not stored.
 const REVISION_MISSING: &str = "RevisionMissing";
@@ -28,14 +29,12 @@ const PROGRESS_DEADLINE: i32 = 600;
 pub struct StatusInput<'a> {
     /// The templates.
     pub templates: &'a Templates<'a>,
+    /// The limits of the spec.
+    pub limits: Limits,
+    /// The world.
+    pub world: &'a World,
     /// Whether the plan adopts pods. The next plan knows their templates.
     pub is_adopting: bool,
-    /// The desired number of pods.
-    pub wanted: usize,
-    /// How many available pods the condition Available needs.
-    pub needed: usize,
-    /// Whether the namespace is being deleted.
-    pub namespace_terminating: bool,
     /// The counted pods.
     pub members: Vec<CandidatePod<'a>>,
     /// Pods that are being deleted and have not ended.
@@ -44,8 +43,6 @@ pub struct StatusInput<'a> {
     pub outdated: usize,
     /// Until when the replacement waits for pods that keep ending.
     pub held_until: Option<Timestamp>,
-    /// Whether pods of the current template are to be kept, and no revision has that template.
-    pub lacks_revision: bool,
     /// The refusal to report: the reason of the condition, and the API server's message.
     pub failure: Option<(&'static str, &'a str)>,
 }
@@ -91,7 +88,7 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
     };
     let is_complete = is_complete(podset, found, available);
     // The deadline starts over when a complete PodSet is no longer complete.
-    let is_settled = is_complete || is_paused(podset, members);
+    let is_settled = is_complete || is_paused(found);
     let begins = !is_settled && (was_settled(before) || before.observed_generation != meta.generation);
     let since = match &before.last_progress_time {
         Some(at) if !begins && !has_progressed(before, &status) => at.0,
@@ -102,13 +99,12 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
         SignedDuration::from_secs(podset.spec.progress_deadline_seconds.unwrap_or(PROGRESS_DEADLINE).into());
     let deadline = since.checked_add(deadline).unwrap_or(Timestamp::MAX);
 
-    let is_enough = available >= found.needed;
+    let wanted = found.limits.wanted;
+    let is_enough = available >= found.limits.needed;
     let is_done = matches_spec(found, available);
-    let waits = found
-        .held_until
-        .filter(|_| available < found.wanted)
-        .map(|at| format!(" Pods keep ending. The next one is created at {}.", whole_seconds(at)))
-        .unwrap_or_default();
+    let held_until = found.held_until.filter(|_| available < wanted).map(whole_seconds);
+    let waits = held_until.map(|at| format!(" Pods keep ending. The next one is created at {at}."));
+    let waits = waits.unwrap_or_default();
     let progressing = progressing(podset, found, available, (deadline, now));
     let waits_for_deadline = progressing.reason == "Updating";
     let failure = replica_failure(found);
@@ -117,12 +113,11 @@ pub fn status(podset: &PodSet, found: &StatusInput<'_>, now: Timestamp) -> (PodS
         type_: "Available",
         status: Some(is_enough),
         reason: if is_enough { "PodsAvailable" } else { "PodsUnavailable" },
-        message: format!("{} of {} pods are available.{waits}", available.min(found.wanted), found.wanted),
+        message: format!("{} of {wanted} pods are available.{waits}", available.min(wanted)),
     };
     let ready = ready(&failure, &progressing, &available, is_done);
-    let wanted = [ready, available, progressing, failure];
-    let wanted = wanted.into_iter().chain(stalled);
-    status.conditions = conditions::next(&before.conditions, wanted, meta.generation, now);
+    let all = [ready, available, progressing, failure].into_iter().chain(stalled);
+    status.conditions = conditions::next(&before.conditions, all, meta.generation, now);
     (status, waits_for_deadline.then_some(deadline))
 }
 
@@ -141,13 +136,13 @@ fn ready(failure: &Wanted, progressing: &Wanted, available: &Wanted, is_done: bo
 
 fn replica_failure(found: &StatusInput<'_>) -> Wanted {
     let (status, reason, message) = match found.failure {
-        _ if found.namespace_terminating => (
+        _ if found.world.refusals.namespace_terminating => (
             true,
             "NamespaceTerminating",
             "the namespace is being deleted, so no pod can be created".to_owned(),
         ),
         Some((reason, message)) => (true, reason, message.to_owned()),
-        None if found.lacks_revision => (
+        None if found.templates.kept > 0 && found.world.current_template == CurrentTemplate::Missing => (
             true,
             REVISION_MISSING,
             "the ControllerRevision of status.currentRevision is missing, so a lost pod of this template is \
@@ -169,9 +164,8 @@ fn has_progressed(before: &PodSetStatus, after: &PodSetStatus) -> bool {
 }
 
 /// Whether pods of an older template wait for the end of a pause.
-fn is_paused(podset: &PodSet, members: &[CandidatePod<'_>]) -> bool {
-    let paused = podset.spec.update_strategy.as_ref().and_then(|strategy| strategy.paused);
-    paused == Some(true) && members.iter().any(|member| member.outdated)
+fn is_paused(found: &StatusInput<'_>) -> bool {
+    found.limits.paused && found.members.iter().any(|member| member.outdated)
 }
 
 /// The reasons of Progressing after a complete rollout.
@@ -192,7 +186,7 @@ fn is_complete(podset: &PodSet, found: &StatusInput<'_>, available: usize) -> bo
 
 /// Whether all desired pods are available, and no rollout is to do.
 fn matches_spec(found: &StatusInput<'_>, available: usize) -> bool {
-    found.members.len() == found.wanted && available >= found.wanted && found.outdated == 0
+    found.members.len() == found.limits.wanted && available >= found.limits.wanted && found.outdated == 0
 }
 
 fn progressing_before(before: &PodSetStatus) -> Option<&Condition> {
@@ -214,10 +208,10 @@ fn progressing(
     let strategy = podset.spec.update_strategy.as_ref();
     let all = found.members.len();
     let older = found.members.iter().filter(|member| member.outdated).count();
-    let so_far = format!("{} of {} pods have the spec's template", all - older, found.wanted);
+    let so_far = format!("{} of {} pods have the spec's template", all - older, found.limits.wanted);
     let say = |status, reason, message| Wanted { type_: "Progressing", status, reason, message };
     let is_complete = is_complete(podset, found, available);
-    if is_paused(podset, &found.members) {
+    if is_paused(found) {
         return say(None, "Paused", format!("updateStrategy.paused is set; {so_far}."));
     }
     if !is_complete && deadline <= now {
@@ -270,18 +264,12 @@ fn why_not_ready(pod: &Pod) -> Option<NotReady> {
 
 /// Returns Events from the difference of two statuses, so that each is recorded once.
 pub fn events(before: Option<&PodSetStatus>, after: &PodSetStatus) -> Vec<Event> {
-    let reason = |status: &PodSetStatus| -> Option<(String, String)> {
-        let found = progressing_before(status)?;
-        Some((found.reason.clone(), found.message.clone()))
+    let was = before.and_then(progressing_before).map(|before| &*before.reason);
+    let Some(now) = progressing_before(after) else { return Vec::new() };
+    let (type_, reason) = match (was, &*now.reason) {
+        (Some(DEADLINE_EXCEEDED), "PodsUpdated") => (EventType::Normal, "PodsUpdated"),
+        (was, DEADLINE_EXCEEDED) if was != Some(DEADLINE_EXCEEDED) => (EventType::Warning, DEADLINE_EXCEEDED),
+        _ => return Vec::new(),
     };
-    let Some((now, note)) = reason(after) else { return Vec::new() };
-    let was = before.and_then(reason).map(|(was, _)| was);
-    let event = |type_, reason| vec![Event { type_, reason, action: "Update", note }];
-    match (was.as_deref(), &*now) {
-        (was, DEADLINE_EXCEEDED) if was != Some(DEADLINE_EXCEEDED) => {
-            event(EventType::Warning, DEADLINE_EXCEEDED)
-        }
-        (Some(DEADLINE_EXCEEDED), "PodsUpdated") => event(EventType::Normal, "PodsUpdated"),
-        _ => Vec::new(),
-    }
+    vec![Event { type_, reason, action: "Update", note: now.message.clone() }]
 }
