@@ -10,7 +10,8 @@ use quintet_runtime::model::table::aligned;
 use serde_json::{Value, json};
 
 use crate::api::PodSet;
-use crate::revision::{self, StoredRevision};
+use crate::revision::{self, Revision, StoredRevision};
+use crate::rollout::Limits;
 use crate::template::{DEFAULT_TEMPLATE, hash_of, template_hash};
 
 /// The annotation of `kubectl rollout restart`. Its change is a change of the template.
@@ -46,16 +47,10 @@ impl<'a> History<'a> {
     pub fn of(podset: &'a PodSet, key: &Key, stored: Vec<StoredRevision>) -> Self {
         let own = stored.into_iter().filter_map(|stored| {
             let template = stored.template();
-            let revision = stored.revision;
+            let Revision { meta, number } = stored.revision;
             let hash = hash_of(template.as_ref()).into_owned();
-            let is_own =
-                revision.meta.is_controlled_by(key) && *revision.meta.name == revision::name(podset, &hash);
-            is_own.then_some(Entry {
-                number: revision.number,
-                hash,
-                created: revision.meta.created,
-                template,
-            })
+            let is_own = meta.is_controlled_by(key) && *meta.name == revision::name(podset, &hash);
+            is_own.then_some(Entry { number, hash, created: meta.created, template })
         });
         let mut entries: Vec<Entry> = own.collect();
         entries.sort_by_key(|entry| entry.number);
@@ -122,11 +117,8 @@ impl<'a> History<'a> {
             Some(template) => json!({ "op": "add", "path": "/spec/template", "value": template.0 }),
             None => json!({ "op": "remove", "path": "/spec/template" }),
         };
-        Ok(Some(Undo {
-            number: entry.number,
-            images: entry.images(),
-            operations: unchanged(self.podset, &change),
-        }))
+        let operations = unchanged(self.podset, &change);
+        Ok(Some(Undo { number: entry.number, images: entry.images(), operations }))
     }
 }
 
@@ -159,7 +151,7 @@ pub fn restart(podset: &PodSet, now: Timestamp) -> Result<Value, String> {
 
 /// The JSON patch that pauses or resumes the rollout. An error is one sentence.
 pub fn pause(podset: &PodSet, paused: bool) -> Result<Value, String> {
-    if is_paused(podset) == paused {
+    if Limits::of(podset).paused == paused {
         return Err(format!("{} is {}", name(podset), if paused { "paused already" } else { "not paused" }));
     }
     let path = "/spec/updateStrategy";
@@ -185,15 +177,11 @@ fn unchanged(podset: &PodSet, change: &Value) -> Value {
 }
 
 fn refuse_while_paused(podset: &PodSet, what: &str) -> Result<(), String> {
-    if is_paused(podset) {
+    if Limits::of(podset).paused {
         let (name, namespace) = (name(podset), podset.meta().namespace.as_deref().unwrap_or_default());
         return Err(format!("cannot {what} {name}: first run quintet rollout resume {name} -n {namespace}"));
     }
     Ok(())
-}
-
-fn is_paused(podset: &PodSet) -> bool {
-    podset.spec.update_strategy.as_ref().is_some_and(|strategy| strategy.paused == Some(true))
 }
 
 fn name(podset: &PodSet) -> String {
