@@ -62,10 +62,8 @@ impl Reconciler for PodSets {
         }
         for pod in self.deselected.owned_by(&key) {
             let found = self.executor.reads.read::<Pod>(&PODS, &key.namespace, &pod.meta.name).await?;
-            match found
-                .filter(|found| found.meta.uid == pod.meta.uid && found.meta.is_controlled_by(&key))
-                .map(Arc::new)
-            {
+            let is_it = |found: &Pod| found.meta.uid == pod.meta.uid && found.meta.is_controlled_by(&key);
+            match found.filter(is_it).map(Arc::new) {
                 // The cache shows the pod again.
                 Some(found) if world.pods.iter().any(|pod| pod.meta.uid == found.meta.uid) => {
                     self.deselected.settle(&found);

@@ -4,7 +4,7 @@ use prometheus::Registry;
 use quintet_runtime::cache::aggregate_gauge::Sums;
 use quintet_runtime::cache::informer::Informer;
 
-use crate::api::PodSet;
+use crate::api::{PodSet, PodSetStatus};
 
 /// The states of pods.
 const STATES: [&str; 5] = ["desired", "ready", "available", "updated", "terminating"];
@@ -22,13 +22,9 @@ pub fn follow(registry: &Registry, objects: &Informer<PodSet>) -> Result<(), pro
 }
 
 fn counts(podset: &PodSet) -> [i64; STATES.len()] {
-    let status = podset.status.clone().unwrap_or_default();
-    let counts = [
-        status.ready_replicas,
-        status.available_replicas,
-        status.updated_replicas,
-        status.terminating_replicas,
-    ];
-    let [ready, available, updated, terminating] = counts.map(|count| i64::from(count.unwrap_or_default()));
-    [podset.spec.replicas.into(), ready, available, updated, terminating]
+    let PodSetStatus { ready_replicas, available_replicas, updated_replicas, terminating_replicas, .. } =
+        podset.status.clone().unwrap_or_default();
+    let desired = Some(podset.spec.replicas);
+    [desired, ready_replicas, available_replicas, updated_replicas, terminating_replicas]
+        .map(|count| count.unwrap_or_default().into())
 }

@@ -45,6 +45,7 @@ pub fn ranked(mut members: Vec<CandidatePod<'_>>, now: Timestamp) -> Vec<Candida
 
 fn rank<'a>(member: &CandidatePod<'a>, on_node: &HashMap<&str, usize>, now: Timestamp) -> Rank<'a> {
     let pod = member.pod;
+    let on_node = pod.node.as_deref().and_then(|node| on_node.get(node));
     Rank {
         assigned: pod.node.is_some(),
         phase: match pod.phase {
@@ -55,9 +56,7 @@ fn rank<'a>(member: &CandidatePod<'a>, on_node: &HashMap<&str, usize>, now: Time
         ready: pod.ready_since.is_some(),
         available: member.available,
         cost: cost(pod),
-        doubled_up: Reverse(
-            pod.node.as_deref().and_then(|node| on_node.get(node)).copied().unwrap_or_default(),
-        ),
+        doubled_up: Reverse(on_node.copied().unwrap_or_default()),
         ready_for: pod.ready_since.and_then(|since| bucket(since, now)),
         restarts: Reverse(pod.most_restarts),
         age: pod.meta.created.and_then(|created| bucket(created, now)),
@@ -67,12 +66,8 @@ fn rank<'a>(member: &CandidatePod<'a>, on_node: &HashMap<&str, usize>, now: Time
 
 /// The deletion cost; 0 if it is not a number. As for ReplicaSet, a number has no plus sign.
 fn cost(pod: &Pod) -> i32 {
-    pod.meta
-        .annotations
-        .get(DELETION_COST_ANNOTATION)
-        .filter(|cost| !cost.starts_with('+'))
-        .and_then(|cost| cost.parse().ok())
-        .unwrap_or_default()
+    let cost = pod.meta.annotations.get(DELETION_COST_ANNOTATION).filter(|cost| !cost.starts_with('+'));
+    cost.and_then(|cost| cost.parse().ok()).unwrap_or_default()
 }
 
 /// The integer base-2 logarithm of the age: pods of about the same age are equal (KEP-2185). Otherwise the
