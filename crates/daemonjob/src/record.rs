@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::model::clock::whole_seconds;
-use quintet_runtime::model::object::{Object as _, controller_reference};
+use quintet_runtime::model::object::{Key, Object as _, controller_reference};
 use quintet_runtime::model::plan::Action;
 use quintet_runtime::model::refusals::Verb;
 use quintet_runtime::model::resource::{CONFIG_MAPS, Resource};
@@ -320,26 +320,18 @@ fn patch_shard(shard: &Shard, data: &Map<String, Value>) -> Action<DaemonJobStat
 }
 
 fn create_shard(job: &DaemonJob, number: u8, data: &Map<String, Value>) -> Action<DaemonJobStatus> {
-    let meta = &job.metadata;
-    let (name, uid) = (meta.name.as_deref().unwrap_or_default(), meta.uid.as_deref().unwrap_or_default());
-    let namespace = meta.namespace.as_deref().unwrap_or_default();
-    let name_of_shard = shard_name(name, number);
+    let Key { namespace, name, uid } = job.key();
+    let shard = shard_name(&name, number);
     let body = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": name_of_shard,
-            "namespace": namespace,
-            "labels": { LEDGER_LABEL: FORMAT, NAME_LABEL: name, UID_LABEL: uid },
-            "ownerReferences": [controller_reference(&Resource::of::<DaemonJob>(), meta)],
+            "name": shard,
+            "namespace": &*namespace,
+            "labels": { LEDGER_LABEL: FORMAT, NAME_LABEL: &*name, UID_LABEL: &*uid },
+            "ownerReferences": [controller_reference(&Resource::of::<DaemonJob>(), &job.metadata)],
         },
         "data": data,
     });
-    Action::Create {
-        resource: CONFIG_MAPS,
-        namespace: namespace.into(),
-        name: name_of_shard,
-        owner_label: None,
-        body: body.into(),
-    }
+    Action::Create { resource: CONFIG_MAPS, namespace, name: shard, owner_label: None, body: body.into() }
 }
