@@ -224,6 +224,12 @@ pub fn pod_name(job: &DaemonJob, node: &Node, number: u64) -> String {
     format!("{}-{}-{number}", digest::cut(name, 40), digest::short(&[uid, &node.meta.uid], 10))
 }
 
+/// The refusal of the creation of a node's pod, even if its backoff is over.
+pub fn refusal<'w>(job: &DaemonJob, world: &'w World, node: &Node, number: u64) -> Option<&'w Refusal> {
+    let refusals = Some(&world.refusals).filter(|refusals| !refusals.is_empty())?;
+    refusals.of(Verb::Create, &PODS, &pod_name(job, node, number))
+}
+
 pub(crate) fn reruns_on(job: &DaemonJob, what: RerunOn) -> bool {
     job.spec.rerun_on.as_ref().map_or(what == RerunOn::TemplateChange, |list| list.contains(&what))
 }
@@ -517,14 +523,10 @@ impl Assessor<'_> {
 
     /// The refusal for which the manager does not create the pod now.
     fn refusal(&self, node: &Node, number: u64) -> Option<&Refusal> {
-        let refusals = &self.world.refusals;
-        if refusals.is_empty() {
-            return None;
-        }
-        let own = refusals.of(Verb::Create, &PODS, &pod_name(self.job, node, number));
-        let own =
-            own.filter(|refusal| refusal.reason != RefusalReason::LabelsMissing && refusal.until > self.now);
-        own.or(refusals.creations.as_ref().filter(|stop| stop.until > self.now))
+        let own = refusal(self.job, self.world, node, number);
+        let own = own.filter(|refusal| refusal.reason != RefusalReason::LabelsMissing);
+        let mut all = own.into_iter().chain(&self.world.refusals.creations);
+        all.find(|refusal| refusal.until > self.now)
     }
 }
 

@@ -15,7 +15,7 @@ use quintet_runtime::KIND_LABEL;
 use quintet_runtime::model::core_types::Node;
 use quintet_runtime::model::object::{Meta, Object as _, controller_reference};
 use quintet_runtime::model::plan::{Action, Body, Plan};
-use quintet_runtime::model::refusals::{RefusalReason, Verb};
+use quintet_runtime::model::refusals::RefusalReason;
 use quintet_runtime::model::resource::{CONFIG_MAPS, PODS, Resource};
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ use crate::labels::{
     NODE_READY_ANNOTATION, NODE_UID_LABEL, POD_NUMBER_LABEL, ROLLOUT_ANNOTATION, RUN_ANNOTATION, UID_LABEL,
 };
 use crate::ledger::{FORMAT, LEDGER_LABEL};
-use crate::node_state::{State, pod_name};
+use crate::node_state::{State, pod_name, refusal};
 use crate::observe::World;
 use crate::record::{Actions, Record};
 use crate::release::{Release, release};
@@ -94,16 +94,13 @@ fn restored_labels(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actio
     let shards = world.unlabelled.shards.iter();
     let shards = shards.map(|shard| restore(CONFIG_MAPS, &shard.meta, json!({ LEDGER_LABEL: FORMAT })));
     // A pod that lost its label while no manager ran has the name of a pod that is due.
-    let met = survey.nodes.iter().filter(|_| !world.refusals.is_empty()).filter_map(|selected| {
+    let met = survey.nodes.iter().filter_map(|selected| {
         let State::Due(number) = selected.state else { return None };
-        let name = pod_name(job, selected.node, number);
-        let refusal = world.refusals.of(Verb::Create, &PODS, &name)?;
-        (refusal.reason == RefusalReason::LabelsMissing).then(|| Action::MergePatch {
-            resource: PODS,
-            namespace: job.metadata.namespace.as_deref().unwrap_or_default().into(),
-            name: name.into(),
-            body: json!({ "metadata": { "labels": { KIND_LABEL: "DaemonJob" } } }),
-        })
+        let refusal = refusal(job, world, selected.node, number)?;
+        let (namespace, name) = (job.key().namespace, pod_name(job, selected.node, number).into());
+        let body = json!({ "metadata": { "labels": { KIND_LABEL: "DaemonJob" } } });
+        let patch = Action::MergePatch { resource: PODS, namespace, name, body };
+        (refusal.reason == RefusalReason::LabelsMissing).then_some(patch)
     });
     pods.chain(shards).chain(met).collect()
 }

@@ -7,13 +7,13 @@ use quintet_runtime::model::conditions::{self, Wanted, number};
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::{Event, EventType};
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
-use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
+use quintet_runtime::model::resource::CONFIG_MAPS;
 
 use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout};
 use crate::deadline::worked;
 use crate::failure_policy::{max_failed, tolerates};
 use crate::ledger::{SHARDS, shard_name};
-use crate::node_state::{Cause, Message, SelectedNode, State, counted, pod_name};
+use crate::node_state::{Cause, Reason, SelectedNode, State, counted, refusal};
 use crate::observe::World;
 use crate::rollout::Ending;
 use crate::survey::Survey;
@@ -31,23 +31,22 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
     ledger_shards.extend(world.shards().filter_map(|shard| shard.number(name)));
     ledger_shards.sort_unstable();
     ledger_shards.dedup();
-    let (failed_nodes, failed) = nodes(survey, |selected| match &selected.state {
-        State::Failed(reason) => Some((reason.cause, Some(&reason.message))),
-        _ => None,
-    });
-    let (pending_nodes, pending) = nodes(survey, |selected| match &selected.state {
-        State::Starting(reason) | State::Waiting(reason) => Some((reason.cause, Some(&reason.message))),
-        State::Due(_) => Some((Cause::Creating, None)),
-        // The node has failed, and keeps its slot until it is Ready or lost.
-        State::Failed(reason) if selected.holds_slot.is_some() => {
-            Some((Cause::NotReadySinceAttempt, Some(&reason.message)))
+    let (mut failed, mut pending, mut skipped) = (List::default(), List::default(), List::default());
+    for selected in &survey.nodes {
+        match &selected.state {
+            State::Failed(reason) => {
+                failed.add(selected, reason);
+                // The node keeps its slot until it is Ready or lost.
+                if selected.holds_slot.is_some() {
+                    pending.add(selected, &Reason { cause: Cause::NotReadySinceAttempt, ..reason.clone() });
+                }
+            }
+            State::Starting(reason) | State::Waiting(reason) => pending.add(selected, reason),
+            State::Due(_) => pending.add(selected, &Reason::new(Cause::Creating, "")),
+            State::Skipped(reason) => skipped.add(selected, reason),
+            State::Done | State::Running => {}
         }
-        _ => None,
-    });
-    let (skipped_nodes, skipped) = nodes(survey, |selected| match &selected.state {
-        State::Skipped(reason) => Some((reason.cause, Some(&reason.message))),
-        _ => None,
-    });
+    }
     let terminating =
         survey.pods().iter().filter(|assessed| assessed.occupies() && assessed.is_deleted).count();
     let is_suspended = job.spec.suspend == Some(true);
@@ -59,9 +58,9 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         desired: number(survey.desired()),
         active: number(survey.pods().iter().filter(|assessed| assessed.is_counted()).count()),
         succeeded: number(survey.count(|state| *state == State::Done)),
-        failed: number(failed),
-        pending: number(pending),
-        skipped: number(skipped),
+        failed: number(failed.count),
+        pending: number(pending.count),
+        skipped: number(skipped.count),
         terminating: number(terminating),
         completion_time: match (&before.completion_time, complete) {
             (Some(at), true) if before.start_time == start => Some(at.clone()),
@@ -75,12 +74,12 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         worked_seconds,
         working_since,
         ledger_shards,
-        more_failed_nodes: more(failed),
-        failed_nodes,
-        more_pending_nodes: more(pending),
-        pending_nodes,
-        more_skipped_nodes: more(skipped),
-        skipped_nodes,
+        more_failed_nodes: failed.more(),
+        failed_nodes: failed.nodes,
+        more_pending_nodes: pending.more(),
+        pending_nodes: pending.nodes,
+        more_skipped_nodes: skipped.more(),
+        skipped_nodes: skipped.nodes,
         conditions: conditions::next(
             // The conditions of an earlier run do not set transition times of this run.
             if survey.begins { &[] } else { &before.conditions },
@@ -116,29 +115,26 @@ fn rollout(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Rollout {
     }
 }
 
-/// The number of nodes beyond the first [`LISTED`] of a list.
-fn more(count: usize) -> Option<i32> {
-    number(count.saturating_sub(LISTED)).filter(|more| *more > 0)
+/// Nodes with their reasons: the first [`LISTED`], and the number of all.
+#[derive(Default)]
+struct List {
+    nodes: Vec<NodeReason>,
+    count: usize,
 }
 
-/// The first [`LISTED`] nodes that have a cause, with their messages, and the number of all such nodes.
-fn nodes<'s>(
-    survey: &'s Survey<'_>,
-    reason: impl Fn(&'s SelectedNode<'_>) -> Option<(Cause, Option<&'s Message>)>,
-) -> (Vec<NodeReason>, usize) {
-    let (mut nodes, mut count) = (Vec::new(), 0);
-    for selected in &survey.nodes {
-        let Some((cause, message)) = reason(selected) else { continue };
-        count += 1;
-        if count <= LISTED {
-            nodes.push(NodeReason {
-                node: selected.node.meta.name.to_string(),
-                reason: cause.word().to_owned(),
-                message: message.map(Message::to_string).unwrap_or_default(),
-            });
+impl List {
+    fn add(&mut self, selected: &SelectedNode<'_>, reason: &Reason) {
+        self.count += 1;
+        if self.count <= LISTED {
+            let (message, reason) = (reason.message.to_string(), reason.cause.word().to_owned());
+            self.nodes.push(NodeReason { node: selected.node.meta.name.to_string(), reason, message });
         }
     }
-    (nodes, count)
+
+    /// The number of nodes that are not listed.
+    fn more(&self) -> Option<i32> {
+        number(self.count.saturating_sub(LISTED)).filter(|more| *more > 0)
+    }
 }
 
 /// The result of the run so far, for the conditions.
@@ -310,9 +306,6 @@ fn foreign_shards(world: &World) -> String {
 
 /// The refusal of a pod that is due. It stays in the status until a creation succeeds.
 fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Option<&'a Refusal> {
-    if world.refusals.is_empty() {
-        return None;
-    }
     let wanted = survey.nodes.iter().filter(|selected| match &selected.state {
         State::Due(_) => true,
         State::Waiting(reason) => {
@@ -322,7 +315,7 @@ fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Op
     });
     let mut refused = wanted.filter_map(|selected| {
         let number = survey.histories.nodes[selected.at].number + 1;
-        world.refusals.of(Verb::Create, &PODS, &pod_name(job, selected.node, number))
+        refusal(job, world, selected.node, number)
     });
     refused.find(|refusal| refusal.reason != RefusalReason::LabelsMissing)
 }
