@@ -86,24 +86,19 @@ impl Placement {
     /// Parses the node rules of a pod's spec.
     pub fn of(spec: &Map<String, Value>) -> Self {
         let written = spec.get("tolerations").and_then(Value::as_array).into_iter().flatten();
+        let written = written.filter_map(|toleration| Toleration::deserialize(toleration).ok());
         let added = added_tolerations(spec).map(|(key, effect)| Toleration {
             key: Some(key.to_owned()),
             operator: Some("Exists".to_owned()),
             effect: Some(effect.to_owned()),
             ..Toleration::default()
         });
+        let name = spec.get("nodeName").and_then(Value::as_str).filter(|name| !name.is_empty());
         Self {
-            node_name: spec
-                .get("nodeName")
-                .and_then(Value::as_str)
-                .filter(|name| !name.is_empty())
-                .map(str::to_owned),
+            node_name: name.map(str::to_owned),
             node_selector: selected_labels(spec.get("nodeSelector")),
             required: spec.get("affinity").and_then(required_terms),
-            tolerations: written
-                .filter_map(|toleration| Toleration::deserialize(toleration).ok())
-                .chain(added)
-                .collect(),
+            tolerations: written.chain(added).collect(),
         }
     }
 
@@ -231,11 +226,9 @@ pub fn pinned(spec: &Map<String, Value>, node: &str) -> Value {
         *required = json!({ "nodeSelectorTerms": [{ "matchFields": [pin] }] });
     } else if let Some(terms) = required.get_mut("nodeSelectorTerms").and_then(Value::as_array_mut) {
         // An empty term matches no node. With the node's name it would match this node.
-        let is_empty = |term: &Value| {
-            ["matchExpressions", "matchFields"]
-                .into_iter()
-                .all(|part| term.get(part).and_then(Value::as_array).is_none_or(Vec::is_empty))
-        };
+        let lacks =
+            |term: &Value, part: &str| term.get(part).and_then(Value::as_array).is_none_or(Vec::is_empty);
+        let is_empty = |term: &Value| lacks(term, "matchExpressions") && lacks(term, "matchFields");
         if !terms.iter().all(is_empty) {
             terms.retain(|term| !is_empty(term));
             for term in terms {
