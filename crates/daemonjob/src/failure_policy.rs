@@ -82,17 +82,13 @@ impl Failures {
             (self.lost, "lost"),
             (self.kept_away, "tainted, unhealthy or deselected"),
         ];
-        let parts: Vec<String> = parts
-            .iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, word)| format!("{count} {word}"))
-            .collect();
+        let parts = parts.iter().filter(|(count, _)| *count > 0);
+        let parts: Vec<String> = parts.map(|(count, word)| format!("{count} {word}")).collect();
         let parts = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
-        let (count, max) = (self.count(), self.max);
+        let (nodes, max) = (counted(self.count() as u64, "node"), self.max);
         format!(
-            "{} failed{parts}, maxFailedNodes allows {max}; fix the cause and set spec.retryToken to a new \
-             value, or raise maxFailedNodes",
-            counted(count as u64, "node")
+            "{nodes} failed{parts}, maxFailedNodes allows {max}; fix the cause and set spec.retryToken to a new \
+             value, or raise maxFailedNodes"
         )
     }
 }
