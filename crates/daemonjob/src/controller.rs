@@ -126,15 +126,14 @@ impl Reconciler for DaemonJobs {
 
     fn executed(&self, key: &Key, execution: &Execution) {
         self.metrics.count(execution);
-        let has_done =
-            |wanted: fn(Verb, &str) -> bool| execution.done.iter().any(|(verb, kind, _)| wanted(*verb, kind));
         let (now, mut memories) = (self.clock.now(), lock(&self.memories));
         let Some(memory) = memories.get_mut(&key.uid) else { return };
-        if has_done(|_, kind| kind == CONFIG_MAPS.kind) {
-            memory.clocks.flushed = Some(now);
-        }
-        if has_done(|verb, kind| kind == PODS.kind && matches!(verb, Verb::Delete | Verb::JsonPatch)) {
-            memory.clocks.tidied = Some(now);
+        for (verb, kind, _) in &execution.done {
+            if *kind == CONFIG_MAPS.kind {
+                memory.clocks.flushed = Some(now);
+            } else if *kind == PODS.kind && matches!(verb, Verb::Delete | Verb::JsonPatch) {
+                memory.clocks.tidied = Some(now);
+            }
         }
     }
 
@@ -167,13 +166,11 @@ impl DaemonJobs {
         let hash = object.spec.template.hash();
         let now = self.clock.now();
         let before = lock(&self.memories).get(&key.uid).and_then(|memory| memory.trial.clone());
-        let before = before.filter(|trial| trial.hash == hash);
+        let before = before.filter(|trial| trial.hash == hash).map(|trial| trial.invalid);
         let (message, times) = match before {
-            Some(Trial { invalid: Some((message, _, until)), .. }) if until > now => {
-                return Some((message, until));
-            }
-            Some(Trial { invalid: Some((message, times, _)), .. }) => (Some(message), times),
-            Some(Trial { invalid: None, .. }) => return None,
+            Some(Some((message, _, until))) if until > now => return Some((message, until)),
+            Some(Some((message, times, _))) => (Some(message), times),
+            Some(None) => return None,
             None if world.had_pod_of(&hash) => return None,
             None => (None, 0),
         };
