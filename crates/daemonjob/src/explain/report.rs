@@ -381,17 +381,13 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
     let View { job, survey, .. } = view;
     let mut notes = Vec::new();
     let (name, namespace) = (&report.name, &report.namespace);
+    let subject = format!("DaemonJob {name} in namespace {namespace}");
     match report.origin {
         Origin::New => notes.push(format!(
             "DaemonJob {name} does not exist in namespace {namespace}: applying the file creates it."
         )),
-        Origin::Changed => {
-            notes.push(format!("Applying the file changes DaemonJob {name} in namespace {namespace}."));
-        }
-        Origin::Unchanged => {
-            notes
-                .push(format!("DaemonJob {name} in namespace {namespace} already has the spec of the file."));
-        }
+        Origin::Changed => notes.push(format!("Applying the file changes {subject}.")),
+        Origin::Unchanged => notes.push(format!("{subject} already has the spec of the file.")),
         Origin::Cluster => {}
     }
     if job.terminating() {
