@@ -156,7 +156,8 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
     let desired = survey.desired();
     let hold = survey.hold.as_ref();
     let is_idle = hold.is_some_and(|hold| hold.cause == Cause::Suspended);
-    let is_over = survey.is_finished() && !is_idle && survey.ending.is_none();
+    let ending = survey.ending.filter(|_| !is_idle);
+    let is_over = survey.is_finished() && !is_idle && ending.is_none();
     let is_tolerated = failed > 0 && tolerates(job, failed, survey.base);
     // A failed node that has been not Ready since its attempt keeps its slot until it is Ready or lost.
     let is_suspect =
@@ -174,16 +175,14 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
         ("NodesSkipped", format!("{done} nodes are done, {skipped} are skipped."))
     } else if complete {
         ("AllNodesDone", format!("All {done} eligible nodes are done."))
-    } else if let (true, Some(hold)) = (is_idle, hold) {
-        (hold.cause.word(), format!("{}; {so_far}.", hold.message))
-    } else if survey.ending == Some(Ending::MaxFailedNodesExceeded) {
+    } else if ending == Some(Ending::MaxFailedNodesExceeded) {
         // The run stays ended even if failed nodes are deleted or recover.
         let why = survey.failures.hold().map_or_else(
             || "more nodes failed than maxFailedNodes allows; set spec.retryToken to a new value".to_owned(),
             |hold| hold.message.to_string(),
         );
         (Ending::MaxFailedNodesExceeded.reason(), format!("{so_far}; {why}."))
-    } else if let Some(ending) = survey.ending {
+    } else if let Some(ending) = ending {
         (ending.reason(), format!("{so_far}, {failed} have failed."))
     } else if is_over {
         ("NodesFailed", format!("{failed} of {desired} nodes have failed, {done} are done."))
@@ -200,15 +199,14 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
         });
         ("NodesPending", format!("{so_far}{}", waits.unwrap_or_default()))
     };
-    // A run has ended when its last pod is terminating.
-    let has_ended = !is_idle && survey.ending.is_some();
     let stays_failed = is_over && failed_for_good > 0 && !tolerates(job, failed_for_good, survey.base);
     RunResult {
         complete,
-        failed: is_over && !complete || has_ended && !survey.has_counted_pods(),
+        // A run has ended when its last pod is terminating.
+        failed: is_over && !complete || ending.is_some() && !survey.has_counted_pods(),
         // A complete run needs no pods.
         stalled: !complete
-            && (has_ended || stays_failed || hold.is_some_and(|hold| needs_user(hold.cause, survey))),
+            && (ending.is_some() || stays_failed || hold.is_some_and(|hold| needs_user(hold.cause, survey))),
         reason,
         message,
     }
