@@ -99,7 +99,7 @@ fn hold(job: &DaemonJob, world: &World, survey: &mut Survey<'_>, now: Timestamp)
         survey.requeue_at(Some(*until));
         return Some(Reason::new(Cause::TemplateInvalid, conditions::shorten(message.clone(), 256)));
     }
-    if survey.is_fleet_unhealthy() && survey.unfinished() > 0 {
+    if survey.is_fleet_unhealthy() && survey.count(State::is_unfinished) > 0 {
         let message = format!(
             "{} of {} selected nodes are unhealthy, {} of them since before the run began. The manager creates pods again \
              when half of the other nodes are healthy. Repair or delete nodes",

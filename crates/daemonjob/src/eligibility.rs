@@ -93,10 +93,12 @@ impl Placement {
             effect: Some(effect.to_owned()),
             ..Toleration::default()
         });
+        let labels = spec.get("nodeSelector").and_then(Value::as_object).into_iter().flatten();
+        let labels = labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()));
         let name = spec.get("nodeName").and_then(Value::as_str).filter(|name| !name.is_empty());
         Self {
             node_name: name.map(str::to_owned),
-            node_selector: selected_labels(spec.get("nodeSelector")),
+            node_selector: labels.collect(),
             required: spec.get("affinity").and_then(required_terms),
             tolerations: written.chain(added).collect(),
         }
@@ -203,11 +205,6 @@ fn required_terms(affinity: &Value) -> Option<Vec<NodeSelectorTerm>> {
     let required = affinity.pointer(REQUIRED).filter(|required| !required.is_null())?;
     let terms = required.get("nodeSelectorTerms");
     Some(terms.and_then(|terms| Vec::deserialize(terms).ok()).unwrap_or_default())
-}
-
-fn selected_labels(selector: Option<&Value>) -> Vec<(String, String)> {
-    let labels = selector.and_then(Value::as_object).into_iter().flatten();
-    labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect()
 }
 
 /// The spec of the pod for one node, with DaemonSet's tolerations and a required node affinity for the node's

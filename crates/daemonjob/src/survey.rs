@@ -100,11 +100,6 @@ impl<'a> Survey<'a> {
         self.nodes.len() - self.skipped(Cause::is_a_taint) + self.pods_elsewhere
     }
 
-    /// The number of nodes that are neither done nor failed nor skipped.
-    pub fn unfinished(&self) -> usize {
-        self.count(State::is_unfinished)
-    }
-
     /// Whether the fleet is unhealthy as a whole.
     pub fn is_fleet_unhealthy(&self) -> bool {
         self.fleet.is_unhealthy(self.unhealthy_from_start)
@@ -123,7 +118,7 @@ impl<'a> Survey<'a> {
     /// Whether the run is finished: no node is left to run.
     pub fn is_finished(&self) -> bool {
         !self.is_template_invalid
-            && self.unfinished() == 0
+            && self.count(State::is_unfinished) == 0
             && self.pods_elsewhere == 0
             && !self.has_counted_pods()
     }

@@ -149,13 +149,14 @@ impl Report {
 pub fn report(job: &DaemonJob, world: &World, origin: Origin, now: Timestamp) -> Report {
     let survey = assess(job, world, now);
     let pods = survey.pods().iter();
+    let going = pods.clone().filter_map(|one| Some((one, deletion_reason(job, &survey, one, now)?)));
     let view = View {
         job,
         survey: &survey,
         running: occupants(&survey.histories),
         // The pods are sorted by number.
         last: pods.filter_map(|assessed| Some((assessed.target?, assessed))).collect(),
-        going: deleted_pods(job, &survey, now),
+        going: going.map(|(one, reason)| (&*one.pod.meta.uid, reason)).collect(),
         refused: refused(job, &survey, origin),
     };
     let mut rows: Vec<Row> = survey.nodes.iter().map(|selected| view.selected(selected)).collect();
@@ -351,14 +352,6 @@ fn not_selected(job: &DaemonJob, node: &Node) -> (&'static str, String) {
         return ("NodeSelector", message);
     }
     ("NodeAffinity", "the required node affinity does not match".to_owned())
-}
-
-/// The reason why the manager would delete a pod that has not ended, by pod UID.
-fn deleted_pods<'s>(job: &DaemonJob, survey: &'s Survey<'_>, now: Timestamp) -> HashMap<&'s str, DeletedFor> {
-    let reason = |assessed: &'s AssessedPod<'_>| {
-        Some((&*assessed.pod.meta.uid, deletion_reason(job, survey, assessed, now)?))
-    };
-    survey.pods().iter().filter_map(reason).collect()
 }
 
 /// By name of a node whose pod the API server rejected, from the last status: reason and message.
