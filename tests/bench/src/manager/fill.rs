@@ -51,13 +51,12 @@ fn filled(
     stand.free(contender)?;
     let sent = sent_bytes(rig)?;
     wait_until_idle(rig, api_server)?;
-    let (share, api_cpu) = (rig.share([])?, process::cpu_seconds(api_server)?);
+    let api_cpu = process::cpu_seconds(api_server)?;
     let running = stand.start(contender, "a")?.once_ready()?;
     let seconds = Timestamp::now().duration_since(running.began).as_secs_f64();
     let api_cpu = process::cpu_seconds(api_server)? - api_cpu;
     let cpu = process::cpu_seconds(running.pid())?;
     let memory = running.memory()?;
-    let others = share.others_percent(rig.share([running.pid()])?);
     let cached = scrape::sum(&running.metrics()?, "quintet_informer_objects", &[("resource", "pods")]);
     ensure!(cached >= float(sizes.many), "{contender} has only {cached} of {} pods", sizes.many);
     let sent = sent_bytes(rig)? - sent;
@@ -67,9 +66,6 @@ fn filled(
     add("cpu", cpu);
     add("sent", sent / 1e6);
     add("peak", mebibytes(memory.peak_kib));
-    if let Some(others) = others {
-        add("others", others);
-    }
     running.stop()
 }
 

@@ -194,7 +194,6 @@ impl Measure {
                 ("cpu", "manager's CPU s", Range, 2, ""),
                 ("sent", "events of pods MB", Range, 1, ""),
                 ("peak", "peak RSS MiB", Range, 1, ""),
-                ("others", "other processes' CPU %", Range, 0, ""),
             ],
         }
     }
