@@ -280,6 +280,7 @@ mod tests {
             assert!(sections(&made) == sections(&page), "{}.md differs from its results", M::NAME);
         }
         check::<crate::daemonjob::figures::Results>();
+        check::<crate::fence::Results>();
         check::<crate::greeting::figures::Results>();
         check::<crate::manager::figures::Results>();
         check::<crate::podset::figures::Results>();

@@ -25,6 +25,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("podset-scale", "/cut-off")],
     },
     Mutant {
+        name: "sends writes over a connection without the check",
+        file: "crates/runtime/src/server/connection.rs",
+        edits: &[(
+            "about.get::<Sending>().ok_or(Unsent::Unchecked)?.set(Some(fence.clone()));",
+            "if let Some(sending) = about.get::<Sending>() { sending.set(Some(fence.clone())); }",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "sends_no_write_over_a_connection_without_the_check")],
+    },
+    Mutant {
         name: "acquires the Lease before it has expired",
         file: "crates/runtime/src/election/lease.rs",
         edits: &[(

@@ -98,10 +98,16 @@ impl<C: Connect + Clone + Send + Sync + 'static> Service<Request<Fenced>> for Tr
     }
 }
 
-/// A write was not sent, because its term is over.
+/// The reason why a write was not sent.
 #[derive(Debug, thiserror::Error)]
-#[error("the lease was lost, or not renewed in time, before the request was sent")]
-struct Late;
+enum Unsent {
+    /// Its term is over.
+    #[error("the lease was lost, or not renewed in time, before the request was sent")]
+    Late,
+    /// A connector without [`Connection`] made the connection.
+    #[error("the connection does not check the lease before it sends")]
+    Unchecked,
+}
 
 /// The term of the write that a connection is sending, if any. Clones are cheap and share their state.
 #[derive(Clone, Default)]
@@ -115,7 +121,7 @@ impl Sending {
     /// Fails if the term of the current write is over.
     fn check(&self) -> io::Result<()> {
         match &*lock(&self.0) {
-            Some(fence) if !fence.holds() => Err(io::Error::other(Late)),
+            Some(fence) if !fence.holds() => Err(io::Error::other(Unsent::Late)),
             _ => Ok(()),
         }
     }
@@ -200,20 +206,16 @@ pub(crate) fn fenced(mut request: Request<Body>) -> Request<Fenced> {
 
 impl Fenced {
     /// Fails if the term of a write is over; otherwise passes the fence to the connection for the second check.
-    fn check(&self) -> Result<(), Late> {
+    fn check(&self) -> Result<(), Unsent> {
         let Some((fence, on)) = &self.write else { return Ok(()) };
         if !fence.holds() {
-            return Err(Late);
+            return Err(Unsent::Late);
         }
         let mut about = http::Extensions::new();
         if let Some(connected) = &*on.connection_metadata() {
             connected.get_extras(&mut about);
         }
-        let sending = about.get::<Sending>();
-        debug_assert!(sending.is_some(), "every connection checks the fence");
-        if let Some(sending) = sending {
-            sending.set(Some(fence.clone()));
-        }
+        about.get::<Sending>().ok_or(Unsent::Unchecked)?.set(Some(fence.clone()));
         Ok(())
     }
 }
@@ -226,8 +228,8 @@ impl HttpBody for Fenced {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Err(late) = self.check() {
-            return Poll::Ready(Some(Err(late.into())));
+        if let Err(unsent) = self.check() {
+            return Poll::Ready(Some(Err(unsent.into())));
         }
         Pin::new(&mut self.body).poll_frame(context).map_err(Into::into)
     }
@@ -245,6 +247,7 @@ impl HttpBody for Fenced {
 mod tests {
     use std::cell::Cell;
 
+    use hyper_util::rt::TokioExecutor;
     use kube::{Client, Config};
     use serde::de::IgnoredAny;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -336,6 +339,22 @@ mod tests {
                 return;
             }
         }
+    }
+
+    /// As after a connector for proxies that someone may add.
+    #[tokio::test]
+    async fn sends_no_write_over_a_connection_without_the_check() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let gate = Gate::with_sleep(|| Duration::ZERO);
+        gate.open_until(Instant::now() + Duration::from_mins(1));
+        let address = format!("http://{}/", listener.local_addr().unwrap());
+        let mut write = Request::post(address).body(Body::from(b"{}".to_vec())).unwrap();
+        write.extensions_mut().insert(gate.fence(gate.term().unwrap().since));
+        let pool = legacy::Client::builder(TokioExecutor::new()).build(HttpConnector::new());
+        let mut error = None;
+        let received = serve(listener, async { error = pool.request(fenced(write)).await.err() }).await;
+        let error = client::brief_causes(&error.unwrap());
+        assert!(error.contains("does not check the lease") && received.is_empty(), "{error} {received:?}");
     }
 
     #[tokio::test]
