@@ -381,16 +381,20 @@ impl Plan {
         if self.has_trouble(Trouble::ClockBehind) {
             // With a clock that is 10 min behind, a process waits 10 min longer for its retries.
             Duration::from_mins(12)
-        } else if self.has_event(Event::Silence) {
+        } else if self.has_event(Event::Silence) || matches!(self.fault, Fault::Several(_)) {
             self.quiet()
         } else {
             Duration::ZERO
         }
     }
 
-    /// The time without writes after which the run counts as settled. A silent watch is noticed late.
+    /// The time without writes after which the run counts as settled. A silent watch is noticed late, and two outages can
+    /// follow each other.
     pub fn quiet(&self) -> Duration {
-        if self.has_event(Event::Silence) || self.has_trouble(Trouble::Crossed) {
+        if self.has_event(Event::Silence)
+            || self.has_trouble(Trouble::Crossed)
+            || matches!(self.fault, Fault::Several(_))
+        {
             Duration::from_secs(200)
         } else {
             Duration::from_mins(1)

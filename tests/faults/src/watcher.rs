@@ -88,6 +88,8 @@ struct Inner {
     lines: BTreeMap<String, usize>,
     /// The number of faults that have occurred.
     hits: usize,
+    /// Whether the standby has led. It is no longer blind then.
+    has_standby_led: bool,
     recorder: Option<Recorder>,
     dead: BTreeSet<String>,
     cut_off: Vec<CutOff>,
@@ -980,13 +982,15 @@ impl Script for Watcher {
         }
         let now = Instant::now();
         let resource = short(shown.resource).to_owned();
-        let is_blind = self.plan.has_trouble(Trouble::TakeOverBlind)
+        let can_be_blind = self.plan.has_trouble(Trouble::TakeOverBlind)
             && shown.who == STANDBY
             && !shown.is_initial
-            && matches!(&*resource, "pods" | "configmaps" | "deployments")
-            && !self.holds_lease(STANDBY);
+            && matches!(&*resource, "pods" | "configmaps" | "deployments");
+        let leads = self.holds_lease(STANDBY);
         let nth = {
             let mut inner = self.inner();
+            inner.has_standby_led |= leads;
+            let is_blind = can_be_blind && !inner.has_standby_led;
             if inner.dead.contains(shown.who) {
                 return Showing::Silence;
             }

@@ -52,6 +52,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
+        name: "gives up after the first rejection",
+        file: "crates/runtime/src/election/candidate.rs",
+        edits: &[(
+            "if self.allowed < needed && since.elapsed() >= FORBIDDEN {",
+            "if self.allowed < needed && since.elapsed() <= FORBIDDEN {",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_candidate_does_not_give_up_after_its_first_answer")],
+    },
+    Mutant {
         name: "takes the Lease with dead caches",
         file: "crates/runtime/src/election/leadership.rs",
         edits: &[("if self.free >= patience {", "if self.free >= patience.min(Duration::ZERO) {")],

@@ -57,7 +57,8 @@ pub struct Candidate {
     link: Link,
     clock: Clock,
     returns: watch::Receiver<Option<Instant>>,
-    started: Instant,
+    /// Since when the API server has forbidden every attempt.
+    forbidden: Option<Instant>,
     observed: Observed,
     held_since: Option<Moment>,
     /// Failed attempts in a row.
@@ -94,7 +95,7 @@ impl Candidate {
             clock,
             returns: link.recoveries(),
             link,
-            started: Instant::now(),
+            forbidden: None,
             observed: Observed::default(),
             held_since: None,
             failures: 0,
@@ -189,16 +190,17 @@ impl Candidate {
 
     /// A starting API server may not have loaded its roles yet, and a user may fix a role. So only a process that was
     /// never allowed gives up.
-    fn forgive(&self, outcome: Result<Attempt, Error>) -> Result<Attempt, Error> {
-        match outcome {
-            Err(error @ Error::Forbidden { verb, .. })
-                if self.allowed >= (if verb == "get" { Allowed::Read } else { Allowed::Write })
-                    || self.started.elapsed() < FORBIDDEN =>
-            {
-                Ok(Attempt::Refused(error.to_string()))
-            }
-            outcome => outcome,
+    fn forgive(&mut self, outcome: Result<Attempt, Error>) -> Result<Attempt, Error> {
+        let Err(error @ Error::Forbidden { verb, .. }) = outcome else {
+            self.forbidden = None;
+            return outcome;
+        };
+        let since = *self.forbidden.get_or_insert_with(Instant::now);
+        let needed = if verb == "get" { Allowed::Read } else { Allowed::Write };
+        if self.allowed < needed && since.elapsed() >= FORBIDDEN {
+            return Err(error);
         }
+        Ok(Attempt::Refused(error.to_string()))
     }
 
     /// Records what an attempt shows about the connection, and notifies the other parts of the process.

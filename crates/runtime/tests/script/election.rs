@@ -405,6 +405,16 @@ async fn a_standby_does_not_give_up_after_a_rejection() {
     assert!(asked.len() >= answers.len() && gate.deadline().is_some(), "{asked:?}");
 }
 
+/// The first answer may come from an API server that has not loaded its roles yet, long after the start of the process.
+#[tokio::test(start_paused = true)]
+async fn a_candidate_does_not_give_up_after_its_first_answer() {
+    let mut answers: Vec<_> = (0..20).map(|_| failure(503, "ServiceUnavailable", "it starts")).collect();
+    answers.push(failure(403, "Forbidden", "no role is known yet"));
+    answers.extend([(200, lease("", 2, 0)), (200, lease("me", 3, 0))]);
+    let (asked, gate) = elect(&answers, 46).await;
+    assert!(asked.len() >= answers.len() && gate.deadline().is_some(), "{asked:?}");
+}
+
 /// If the PUT succeeded without an answer, the predecessor of the term is unknown.
 #[tokio::test(start_paused = true)]
 async fn ignores_an_old_record_after_an_unanswered_takeover() {
