@@ -304,7 +304,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "adopts a foreign pod",
         file: "crates/runtime/src/write/executor.rs",
-        edits: &[("if !meta.is_controlled_by(owner) {", "if meta.uid.is_empty() {")],
+        edits: &[
+            ("if !meta.is_controlled_by(owner) {", "if meta.uid.is_empty() {"),
+            ("resource == PODS && meta.labels.get(KIND_LABEL).is_none()", "meta.uid.is_empty()"),
+        ],
         catchers: &[Catcher::Plans("podset-create", "/stranger")],
     },
     Mutant {
