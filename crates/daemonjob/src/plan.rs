@@ -78,7 +78,7 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     let creations: Actions = due.map(|(node, number)| create(job, node, &survey.key, number)).collect();
     plan.steps.extend([first, ledger, last, creations].into_iter().filter(|step| !step.is_empty()));
 
-    let status = status::status(job, world, &survey, now);
+    let status = status::status(job, world, &record, now);
     plan.events = status::events(job, world, &status);
     plan.status = Some(status);
     plan

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::object::{Key, Object as _, controller_reference};
 use quintet_runtime::model::plan::Action;
-use quintet_runtime::model::refusals::Verb;
+use quintet_runtime::model::refusals::{Refusal, Verb};
 use quintet_runtime::model::resource::{CONFIG_MAPS, Resource};
 use serde_json::{Map, Value, json};
 
@@ -53,6 +53,8 @@ pub(crate) struct Record<'a> {
     flushed: Flags,
     /// Shards that this version must not write, or not yet.
     unwritable: Flags,
+    /// The rejection of the last write of a shard that still lacks lines or is deleted.
+    pub refusal: Option<&'a Refusal>,
     /// When a shard that waits must be written.
     pub again: Option<Timestamp>,
 }
@@ -69,6 +71,7 @@ impl<'a> Record<'a> {
             unrecorded: Default::default(),
             flushed: Flags::default(),
             unwritable: Flags::default(),
+            refusal: None,
             again: None,
         };
         let foreign = world.shards().filter(|shard| !shard.is_known_format());
@@ -206,13 +209,16 @@ impl<'a> Record<'a> {
         for number in 0..SHARDS {
             let shard = usize::from(number);
             self.flushed[shard] &= !self.unwritable[shard];
-            if !self.flushed[shard] || refusals.is_empty() {
+            let is_complete = !self.flushed[shard] && self.unrecorded[shard].is_empty();
+            if is_complete || refusals.is_empty() {
                 continue;
             }
             let name = shard_name(self.name, number);
+            let of = |verb| refusals.of(verb, &CONFIG_MAPS, &name);
+            self.refusal = self.refusal.or_else(|| of(Verb::MergePatch)).or_else(|| of(Verb::Create));
             let until = |verb| refusals.until(verb, &CONFIG_MAPS, &name);
             let until = until(Verb::Create).max(until(Verb::MergePatch));
-            if let Some(until) = until.filter(|until| *until > self.now) {
+            if let Some(until) = until.filter(|until| self.flushed[shard] && *until > self.now) {
                 self.flushed[shard] = false;
                 self.requeue_at(until);
             }

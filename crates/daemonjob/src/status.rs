@@ -6,15 +6,14 @@ use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::conditions::{self, Wanted, number};
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::{Event, EventType};
-use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
-use quintet_runtime::model::resource::CONFIG_MAPS;
+use quintet_runtime::model::refusals::{Refusal, RefusalReason};
 
 use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout};
 use crate::deadline::worked;
 use crate::failure_policy::{max_failed, tolerates};
-use crate::ledger::{SHARDS, shard_name};
 use crate::node_state::{Cause, Reason, SelectedNode, State, counted, refusal};
 use crate::observe::World;
+use crate::record::Record;
 use crate::rollout::Ending;
 use crate::survey::Survey;
 
@@ -22,9 +21,10 @@ use crate::survey::Survey;
 const LISTED: usize = 20;
 
 /// The complete status.
-pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestamp) -> DaemonJobStatus {
+pub(crate) fn status(job: &DaemonJob, world: &World, record: &Record<'_>, now: Timestamp) -> DaemonJobStatus {
+    let survey = record.survey;
     let before = job.status.clone().unwrap_or_default();
-    let wanted = conditions(job, world, survey);
+    let wanted = conditions(job, world, record);
     let name = job.metadata.name.as_deref().unwrap_or_default();
     // The shard numbers in a status without a rollout have an older format.
     let mut ledger_shards = if before.rollout.is_some() { before.ledger_shards.clone() } else { Vec::new() };
@@ -239,7 +239,8 @@ fn ready(job: &DaemonJob, survey: &Survey<'_>, run_result: &RunResult) -> Wanted
     Wanted { type_: "Ready", status: Some(is_ready), reason, message: run_result.message.clone() }
 }
 
-fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted> {
+fn conditions(job: &DaemonJob, world: &World, record: &Record<'_>) -> Vec<Wanted> {
+    let survey = record.survey;
     let run_result = run_result(job, survey);
     let ready = ready(job, survey, &run_result);
     let RunResult { complete, failed, stalled, reason, message } = run_result;
@@ -282,7 +283,7 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
         );
         add("LedgerLost", "LedgerFormat", message);
     }
-    if let Some(refusal) = refused_shard(job, world) {
+    if let Some(refusal) = record.refusal {
         let reason =
             if refusal.reason == RefusalReason::NameTaken { Cause::NameTaken.word() } else { "FailedWrite" };
         add("LedgerRefused", reason, format!("outcomes cannot be recorded: {}", refusal.message));
@@ -316,14 +317,6 @@ fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Op
         refusal(job, world, selected.node, number)
     });
     refused.find(|refusal| refusal.reason != RefusalReason::LabelsMissing)
-}
-
-fn refused_shard<'a>(job: &DaemonJob, world: &'a World) -> Option<&'a Refusal> {
-    let name = job.metadata.name.as_deref().unwrap_or_default();
-    (0..SHARDS).map(|shard| shard_name(name, shard)).find_map(|shard| {
-        let of = |verb| world.refusals.of(verb, &CONFIG_MAPS, &shard);
-        of(Verb::MergePatch).or_else(|| of(Verb::Create))
-    })
 }
 
 /// The Events for the difference between two statuses, so that each is recorded once.

@@ -52,6 +52,18 @@ fn a_rejected_ledger_write_delays_only_the_release() {
     assert_eq!(condition(&plan, "LedgerRefused"), ("True", "FailedWrite"));
 }
 
+/// The retry had no answer, or another manager wrote the line.
+#[test]
+fn a_rejection_is_over_when_the_ledger_has_every_line() {
+    let mut scene = terminating();
+    let flush = scene.plan();
+    scene.record(&flush);
+    let shard = shard_name("d", shard_of("uid-a"));
+    scene.world.refusals.insert(&CONFIG_MAPS, shard, refusal(RefusalReason::Other, "quota", later(0)));
+    let status = scene.plan_at(5).status.unwrap();
+    assert!(status.conditions.iter().all(|condition| condition.type_ != "LedgerRefused"));
+}
+
 #[test]
 fn only_releases_pods_in_a_terminating_namespace() {
     let mut scene = terminating();
