@@ -8,7 +8,7 @@ use crate::moments::{Moment, digest};
 use crate::plan::{Fault, Plan, Trouble};
 use crate::run::Outcome;
 use crate::scenarios::Scenario;
-use crate::sweep::{faults_of, guarded, plans, side_by_side};
+use crate::sweep::{faults_of, guarded, is_ended_by_a_failure, plans, side_by_side};
 use crate::watcher::Keeps;
 
 /// The first fault of pairs, and whether they have a standby.
@@ -29,6 +29,10 @@ pub struct Pairs {
 
 /// About one of every `every` distinct pairs of a scenario. `usual` is the result without a fault.
 pub fn pairs(scenario: &Scenario, usual: &Outcome, every: usize, seed: u64, threads: usize) -> Pairs {
+    // Two faults may delay a node by more than one.
+    if is_ended_by_a_failure(scenario) {
+        return Pairs::default();
+    }
     // Some of the first faults, and some of the second faults of each.
     let of_firsts = every.isqrt().max(1);
     let firsts = firsts(scenario, usual, of_firsts, seed);

@@ -17,7 +17,8 @@ const REPEATED: usize = 4;
 /// The number of faults for any other request or line.
 const MOST: usize = 60;
 
-fn is_ended_by_a_failure(scenario: &Scenario) -> bool {
+/// Whether a failed node ends the run, so that another node that is delayed may never get a pod.
+pub fn is_ended_by_a_failure(scenario: &Scenario) -> bool {
     [
         "daemonjob-failure",
         "daemonjob-brake",
