@@ -220,7 +220,9 @@ pub fn run(args: &Args) -> Result<()> {
     let everything_asked =
         filter.is_none() && args.pulsar.is_none() && args.nodes.is_none() && !args.sixth_kind && !args.keda;
     match (args.nodes, filter, &args.pulsar) {
-        (Some(Nodes::Real), ..) => real::tests(&mut report, filter)?,
+        (Some(Nodes::Real), ..) => {
+            real::tests(&mut report, filter.map_or(real::Selection::All, real::Selection::Filter))?;
+        }
         (Some(Nodes::Simulated), ..) | (None, Some(_), _) => some_end_to_end(&mut report, filter)?,
         (None, None, Some(filter)) => pulsar_programs(&mut report, Some(filter))?,
         (None, None, None) if args.sixth_kind => sixth_kind::tests(&mut report)?,
@@ -239,7 +241,8 @@ pub fn run(args: &Args) -> Result<()> {
 /// The checks that take too long for every run.
 const LONG_TIER: &str = "the full benches (cargo xtask bench --help) take half an hour each. All plans of the faults (cargo \
                          xtask faults), the mutants (cargo xtask faults --mutants) and the long exhaustive search (cargo \
-                         xtask faults --exhaustive) take a quarter of an hour each. Pairs of faults with a smaller --every \
+                         xtask faults --exhaustive) take a quarter of an hour each. The other tests on real nodes (cargo \
+                         xtask test --nodes real) take half an hour. Pairs of faults with a smaller --every \
                          (cargo xtask faults --pairs --every 400) take an hour, and memory: 220 KB a pair. A sixth kind \
                          (cargo xtask test --sixth-kind) takes five minutes. KEDA (cargo xtask test --keda) takes five \
                          minutes, and half an hour the first time. Restores of etcd with a raised revision (cargo xtask test \
@@ -344,7 +347,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         Ok(counts)
     })?;
     end_to_end(report, None)?;
-    real::tests(report, None)
+    real::tests(report, real::Selection::Short)
 }
 
 /// Builds each image twice, verifies both, and compares their bytes.
@@ -456,6 +459,8 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
             .env(variables::PROGRAM, program);
         // Without a broker, the tests that need one stay ignored, and count as skipped.
         let missing = pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()));
+        // A test waits most of the time, so one more runs than there are cores.
+        tests.arg(format!("--test-threads={}", thread::available_parallelism()?.get() + 1));
         if let Some(missing) = missing {
             eprintln!("skipping the tests with a broker: {missing}");
         } else {
