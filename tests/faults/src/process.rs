@@ -274,3 +274,33 @@ impl Process {
             || self.election.try_join_next().is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::run::types;
+
+    /// Otherwise a sweep of 100,000 plans would run out of memory.
+    #[test]
+    fn frees_its_memory_at_the_end_of_a_run() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtime = runtime.unwrap();
+        for kind in [Kind::DaemonJob, Kind::PodSet, Kind::PulsarConsumer, Kind::Greeting, Kind::Book] {
+            let memory = runtime.block_on(async {
+                let server = Server::new(1);
+                for kind in types() {
+                    server.add(kind.clone());
+                }
+                let process = Process::start(&server, "manager-a-1", &[kind], Skew::None, &Lines::default());
+                let process = process.unwrap();
+                sleep(Duration::from_secs(10)).await;
+                Arc::downgrade(&process.context.executor.memory)
+            });
+            // The runtime ends the tasks of the stopped process.
+            runtime.block_on(async { sleep(Duration::from_secs(10)).await });
+            assert_eq!(memory.strong_count(), 0, "{kind:?}");
+        }
+    }
+}

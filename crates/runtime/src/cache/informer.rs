@@ -274,14 +274,32 @@ impl<T: Object> Informer<T> {
         self.parts.iter().map(NamespaceInformer::health).collect()
     }
 
-    /// Lists and watches until the future is dropped.
-    pub async fn run(self, client: Client, link: Link, gate: Gate) {
-        let parts = self.parts.iter().cloned();
-        join_all(parts.map(|part| {
-            let gate = part.inner.gate.get_or_init(|| gate.clone()).clone();
-            list_watch::run(part, client.clone(), link.clone(), gate)
-        }))
-        .await;
+    /// Lists and watches until the future is dropped, which also drops the subscribers.
+    pub fn run(self, client: Client, link: Link, gate: Gate) -> impl Future<Output = ()> + Send {
+        // Not in the async block, because the future may be dropped before it is polled.
+        let subscribed = Subscribed(self);
+        async move {
+            let parts = subscribed.0.parts.iter().cloned();
+            join_all(parts.map(|part| {
+                let gate = part.inner.gate.get_or_init(|| gate.clone()).clone();
+                list_watch::run(part, client.clone(), link.clone(), gate)
+            }))
+            .await;
+        }
+    }
+}
+
+/// An informer that drops its subscribers at its end. A subscriber usually owns this informer or another one that has a
+/// subscriber with this informer, so neither would ever be freed.
+struct Subscribed<T>(Informer<T>);
+
+impl<T> Drop for Subscribed<T> {
+    fn drop(&mut self) {
+        for part in &*self.0.parts {
+            // A subscriber is dropped after the lock is released, because its drop may run any code.
+            let subscribers = std::mem::take(&mut *lock(&part.inner.subscribers));
+            drop(subscribers);
+        }
     }
 }
 

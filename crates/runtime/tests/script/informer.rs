@@ -66,6 +66,25 @@ async fn watches_from_the_end_of_a_streamed_list() {
     assert!(asked[2].contains("resourceVersion=20&"), "continued after the server ended it: {asked:?}");
 }
 
+/// A subscriber usually owns informers, such as that of a controller.
+#[tokio::test(start_paused = true)]
+async fn drops_its_subscribers_at_its_end() {
+    for runs in [true, false] {
+        let (client, _) = scripted(&[(200, bookmark(5, true))]);
+        let informer: Informer<Pod> = Informer::new(PODS, &[], None);
+        let counts: Arc<Mutex<Vec<usize>>> = Arc::default();
+        let (kept, own) = (Arc::downgrade(&counts), informer.clone());
+        informer.subscribe(move |_| counts.lock().unwrap().push(own.all().len()));
+        let task = informer.run(client, Link::default(), Gate::open());
+        if runs {
+            let _ = tokio::time::timeout(Duration::from_secs(1), task).await;
+        } else {
+            drop(task);
+        }
+        assert_eq!(kept.strong_count(), 0, "polled: {runs}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn lists_by_pages_without_streaming_lists() {
     let refused = failure(422, "Invalid", "sendInitialEvents is forbidden");
