@@ -353,8 +353,12 @@ impl Plan {
 
     /// Whether a process gets no events for minutes.
     pub fn is_blind(&self) -> bool {
-        self.has_event(Event::Silence)
-            || self.fault.has(|_, trouble| Trouble::OF_FIRST_WRITES.contains(&trouble))
+        self.has_event(Event::Silence) || self.has_blindness()
+    }
+
+    /// Whether the lists and watches of a process get no answer for minutes.
+    pub fn has_blindness(&self) -> bool {
+        self.fault.has(|_, trouble| Trouble::OF_FIRST_WRITES.contains(&trouble))
     }
 
     /// Whether etcd is restored.

@@ -25,6 +25,8 @@ const LONGEST: Duration = Duration::from_mins(90);
 const AWAY: Duration = Duration::from_secs(1);
 /// The lifetime of another client's object.
 const STRANGER: Duration = Duration::from_secs(40);
+/// If other faults delay the report of the object, its longest further lifetime.
+const UNREPORTED: Duration = Duration::from_mins(5);
 
 /// The result of a run.
 #[derive(Debug, Default)]
@@ -132,10 +134,14 @@ async fn rule(
                     watcher.violate(error);
                 }
             }
-            Order::RemoveStranger(path) => {
+            Order::RemoveStranger { path, name } => {
                 let (server, watcher) = (fleet.lock().await.server.clone(), watcher.clone());
                 tokio::spawn(async move {
                     stay_active(&watcher, STRANGER).await;
+                    let limit = Instant::now() + UNREPORTED;
+                    while watcher.awaits_report(&name) && Instant::now() < limit {
+                        stay_active(&watcher, STRANGER / 8).await;
+                    }
                     server.delete("stranger", &path, &serde_json::json!({}));
                 });
             }
@@ -262,10 +268,10 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
     } else {
         twice(&watcher, &outcome.lines);
     }
-    let is_taken = matches!(plan.fault, Fault::Request(_, _, Trouble::Stranger));
-    // A hasty change may make the name unnecessary.
-    if is_taken && !watcher.has_told_of_name() && !plan.scenario.ends_with("hastily") {
-        watcher.violate("another client has the name, and no status or Event reports it".to_owned());
+    // A hasty change may make the name unnecessary. Blind managers may not need the name for as long as it is taken.
+    let may_be_unreported = plan.scenario.ends_with("hastily") || plan.has_blindness();
+    for name in watcher.unreported().into_iter().filter(|_| !may_be_unreported) {
+        watcher.violate(format!("another client has the name {name}, and no status or Event reports it"));
     }
     (outcome.requests, outcome.events) = watcher.recorded();
     (outcome.created, outcome.deleted) = watcher.counts();
@@ -389,40 +395,54 @@ fn compare(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
     }
 }
 
-/// Reports more creations than usual, unless the fault explains them.
+/// Reports more creations than usual, unless the faults explain them.
 fn count(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
     let made = |of: &Outcome, kind: &str| of.created.get(kind).copied().unwrap_or_default();
-    // A late write creates an object that another manager has created under another number. Hasty changes
-    // meet more or fewer pods of the previous step.
-    let spare = |usually: usize| match &plan.fault {
-        // Without other changes, every process creates the object under the same name.
-        _ if plan.scenario.ends_with("-create") => 0,
-        // A deletion has one UID, so a late one cannot delete another object of the name.
-        Fault::Request(name, _, Trouble::Late) if name.starts_with("delete-") => 0,
-        // All requests under way.
-        Fault::Request(_, _, Trouble::Paused) => usually,
-        _ => usize::from(plan.is_late()),
-    };
-    // A process with a silent watch does not know that a node is deleted.
-    if plan.is_compound()
-        || plan.has_restore()
+    // Hasty changes meet more or fewer pods of the previous step. A process with a silent watch does not know that a node is
+    // deleted.
+    if plan.has_restore()
         || plan.scenario.ends_with("hastily")
         || plan.scenario.ends_with("delete")
         || plan.is_blind()
     {
         return;
     }
-    // A process that has not seen the owner's deletion creates the pods again, until its status write fails.
-    let usually = usual.created.values().copied().max().unwrap_or_default();
+    // A process that has not seen the owner's deletion creates the pods again, until its status write fails. Another fault may
+    // delay another view, or hide that failure.
+    let usually = usual.created.values().copied().max().unwrap_or_default() * plan.fault.parts().len();
     if watcher.for_the_dead() > usually {
         watcher.violate(format!("{} objects were created for deleted owners", watcher.for_the_dead()));
     }
     for kind in ["pods", "deployments"] {
         let (usually, now) = (made(usual, kind), made(outcome, kind));
-        if now > usually + spare(usually) {
+        if now > usually + spare(plan, usually) {
             watcher.violate(format!("{now} {kind} were created; usually {usually}"));
         }
     }
+}
+
+/// The number of objects that late writes may add to the usual ones. Other faults add none.
+fn spare(plan: &Plan, usually: usize) -> usize {
+    // Without other changes, every process creates the object under the same name.
+    if plan.scenario.ends_with("-create") {
+        return 0;
+    }
+    let of_one = |fault: &Fault| match fault {
+        // A deletion has one UID, so a late one cannot delete another object of the name. Only after another fault may the
+        // managers want to keep that object.
+        Fault::Request(name, _, Trouble::Late) if name.starts_with("delete-") => {
+            usize::from(plan.is_compound())
+        }
+        // All requests under way.
+        Fault::Request(_, _, Trouble::Paused) => usually,
+        // Another manager has created the object under another number.
+        Fault::Request(_, _, trouble) => usize::from(trouble.is_late()),
+        _ => 0,
+    };
+    let parts = plan.fault.parts();
+    let late: usize = parts.iter().map(of_one).sum();
+    // While another fault delays the view of the added object, a manager may delete an older one, and replace it.
+    if late == 0 { 0 } else { late + parts.len() - 1 }
 }
 
 #[cfg(test)]

@@ -27,7 +27,12 @@ pub enum Order {
     /// This process gets SIGTERM.
     End(String),
     /// Another client's object is deleted again.
-    RemoveStranger(String),
+    RemoveStranger {
+        /// The path of the object.
+        path: String,
+        /// The name of the object.
+        name: String,
+    },
     /// The run does not settle for this time.
     StayActive(Duration),
 }
@@ -112,10 +117,11 @@ struct Inner {
     done: BTreeSet<(String, &'static str, String, String)>,
     /// The number of rejections of each write of each process.
     rejected: BTreeMap<(String, String, String), usize>,
-    /// Whether a status or an Event has reported that a name is taken.
-    told_of_name: bool,
-    /// The write of the request that has the fault.
-    unclear: Option<(String, &'static str, String, String)>,
+    /// The names that another client has taken, and that no status or Event has reported, with the UIDs of the owners that
+    /// need the names.
+    unreported: BTreeMap<String, String>,
+    /// The writes of the requests that had a fault.
+    unclear: BTreeSet<(String, &'static str, String, String)>,
     doubled: BTreeMap<String, Timestamp>,
     succeeded: BTreeSet<(String, String, String)>,
     /// The most pods that each generation of a PodSet allows.
@@ -305,9 +311,14 @@ impl Watcher {
         self.inner().for_the_dead
     }
 
-    /// Whether a status or an Event has reported that a name is taken.
-    pub fn has_told_of_name(&self) -> bool {
-        self.inner().told_of_name
+    /// The names that another client has taken, and that no status or Event has reported.
+    pub fn unreported(&self) -> Vec<String> {
+        self.inner().unreported.keys().cloned().collect()
+    }
+
+    /// Whether a report that this name is taken is missing, and another fault may delay it.
+    pub fn awaits_report(&self, name: &str) -> bool {
+        self.plan.is_compound() && self.inner().unreported.contains_key(name)
     }
 
     /// The violations.
@@ -342,7 +353,7 @@ impl Watcher {
     /// Reports managers that hold the Lease although they cannot watch.
     pub fn judge_leaders(&self) {
         let wrong = self.inner().blindness.as_ref().map(Blindness::wrong).unwrap_or_default();
-        // Other faults also move the Lease.
+        // Crashes and partitions also move the Lease. No pair has a blind manager.
         for what in wrong.into_iter().filter(|_| !self.plan.is_compound()) {
             self.violate(what);
         }
@@ -595,8 +606,16 @@ impl Watcher {
         let version = text(&asked.body, "/apiVersion");
         let root = if version.contains('/') { "apis" } else { "api" };
         let path = format!("/{root}/{version}/namespaces/{}/{}", asked.namespace, short(&asked.resource));
-        server.create("stranger", &path, &body);
-        self.order(Order::RemoveStranger(format!("{path}/{}", asked.name)));
+        match server.create("stranger", &path, &body) {
+            (201, _) => {
+                let (name, owner) = (asked.name.clone(), owner(&asked.body).to_owned());
+                self.inner().unreported.insert(name.clone(), owner);
+                self.order(Order::RemoveStranger { path: format!("{path}/{name}"), name });
+            }
+            // After another fault, the object may exist already.
+            (409, _) if self.plan.is_compound() => {}
+            (code, answer) => self.violate(format!("another client cannot take {path}: {code} {answer}")),
+        }
     }
 
     /// The statements that are true of PodSets and DaemonJobs in a state.
@@ -786,13 +805,12 @@ impl Watcher {
 
     /// A process does not repeat a creation or deletion that it knows to have succeeded.
     fn judge_again(&self, asked: &Asked, code: u16) {
-        let is_unclear = self.plan.is_late() || self.plan.needs_standby() || self.plan.is_compound();
-        if !is_manager(&asked.who) || is_unclear {
+        if !is_manager(&asked.who) || self.plan.is_late() || self.plan.needs_standby() {
             return;
         }
         let Some(deed) = deed(asked) else { return };
         let mut inner = self.inner();
-        if inner.unclear.as_ref() == Some(&deed) {
+        if inner.unclear.contains(&deed) {
             return;
         }
         match code {
@@ -889,7 +907,10 @@ impl Script for Watcher {
         let now = Instant::now();
         let nth = {
             let mut inner = self.inner();
-            inner.told_of_name |= asked.is_write() && asked.body.to_string().contains("exists already");
+            if asked.is_write() && !inner.unreported.is_empty() {
+                let body = asked.body.to_string();
+                inner.unreported.retain(|name, _| !body.contains(&format!("{name} exists already")));
+            }
             if inner.dead.contains(&asked.who) {
                 return Fate { is_lost: true, then: Then::Silence, ..Fate::default() };
             }
@@ -926,7 +947,7 @@ impl Script for Watcher {
             {
                 let mut inner = self.inner();
                 inner.hit();
-                inner.unclear = deed(asked);
+                inner.unclear.extend(deed(asked));
             }
             self.note(&format!("FAULT {trouble:?} at {name}.{nth}"));
             return self.fate(*trouble, asked);
@@ -1057,6 +1078,12 @@ impl Script for Watcher {
         let kind = short(&commit.resource).to_owned();
         if let Some(recorder) = &mut self.inner().recorder {
             recorder.committed(&kind, commit.revision, object);
+        }
+        let is_going = commit.new.is_none_or(|new| !text(new, "/metadata/deletionTimestamp").is_empty());
+        if is_going && self.plan.is_compound() {
+            // Another fault may delay the report until the deleted owner no longer needs the name.
+            let uid = text(object, "/metadata/uid");
+            self.inner().unreported.retain(|_, owner| **owner != *uid);
         }
         if kind == "leases"
             && let Some(blindness) = &mut self.inner().blindness
