@@ -2,6 +2,7 @@
 //! numbers, and numbers in names.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use quintet_fake_apiserver::store::State;
 use serde_json::{Map, Value, json};
@@ -19,15 +20,24 @@ fn owner(object: &Value) -> String {
     controller.map_or(String::new(), |owner| format!("{}/{}", text(owner, "/kind"), text(owner, "/name")))
 }
 
+/// The names of the nodes, by UID.
+fn node_names(state: &State) -> BTreeMap<String, String> {
+    let name =
+        |node: &Arc<Value>| (text(node, "/metadata/uid").to_owned(), text(node, "/metadata/name").to_owned());
+    state.objects("nodes").map(name).collect()
+}
+
+/// Whether another client has created the object.
+fn is_of_stranger(object: &Value) -> bool {
+    !object["metadata"]["labels"]["stranger"].is_null()
+}
+
 /// The state, one line for each object.
 pub fn state(state: &State) -> Vec<String> {
-    let nodes: BTreeMap<String, String> = state
-        .objects("nodes")
-        .map(|node| (text(node, "/metadata/uid").to_owned(), text(node, "/metadata/name").to_owned()))
-        .collect();
+    let nodes = node_names(state);
     let mut lines: Vec<String> = state
         .all()
-        .filter(|(_, object)| object["metadata"]["labels"]["stranger"].is_null())
+        .filter(|(_, object)| !is_of_stranger(object))
         .flat_map(|(plural, object)| {
             let kind = plural.split('.').next().unwrap_or_default();
             match kind {
@@ -36,13 +46,60 @@ pub fn state(state: &State) -> Vec<String> {
                 // garbage collector deletes the revision.
                 "controllerrevisions" if owner(object).is_empty() => Vec::new(),
                 "pods" => vec![pod(object)],
-                "configmaps" => ledger(object, &nodes),
+                "configmaps" => ledger(object, &nodes, |word| {
+                    begins_with_one(word, &PARTICULAR_WORDS) || begins_with_one(word, &DISRUPTION_WORDS)
+                }),
                 _ => vec![whole(kind, object)],
             }
         })
         .collect();
     lines.sort();
     lines
+}
+
+/// Like [`state`], with further lines for parts that a plan reads and that may differ at the end: nodes, pods on their way,
+/// disruptions in ledgers, and other clients' objects.
+pub fn detailed(state: &State) -> Vec<String> {
+    let nodes = node_names(state);
+    let details = state.all().flat_map(|(plural, object)| {
+        let kind = plural.split('.').next().unwrap_or_default();
+        match kind {
+            _ if is_of_stranger(object) => vec![format!("{kind} of another client")],
+            "nodes" => vec![node(object)],
+            "pods" => vec![pod_on_its_way(object)],
+            "configmaps" => ledger(object, &nodes, |word| begins_with_one(word, &PARTICULAR_WORDS)),
+            _ => Vec::new(),
+        }
+    });
+    let mut lines: Vec<String> = self::state(state).into_iter().chain(details).collect();
+    lines.sort();
+    lines
+}
+
+/// The conditions of a node or pod, such as `Ready=True`.
+fn conditions(object: &Value) -> Vec<String> {
+    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    let mut conditions: Vec<String> =
+        conditions.map(|one| format!("{}={}", text(one, "/type"), text(one, "/status"))).collect();
+    conditions.sort();
+    conditions
+}
+
+fn node(node: &Value) -> String {
+    let taints = node["spec"]["taints"].as_array().into_iter().flatten();
+    let mut taints: Vec<[&str; 3]> =
+        taints.map(|taint| ["/key", "/value", "/effect"].map(|field| text(taint, field))).collect();
+    taints.sort_unstable();
+    let is_cordoned = node["spec"]["unschedulable"] == true;
+    let name = text(node, "/metadata/name");
+    format!("node {name} {:?} taints {taints:?} cordoned {is_cordoned}", conditions(node))
+}
+
+/// The pod, with whether it has a node, its conditions, and why a manager deleted it.
+fn pod_on_its_way(object: &Value) -> String {
+    let has_node = !text(object, "/spec/nodeName").is_empty();
+    let deleted_for = text(object, "/metadata/annotations/dj.dysproz.io~1deleted-for");
+    format!("{} has node {has_node} {:?} deleted for {deleted_for:?}", pod(object), conditions(object))
 }
 
 /// Parts of a status that depend on earlier changes, by kind. The name of a revision depends on the UID.
@@ -114,30 +171,29 @@ fn pod(pod: &Value) -> String {
     )
 }
 
-/// Words of a ledger line that differ between runs. Disruptions differ because no manager counts a pod that
-/// was disrupted before any manager saw it.
-const PARTICULAR_WORDS: [&str; 9] = [
-    "rollout=",
-    "run=",
-    "pod=",
-    "boot=",
-    "machine=",
-    "disruptions=",
-    "ignored=",
-    "ended=",
-    "rejected-since=",
-];
+/// Words of a ledger line that differ between runs.
+const PARTICULAR_WORDS: [&str; 7] =
+    ["rollout=", "run=", "pod=", "boot=", "machine=", "ended=", "rejected-since="];
+/// Words that differ because no manager counts a pod that was disrupted before any manager saw it.
+const DISRUPTION_WORDS: [&str; 2] = ["disruptions=", "ignored="];
 
-/// The lines of a shard without the words that differ. A node's UID selects its shard. The next write of a
-/// shard drops the lines of deleted nodes.
-fn ledger(shard: &Value, nodes: &BTreeMap<String, String>) -> Vec<String> {
+fn begins_with_one(word: &str, of: &[&str]) -> bool {
+    of.iter().any(|begin| word.starts_with(begin))
+}
+
+/// The lines of a shard without some words. A node's UID selects its shard. The next write of a shard drops the lines of
+/// deleted nodes.
+fn ledger(
+    shard: &Value,
+    nodes: &BTreeMap<String, String>,
+    is_left_out: impl Fn(&str) -> bool,
+) -> Vec<String> {
     let lines = shard["data"].as_object().into_iter().flatten();
     lines
         .filter_map(|(uid, line)| {
             let node = nodes.get(uid)?;
             let words = line.as_str().unwrap_or_default().split(' ');
-            let is_particular = |word: &&str| PARTICULAR_WORDS.iter().any(|field| word.starts_with(field));
-            let words: Vec<&str> = words.filter(|word| !is_particular(word)).collect();
+            let words: Vec<&str> = words.filter(|word| !is_left_out(word)).collect();
             Some(format!("ledger of {} {node}: {}", owner(shard), words.join(" ")))
         })
         .collect()

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::blindness::Blindness;
 use crate::end;
-use crate::moments::{Moment, Place, Recorder};
+use crate::moments::{Moment, Place, Recorder, Target};
 use crate::plan::{Event, Fault, Plan, Trouble};
 use crate::process::MANAGER;
 use crate::promises::{Assessor, Knowledge};
@@ -100,6 +100,8 @@ struct Inner {
     cut_off: Vec<CutOff>,
     /// Processes whose watches are delayed: the prefix of their names, and until when.
     behind: Vec<(String, Instant)>,
+    /// Processes with a write that arrives late, and until when.
+    late: Vec<(String, Instant)>,
     /// The time of each revision.
     revisions: Vec<(Instant, u64)>,
     /// The revision of a stale API server, the prefix of its clients' names, and until when.
@@ -189,6 +191,15 @@ fn name_of(asked: &Asked) -> String {
     let is_dry_run = asked.verb == "create" && asked.resource == "pods" && asked.name.ends_with("-0");
     let verb = if is_dry_run { "try" } else { asked.verb };
     format!("{verb}-{resource}{sub}")
+}
+
+/// The object of a request, for a [`Recorder`].
+fn target(asked: &Asked) -> Target {
+    Target {
+        resource: short(&asked.resource).to_owned(),
+        namespace: asked.namespace.clone(),
+        name: asked.name.clone(),
+    }
 }
 
 /// The creation or deletion that a request asks for.
@@ -406,7 +417,9 @@ impl Watcher {
     /// Records the moment before a request, or before a line that the process is shown.
     fn record(&self, who: &str, place: Place, kind: &str) {
         let mut inner = self.inner();
-        let Inner { recorder: Some(recorder), cut_off, behind, stale, .. } = &mut *inner else { return };
+        let Inner { recorder: Some(recorder), cut_off, behind, late, stale, .. } = &mut *inner else {
+            return;
+        };
         let Some(server) = self.server() else { return };
         let now = Instant::now();
         let clock =
@@ -416,12 +429,13 @@ impl Watcher {
             [
                 cut_off.iter().filter(|cut| lasts(&cut.who, cut.until)).count(),
                 behind.iter().filter(|(of, until)| lasts(of, *until)).count(),
+                late.iter().filter(|(of, until)| lasts(of, *until)).count(),
                 stale.iter().filter(|(of, _, until)| lasts(of, *until)).count(),
                 clock[0],
                 clock[1],
             ]
         };
-        recorder.moment(who, place, kind, || server.look(end::state), effects);
+        recorder.moment(who, place, kind, || server.look(end::detailed), effects);
     }
 
     fn holds_lease(&self, who: &str) -> bool {
@@ -538,7 +552,10 @@ impl Watcher {
             Trouble::SilenceBefore => lost(Then::Silence),
             Trouble::SilenceAfter => carried_out(Then::Silence),
             Trouble::Slow => carried_out(Then::Late(Duration::from_secs(30))),
-            Trouble::Late => Fate { held: LATE, ..Fate::default() },
+            Trouble::Late => {
+                self.inner().late.push((who, Instant::now() + LATE));
+                Fate { held: LATE, ..Fate::default() }
+            }
             Trouble::LateAfterTakeOver => {
                 self.cut_off(who, Duration::ZERO, CUT_OFF, false);
                 Fate { held: LATE, ..Fate::default() }
@@ -941,7 +958,7 @@ impl Script for Watcher {
         });
         self.record(&asked.who, Place::Request(name.clone(), nth), &name);
         if let Some(recorder) = &mut self.inner().recorder {
-            recorder.asked(&asked.who, &name, &asked.name, due.copied());
+            recorder.asked(&asked.who, &name, target(asked), due.copied());
         }
         if let Some(trouble) = due {
             {
@@ -981,7 +998,7 @@ impl Script for Watcher {
             self.note(&format!("    {} {} {} answered {code}", asked.who, name_of(asked), asked.name));
         }
         if let Some(recorder) = &mut self.inner().recorder {
-            recorder.answered(&asked.who, &name_of(asked), &asked.name, code);
+            recorder.answered(&asked.who, &name_of(asked), &target(asked), code);
         }
         if is_manager(&asked.who) && asked.is_write() && (400..500).contains(&code) {
             let what = (asked.who.clone(), name_of(asked), asked.name.clone());
@@ -1040,7 +1057,12 @@ impl Script for Watcher {
         let delivers = due.is_none_or(|event| *event == Event::Twice);
         if let (true, Some(recorder)) = (delivers, &mut self.inner().recorder) {
             let revision = text(shown.object, "/metadata/resourceVersion").parse().unwrap_or_default();
-            recorder.shown(shown.who, &resource, revision);
+            let target = Target {
+                resource: resource.clone(),
+                namespace: text(shown.object, "/metadata/namespace").to_owned(),
+                name: text(shown.object, "/metadata/name").to_owned(),
+            };
+            recorder.shown(shown.who, shown.type_, &target, revision);
         }
         let Some(event) = due else { return Showing::AsIs };
         self.inner().hit();
