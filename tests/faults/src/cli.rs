@@ -263,10 +263,11 @@ fn all_pairs(args: &Args, threads: usize) -> ExitCode {
     let began = Instant::now();
     let (filter, fault) = (args.filter.as_deref(), args.fault.as_deref());
     let contains = |name: &str, text: Option<&str>| text.is_none_or(|text| name.contains(text));
-    let mut sum = Sum::default();
+    let (mut sum, mut firsts, mut wrong) = (Sum::default(), 0, 0);
     for scenario in ALL.iter().filter(|scenario| contains(scenario.name, filter)) {
         let usual = usual(scenario, args.seed);
         let mut pairs = pairs::pairs(scenario, &usual, every(args), args.seed, threads);
+        (firsts, wrong) = (firsts + pairs.firsts, wrong + pairs.wrong);
         pairs.plans.retain(|plan| contains(&plan.to_string(), fault));
         if args.list {
             for plan in &pairs.plans {
@@ -276,16 +277,21 @@ fn all_pairs(args: &Args, threads: usize) -> ExitCode {
         }
         let plans = pairs.plans.into_iter().map(|plan| (0, plan)).collect();
         sum = sweep(&[(scenario, usual)], plans, args.seed, threads, args.stop_after, sum);
-        eprintln!("{}: {} equal pairs left out, {} plans so far", scenario.name, pairs.equal, sum.plans);
-        if sum.violations.len() >= args.stop_after {
+        eprintln!("{}: {} equal pairs left out, {} pairs so far", scenario.name, pairs.equal, sum.plans);
+        if wrong + sum.violations.len() >= args.stop_after {
             break;
         }
     }
     if args.list {
         return ExitCode::SUCCESS;
     }
+    if sum.plans == 0 {
+        eprintln!("error: no pair is selected; a smaller N of --every selects more pairs");
+        return ExitCode::FAILURE;
+    }
     report(&sum);
-    sum_up("plans", sum.plans, sum.violations.len(), began)
+    println!("{} pairs, and {firsts} plans with only the first fault", sum.plans);
+    sum_up("plans", sum.plans + firsts, wrong + sum.violations.len(), began)
 }
 
 fn many(args: &Args, threads: usize) -> ExitCode {

@@ -25,9 +25,14 @@ pub struct Pairs {
     pub plans: Vec<Plan>,
     /// The number of pairs that equal an earlier pair, or a plan with the second fault alone.
     pub equal: usize,
+    /// The number of plans with only the first fault, which show where the second fault can occur.
+    pub firsts: usize,
+    /// The number of those plans with violations.
+    pub wrong: usize,
 }
 
-/// About one of every `every` distinct pairs of a scenario. `usual` is the result without a fault.
+/// About one of every `every` distinct pairs of a scenario. `usual` is the result without a fault. Prints the violations of
+/// plans with only the first fault.
 pub fn pairs(scenario: &Scenario, usual: &Outcome, every: usize, seed: u64, threads: usize) -> Pairs {
     // Two faults may delay a node by more than one.
     if is_ended_by_a_failure(scenario) {
@@ -38,16 +43,17 @@ pub fn pairs(scenario: &Scenario, usual: &Outcome, every: usize, seed: u64, thre
     let firsts = firsts(scenario, usual, of_firsts, seed);
     let recorded: Mutex<BTreeMap<usize, Vec<Moment>>> = Mutex::default();
     let runs: Vec<(usize, &First)> = firsts.iter().enumerate().collect();
-    side_by_side("runs with the first fault", runs, threads, |(number, first)| {
-        let outcome = guarded(&scenario.story(), &first.plan(scenario), seed, Some(usual), Keeps::Moments);
+    let wrong = side_by_side("runs with the first fault", runs, threads, |(number, first)| {
+        let plan = first.plan(scenario);
+        let outcome = guarded(&scenario.story(), &plan, seed, Some(usual), Keeps::Moments);
         let has_occurred = outcome.hits == first.fault.parts().len();
         let moments = if has_occurred { outcome.moments } else { Vec::new() };
         recorded.lock().unwrap_or_else(PoisonError::into_inner).insert(*number, moments);
-        // A plan with one fault reports its violations.
-        (String::new(), Vec::new())
+        (plan.to_string(), outcome.violations)
     });
     let recorded = recorded.into_inner().unwrap_or_else(PoisonError::into_inner);
-    combine(scenario, firsts.iter().zip(recorded.values()), every.div_ceil(of_firsts))
+    let pairs = combine(scenario, firsts.iter().zip(recorded.values()), every.div_ceil(of_firsts));
+    Pairs { firsts: firsts.len(), wrong, ..pairs }
 }
 
 impl First {

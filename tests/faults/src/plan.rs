@@ -425,9 +425,9 @@ fn kebab(value: impl fmt::Debug) -> String {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.fault {
-            Fault::None => f.write_str(&self.scenario),
-            fault => write!(f, "{}/{}", self.scenario, fault.name()),
+        match self.fault.parts() {
+            [] => f.write_str(&self.scenario),
+            _ => write!(f, "{}/{}", self.scenario, self.fault.name()),
         }
     }
 }
