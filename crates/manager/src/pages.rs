@@ -121,6 +121,9 @@ async fn show_caches(State(pages): State<Pages>) -> String {
         };
         let (scope, objects, position) = (cache.scope, cache.objects, cache.progress.position);
         let _ = write!(text, "{scope}: {objects} objects, at resourceVersion {position}, {health}");
+        if let Some(since) = cache.unwatched {
+            let _ = write!(text, ", without a watch for {:.1} s", since.elapsed().as_secs_f64());
+        }
         if cache.undecodable > 0 {
             let _ = write!(text, ", {} undecodable", cache.undecodable);
         }

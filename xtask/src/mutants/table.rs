@@ -139,6 +139,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-runtime", "begins_with_a_list_after_an_outage")],
     },
     Mutant {
+        name: "lists as often while watches are rejected",
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[(".min(LONGEST_RELIST)", ".min(RELIST)")],
+        catchers: &[Catcher::Tests("quintet-runtime", "lists_less_often_while_watches_are_rejected")],
+    },
+    Mutant {
         name: "trusts its watches after a restore",
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[

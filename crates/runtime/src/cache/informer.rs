@@ -116,6 +116,8 @@ pub(super) struct Inner<T> {
     undecodable: Mutex<BTreeMap<Key, String>>,
     pub(super) progress: watch::Sender<Progress>,
     health: watch::Sender<Health>,
+    /// See [`NamespaceInformer::unwatched`].
+    unwatched: Mutex<Option<Instant>>,
     /// See [`NamespaceInformer::last_answer`].
     answered: Mutex<Instant>,
     /// The most objects that a list has shown since one was complete.
@@ -356,6 +358,7 @@ impl<T: Object> NamespaceInformer<T> {
                 undecodable: Mutex::default(),
                 progress: watch::Sender::new(Progress::default()),
                 health: watch::Sender::new(Health::Unsynced),
+                unwatched: Mutex::default(),
                 answered: Mutex::new(Instant::now()),
                 most_listed: AtomicUsize::new(0),
                 protobuf: AtomicBool::new(true),
@@ -499,8 +502,20 @@ impl<T: Object> NamespaceInformer<T> {
         self.inner.progress.send_if_modified(|progress| !std::mem::replace(&mut progress.expired, true));
     }
 
+    /// Records that a list or watch failed.
+    pub(super) fn lost(&self) {
+        lock(&self.inner.unwatched).get_or_insert_with(Instant::now);
+    }
+
+    /// Since when lists or watches have failed without an open watch in between; None while the watch is open, and after
+    /// its orderly end.
+    pub fn unwatched(&self) -> Option<Instant> {
+        *lock(&self.inner.unwatched)
+    }
+
     /// Records that the watch continues where it was interrupted.
     pub(super) fn connected(&self) {
+        *lock(&self.inner.unwatched) = None;
         self.inner.progress.send_if_modified(|progress| std::mem::take(&mut progress.expired));
     }
 

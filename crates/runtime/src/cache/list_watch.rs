@@ -49,6 +49,21 @@ const PATIENTLY: Duration = Duration::from_secs(75);
 const GOOD: Duration = Duration::from_secs(5);
 /// The longest pause if the API server does not answer at all: such a request costs it nothing.
 const GONE: Duration = Duration::from_secs(1);
+/// The longest pause before the list that replaces an expired watch.
+const EXPIRED: Duration = Duration::from_secs(1);
+/// The pause after a list that followed a lost watch, if the next watch is lost too. It doubles with each further list.
+const RELIST: Duration = Duration::from_secs(4);
+/// The longest pause between such lists.
+const LONGEST_RELIST: Duration = Duration::from_mins(5);
+
+/// The pause after a number of complete lists since the loss of the watch. The list of a large type costs the API server much
+/// more than an attempt to watch.
+fn pause_after(lists: u32) -> Duration {
+    if lists == 0 {
+        return Duration::ZERO;
+    }
+    RELIST.saturating_mul(1 << (lists - 1).min(16)).min(LONGEST_RELIST)
+}
 
 /// Why a list or watch ended.
 #[derive(Debug, thiserror::Error)]
@@ -162,6 +177,8 @@ pub(super) async fn run<T: Object>(part: NamespaceInformer<T>, client: Client, l
         failing: None,
         lost: None,
         interruptions: 0,
+        lists: 0,
+        next_list: Instant::now(),
     };
     let mut next = Next::List;
     loop {
@@ -193,6 +210,10 @@ struct Keeper<T> {
     lost: Option<Instant>,
     /// The number of interruptions since a watch last lasted.
     interruptions: u64,
+    /// The number of complete lists since a watch last lasted, without those during a watch.
+    lists: u32,
+    /// When the pause after the last list ends.
+    next_list: Instant,
 }
 
 /// Reports a recovery to the other tasks if the outage was long enough.
@@ -209,7 +230,21 @@ impl<T: Object> Keeper<T> {
             Ok(version) => {
                 let (resource, objects) = (self.part.resource().plural, self.part.count());
                 tracing::debug!(resource, objects, version, "listed");
-                is_back(&mut self.failing, &self.link);
+                self.lists = if self.part.unwatched().is_some() { self.lists + 1 } else { 0 };
+                self.next_list = Instant::now() + pause_after(self.lists);
+                // Lists that no watch follows are not a recovery.
+                if self.lists < 2 {
+                    is_back(&mut self.failing, &self.link);
+                } else {
+                    let (times, next_in_s) = (u64::from(self.lists - 1), pause_after(self.lists).as_secs());
+                    log_repeated!(
+                        warn,
+                        times,
+                        resource,
+                        next_in_s,
+                        "lists succeed, but watches fail; plans wait, and lists become rarer"
+                    );
+                }
                 self.lost = None;
                 if began.elapsed() >= GOOD {
                     self.backoff.reset();
@@ -228,12 +263,12 @@ impl<T: Object> Keeper<T> {
         self.part.expire();
         // Nor does an open watch prove that its events arrive. A complete list proves that the cache is up to date.
         if self.lost.is_some_and(|since| since.elapsed() >= OUTAGE) || self.part.is_silent() {
-            return Next::List;
+            return self.list_again(at).await;
         }
         match self.part.newest(&self.client).await {
             Ok(newest) if newest > 0 && newest < revision(&at) => {
                 self.part.report_restore(&format!("the store in version {newest}"));
-                Next::List
+                self.list_again(at).await
             }
             Err(interrupted)
                 if interrupted.is_silence()
@@ -246,16 +281,38 @@ impl<T: Object> Keeper<T> {
         }
     }
 
+    /// Lists again after an outage of the watch. During the pause between lists, only an attempt to watch that succeeds ends the
+    /// pause. That watch is dropped, because the store may have passed its version.
+    async fn list_again(&mut self, at: String) -> Next {
+        if self.until_list().is_zero() {
+            return Next::List;
+        }
+        let opened = self.part.open_watch(&self.client, &at).await.map(drop);
+        opened.map_or_else(|interrupted| self.interrupted(&interrupted, Some(at)), |()| Next::List)
+    }
+
+    /// The rest of the pause between lists. A list for a new leader or after a restore of etcd has no pause.
+    fn until_list(&self) -> Duration {
+        let listed = self.part.inner.progress.borrow().listed;
+        let requested = (*self.part.inner.relist.borrow()).max(*self.gate.restores().borrow());
+        if requested > listed {
+            return Duration::ZERO;
+        }
+        self.next_list.saturating_duration_since(Instant::now())
+    }
+
     async fn follow(&mut self, mut at: String) -> Next {
         let Self { part, client, link, gate, doubts, failing, lost, .. } = self;
         let began = Instant::now();
         let listed = part.inner.progress.borrow().listed;
         let (mut relist, mut restores) = (part.inner.relist.subscribe(), gate.restores());
         doubts.mark_unchanged();
+        let mut open_since = None;
         let opened = || {
             is_back(failing, link);
             part.connected();
             *lost = None;
+            open_since = Some(Instant::now());
         };
         let ended = tokio::select! {
             ended = part.follow(client, &mut at, opened) => ended,
@@ -268,10 +325,15 @@ impl<T: Object> Keeper<T> {
             self.backoff.reset();
             self.interruptions = 0;
         }
+        if open_since.is_some_and(|since| since.elapsed() >= GOOD) {
+            (self.lists, self.next_list) = (0, Instant::now());
+        }
         match ended {
             // Avoid a tight loop with an API server or proxy that ends watches at once. Plans do not wait for the pause, because
             // they would wait permanently if every watch ended at once.
-            Ok(()) if began.elapsed() < Duration::from_secs(1) => self.pause(ABSENT, Some(at)),
+            Ok(()) if began.elapsed() < Duration::from_secs(1) => {
+                Next::Wait { pause: self.pause(ABSENT), until_news: false, from: Some(at) }
+            }
             Ok(()) => {
                 if began.elapsed() >= GOOD {
                     self.backoff.reset();
@@ -282,10 +344,15 @@ impl<T: Object> Keeper<T> {
         }
     }
 
-    /// Waits for the backoff, up to `longest`.
-    fn pause(&mut self, longest: Duration, from: Option<String>) -> Next {
-        let pause = self.backoff.next().unwrap_or(longest).min(longest);
-        Next::Wait { pause, until_news: false, from }
+    /// The next pause of the backoff, up to `longest`.
+    fn pause(&mut self, longest: Duration) -> Duration {
+        self.backoff.next().unwrap_or(longest).min(longest)
+    }
+
+    /// Waits before a list, for `pause` or for the rest of the pause between lists. A request for a list ends the latter.
+    fn wait_for_list(&self, pause: Duration) -> Next {
+        let rest = self.until_list();
+        Next::Wait { pause: pause.max(rest), until_news: rest > pause, from: None }
     }
 
     fn interrupted(&mut self, interrupted: &Interrupted, from: Option<String>) -> Next {
@@ -293,6 +360,7 @@ impl<T: Object> Keeper<T> {
         let (part, resource) = (&self.part, self.part.resource());
         // etcd may be restored meanwhile. Plans wait until the watch continues.
         part.expire();
+        part.lost();
         self.lost.get_or_insert_with(Instant::now);
         if interrupted.is_misunderstanding() {
             part.inner.protobuf.store(false, Ordering::Relaxed);
@@ -302,18 +370,18 @@ impl<T: Object> Keeper<T> {
         }
         if resource.custom && interrupted.code() == Some(404) {
             part.absent();
-            let pause = if part.is_patient() { PATIENTLY } else { ABSENT };
-            return Next::Wait { pause, until_news: false, from: None };
+            return self.wait_for_list(if part.is_patient() { PATIENTLY } else { ABSENT });
         }
         self.interruptions += 1;
         if interrupted.needs_list() {
             tell(self.interruptions, resource, interrupted, "listing again");
-            return self.pause(Duration::from_secs(1), from);
+            let pause = self.pause(EXPIRED);
+            return self.wait_for_list(pause);
         }
         if interrupted.code() == Some(429) {
             // Just defined types answer 429 for a moment; later the answer means that the API server is busy.
             tell(self.interruptions, resource, interrupted, "the API server is busy; retrying");
-            return self.pause(ABSENT, from);
+            return Next::Wait { pause: self.pause(ABSENT), until_news: false, from };
         }
         // Rejections after an outage are a new problem, so the first one gets a short pause.
         if interrupted.is_silence() {
@@ -452,11 +520,7 @@ impl<T: Object> NamespaceInformer<T> {
         position: &mut String,
         mut opened: impl FnMut(),
     ) -> Result<(), Interrupted> {
-        let query = format!(
-            "watch=true&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={}",
-            WATCH.as_secs()
-        );
-        let mut events = self.open(client, &query).await?;
+        let mut events = self.open_watch(client, position).await?;
         opened();
         let mut line = Vec::new();
         while events.next(&mut line, SILENCE).await? {
@@ -479,6 +543,19 @@ impl<T: Object> NamespaceInformer<T> {
             self.heard();
         }
         Ok(())
+    }
+
+    /// Opens a watch from `position`.
+    async fn open_watch(
+        &self,
+        client: &Client,
+        position: &str,
+    ) -> Result<Events<impl AsyncBufRead + Unpin + use<T>>, Interrupted> {
+        let query = format!(
+            "watch=true&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={}",
+            WATCH.as_secs()
+        );
+        self.open(client, &query).await
     }
 
     fn request(&self, query: &str) -> Result<Request<Vec<u8>>, Interrupted> {

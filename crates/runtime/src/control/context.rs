@@ -103,6 +103,8 @@ pub struct Cache {
     pub progress: Progress,
     /// Whether the cache can be relied on.
     pub health: Health,
+    /// See [`crate::cache::informer::NamespaceInformer::unwatched`].
+    pub unwatched: Option<Instant>,
     /// When the cache was started.
     pub began: Instant,
     /// See [`crate::cache::informer::NamespaceInformer::last_answer`].
@@ -112,11 +114,13 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// How long the cache has had no confirmation of its contents. None if its type may be absent, and is absent or
+    /// How long the cache has had no event, or has failed to watch. None if its type may be absent, and is absent or
     /// not listed yet.
     fn silence(&self) -> Option<Duration> {
         match self.health {
-            Health::Synced { heard } => Some(heard.elapsed()),
+            Health::Synced { heard } => {
+                Some(self.unwatched.map_or(heard, |since| since.min(heard)).elapsed())
+            }
             Health::Unsynced | Health::Absent { .. } if self.patient => None,
             Health::Unsynced => Some(self.began.elapsed()),
             Health::Absent { since } => Some(since.elapsed()),
@@ -188,6 +192,7 @@ impl Context {
                 undecodable: part.undecodable_count(),
                 progress: part.progress(),
                 health: part.health().borrow().clone(),
+                unwatched: part.unwatched(),
                 began,
                 answered: part.last_answer(),
                 patient: part.is_patient(),
@@ -300,31 +305,49 @@ impl Context {
     pub fn unready(&self) -> Vec<String> {
         let caches = self.caches();
         let required = caches.iter().filter(|cache| !cache.patient);
-        required.filter_map(|cache| unready(&cache.scope, &cache.health, cache.began)).collect()
+        required.filter_map(unready).collect()
     }
 }
 
-/// Why a cache that started at `began` is unreliable, and for how long.
-fn unready(what: &str, health: &Health, began: Instant) -> Option<String> {
-    let seconds = |since: &Instant| since.elapsed().as_secs();
-    match health {
+/// Why a cache is unreliable, and for how long.
+fn unready(cache: &Cache) -> Option<String> {
+    let (what, seconds) = (&cache.scope, |since: Instant| since.elapsed().as_secs());
+    match cache.health {
         Health::Unsynced => {
-            Some(format!("the first list of {what} is not complete after {} s", seconds(&began)))
+            Some(format!("the first list of {what} is not complete after {} s", seconds(cache.began)))
         }
         Health::Absent { since } => {
-            let seconds = seconds(since);
-            Some(format!("waiting for the CustomResourceDefinition {what} for {seconds} s"))
+            Some(format!("waiting for the CustomResourceDefinition {what} for {} s", seconds(since)))
         }
         Health::Synced { heard } if heard.elapsed() > UNREADY => {
             Some(format!("no events from the watch of {what} for {} s", seconds(heard)))
         }
-        Health::Synced { .. } => None,
+        Health::Synced { .. } => {
+            let since = cache.unwatched.filter(|since| since.elapsed() > UNREADY)?;
+            Some(format!("lists of {what} succeed, but watches have failed for {} s", seconds(since)))
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A cache of pods that started at `began`.
+    fn cache(health: Health, unwatched: Option<Instant>, began: Instant) -> Cache {
+        Cache {
+            resource: PODS,
+            scope: "pods".to_owned(),
+            objects: 0,
+            undecodable: 0,
+            progress: Progress::default(),
+            health,
+            unwatched,
+            began,
+            answered: began,
+            patient: false,
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn measures_silence_unless_the_type_may_be_absent() {
@@ -333,19 +356,7 @@ mod tests {
         let since = Instant::now();
         tokio::time::advance(Duration::from_secs(100)).await;
         let silence = |health: Health, patient: bool| {
-            let (scope, progress) = (String::new(), Progress::default());
-            let (resource, answered) = (PODS, began);
-            let cache = Cache {
-                resource,
-                scope,
-                objects: 0,
-                undecodable: 0,
-                progress,
-                health,
-                began,
-                answered,
-                patient,
-            };
+            let cache = Cache { patient, ..cache(health, None, began) };
             cache.silence().map(|silence| silence.as_secs())
         };
         for patient in [false, true] {
@@ -355,18 +366,24 @@ mod tests {
         assert_eq!(silence(Health::Absent { since }, false), Some(100));
         assert_eq!(silence(Health::Unsynced, true), None);
         assert_eq!(silence(Health::Absent { since }, true), None);
+        let listed = cache(Health::Synced { heard: Instant::now() }, Some(since), began);
+        assert_eq!(listed.silence().map(|silence| silence.as_secs()), Some(100), "lists are not events");
     }
 
     #[tokio::test(start_paused = true)]
     async fn unready_caches_state_a_reason_and_a_duration() {
         let began = Instant::now();
         tokio::time::advance(Duration::from_secs(200)).await;
-        let said = |health: Health| unready("pods", &health, began).unwrap_or_default();
-        assert_eq!(said(Health::Unsynced), "the first list of pods is not complete after 200 s");
+        let reason =
+            |health: Health, unwatched| unready(&cache(health, unwatched, began)).unwrap_or_default();
+        assert_eq!(reason(Health::Unsynced, None), "the first list of pods is not complete after 200 s");
         let absent = Health::Absent { since: began };
-        assert_eq!(said(absent), "waiting for the CustomResourceDefinition pods for 200 s");
+        assert_eq!(reason(absent, Some(began)), "waiting for the CustomResourceDefinition pods for 200 s");
         let silent = Health::Synced { heard: began };
-        assert_eq!(said(silent), "no events from the watch of pods for 200 s");
-        assert_eq!(said(Health::Synced { heard: Instant::now() }), "");
+        assert_eq!(reason(silent, Some(began)), "no events from the watch of pods for 200 s");
+        let listed = || Health::Synced { heard: Instant::now() };
+        assert_eq!(reason(listed(), Some(began)), "lists of pods succeed, but watches have failed for 200 s");
+        assert_eq!(reason(listed(), Some(Instant::now())), "");
+        assert_eq!(reason(listed(), None), "");
     }
 }

@@ -6,6 +6,7 @@ use quintet_runtime::cache::informer::Change;
 use quintet_runtime::cache::tracked::TrackedCache as _;
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::server::client::{self, LONGEST_REST};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs an informer over a script. Returns the informer, the changes that its subscribers received, and the requests.
 async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked) {
@@ -223,6 +224,66 @@ async fn lists_again_after_a_long_silence() {
     let lists: Vec<u64> =
         asked.iter().filter(|(_, query)| query.contains("sendInitialEvents")).map(|(at, _)| *at).collect();
     assert!(lists[0] == 0 && (75..90).contains(&lists[1]), "{asked:?}");
+}
+
+/// The API server may list a type and reject its watches. Plans wait meanwhile, so frequent lists would only be a load.
+#[tokio::test(start_paused = true)]
+async fn lists_less_often_while_watches_are_rejected() {
+    for (code, reason) in
+        [(403, "Forbidden"), (410, "Expired"), (429, "TooManyRequests"), (500, "InternalError")]
+    {
+        let lists: Arc<Mutex<Vec<Instant>>> = Arc::default();
+        let rejects = Arc::new(AtomicBool::new(true));
+        let (log, is_rejecting) = (lists.clone(), rejects.clone());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            let bookmarks = futures::StreamExt::then(futures::stream::repeat(()), |()| async {
+                sleep(Duration::from_mins(1)).await;
+                Ok::<String, std::io::Error>(bookmark(5, false))
+            });
+            let (code, body) = match query {
+                "limit=1" => (200, newest(5).1.into()),
+                _ if query.contains("sendInitialEvents") => {
+                    log.lock().unwrap().push(Instant::now());
+                    (200, bookmark(5, true).into())
+                }
+                _ if is_rejecting.load(Ordering::Relaxed) => {
+                    (code, failure(code, reason, "rejected").1.into())
+                }
+                _ => (200, axum::body::Body::from_stream(bookmarks)),
+            };
+            std::future::ready(Response::builder().status(code).body(body))
+        });
+        let (informer, gate): (Informer<Pod>, _) = (Informer::new(PODS, &[], None), Gate::open());
+        let (client, link) = (Client::new(service, "default"), Link::default());
+        let mut recoveries = link.recoveries();
+        let task = tokio::spawn(informer.clone().run(client, link, gate.clone()));
+        let part = &informer.parts()[0];
+        let count = || lists.lock().unwrap().len();
+        sleep(Duration::from_mins(5)).await;
+        recoveries.mark_unchanged();
+        sleep(Duration::from_mins(55)).await;
+        let gaps: Vec<Duration> = lists.lock().unwrap().windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!((9..25).contains(&gaps.len()), "{code}: {gaps:?}");
+        assert!(gaps[0] < Duration::from_secs(12), "{code}: {gaps:?}");
+        assert!(gaps[gaps.len() - 1] >= Duration::from_mins(5), "{code}: {gaps:?}");
+        assert!(!gate.is_caught_up("pods.", &part.progress()), "{code}: plans wait");
+        assert!(part.unwatched().unwrap().elapsed() > Duration::from_mins(59), "{code}");
+        assert!(!recoveries.has_changed().unwrap(), "{code}: a list alone is not a recovery");
+
+        let before = count();
+        part.relist(Instant::now());
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(count() - before, 1, "{code}: the list for a new leader does not wait");
+
+        rejects.store(false, Ordering::Relaxed);
+        // Only the next list ends the pause after 410.
+        sleep(Duration::from_secs(if code == 410 { 301 } else { 61 })).await;
+        assert_eq!(count() - before, 2, "{code}: a list before the watch that opens");
+        assert!(gate.is_caught_up("pods.", &part.progress()), "{code}");
+        assert_eq!(part.unwatched(), None, "{code}");
+        task.abort();
+    }
 }
 
 /// A rejection would be the same for another manager, so the cache is not dead.
