@@ -52,6 +52,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
+        name: "counts a rejection before an outage",
+        file: "crates/runtime/src/election/candidate.rs",
+        edits: &[("                self.forbidden = None;\n", "")],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_candidate_does_not_give_up_after_its_first_answer")],
+    },
+    Mutant {
+        name: "takes the right to read a Lease for the right to write it",
+        file: "crates/runtime/src/election/candidate.rs",
+        edits: &[(
+            "if !needs_write || !matches!(outcome, Ok(Attempt::HeldByOther(_))) {",
+            "if !needs_write || outcome.is_ok() {",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "gives_up_a_lease_that_it_may_only_read_between")],
+    },
+    Mutant {
         name: "gives up after the first rejection",
         file: "crates/runtime/src/election/candidate.rs",
         edits: &[(

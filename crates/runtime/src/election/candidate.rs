@@ -57,8 +57,8 @@ pub struct Candidate {
     link: Link,
     clock: Clock,
     returns: watch::Receiver<Option<Instant>>,
-    /// Since when the API server has forbidden every attempt.
-    forbidden: Option<Instant>,
+    /// Since when the API server has denied a verb without granting it, and what the last denied verb needs.
+    forbidden: Option<(Instant, Allowed)>,
     observed: Observed,
     held_since: Option<Moment>,
     /// Failed attempts in a row.
@@ -188,15 +188,20 @@ impl Candidate {
         tried.unwrap_or_else(|_elapsed| Ok(Attempt::Unanswered("no answer in time".to_owned())))
     }
 
-    /// A starting API server may not have loaded its roles yet, and a user may fix a role. So only a process that was
-    /// never allowed gives up.
+    /// A starting API server may not have loaded its roles yet, and a user may fix a role. So a process gives up only if it
+    /// was never granted the denied verb. Time without an answer does not count.
     fn forgive(&mut self, outcome: Result<Attempt, Error>) -> Result<Attempt, Error> {
         let Err(error @ Error::Forbidden { verb, .. }) = outcome else {
-            self.forbidden = None;
+            // A process that may read the Lease, and not write it, also finds other holders.
+            let needs_write = self.forbidden.is_some_and(|(_, needed)| needed == Allowed::Write);
+            if !needs_write || !matches!(outcome, Ok(Attempt::HeldByOther(_))) {
+                self.forbidden = None;
+            }
             return outcome;
         };
-        let since = *self.forbidden.get_or_insert_with(Instant::now);
+        let since = self.forbidden.map_or_else(Instant::now, |(since, _)| since);
         let needed = if verb == "get" { Allowed::Read } else { Allowed::Write };
+        self.forbidden = Some((since, needed));
         if self.allowed < needed && since.elapsed() >= FORBIDDEN {
             return Err(error);
         }

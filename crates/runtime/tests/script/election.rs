@@ -200,6 +200,36 @@ async fn gives_up_a_free_lease_that_it_may_only_read() {
     assert!(matches!(ended, Some(Err(election::Error::Forbidden { verb: "update", .. }))));
 }
 
+/// Other processes may take and release the Lease between its attempts.
+#[tokio::test(start_paused = true)]
+async fn gives_up_a_lease_that_it_may_only_read_between_holders() {
+    let mut answers = Vec::new();
+    for version in (1..120).step_by(3) {
+        let released: Value = serde_json::from_str(&lease("", version + 2, 0)).unwrap();
+        answers.extend([
+            (200, lease("", version, 0)),
+            failure(403, "Forbidden", "no update"),
+            (200, lease("other", version + 1, 0)),
+            (200, event("MODIFIED", &released)),
+        ]);
+    }
+    let ended = elect_with(&Gate::closed(), scripted(&answers).0, 60).await;
+    assert!(matches!(ended, Some(Err(election::Error::Forbidden { verb: "update", .. }))));
+}
+
+/// Two short times without roles, as of an API server that starts twice.
+#[tokio::test(start_paused = true)]
+async fn a_granted_read_ends_a_time_of_denied_reads() {
+    let mut answers = vec![failure(403, "Forbidden", "no role is known yet")];
+    for at in 1..18 {
+        answers.extend([(200, lease("other", at, at)), failure(403, "Forbidden", "no watch")]);
+    }
+    answers.extend([(200, lease("", 50, 50)), failure(403, "Forbidden", "no role is known yet")]);
+    answers.extend([(200, lease("", 50, 50)), (200, lease("me", 51, 51))]);
+    let (asked, gate) = elect(&answers, 42).await;
+    assert!(asked.len() >= answers.len() && gate.deadline().is_some(), "{asked:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_silent_holder_expires_by_the_candidates_own_clock() {
     // The renew time in the Lease is long ago and must not matter. The watch shows no change.
@@ -408,7 +438,9 @@ async fn a_standby_does_not_give_up_after_a_rejection() {
 /// The first answer may come from an API server that has not loaded its roles yet, long after the start of the process.
 #[tokio::test(start_paused = true)]
 async fn a_candidate_does_not_give_up_after_its_first_answer() {
-    let mut answers: Vec<_> = (0..20).map(|_| failure(503, "ServiceUnavailable", "it starts")).collect();
+    // A rejection before the outage does not count.
+    let mut answers = vec![failure(403, "Forbidden", "no role is known yet")];
+    answers.extend((0..20).map(|_| failure(503, "ServiceUnavailable", "it starts")));
     answers.push(failure(403, "Forbidden", "no role is known yet"));
     answers.extend([(200, lease("", 2, 0)), (200, lease("me", 3, 0))]);
     let (asked, gate) = elect(&answers, 46).await;
