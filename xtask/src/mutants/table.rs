@@ -248,6 +248,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-runtime", "every_wake_is_followed_by_a_reconcile")],
     },
     Mutant {
+        name: "a parked bulk key returns as a fresh one",
+        file: "crates/runtime/src/control/controller.rs",
+        edits: &[(
+            "            self.add(key, priority);\n",
+            "            self.add(key, priority.min(Priority::Fresh));\n",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "parked_keys_keep_their_highest_priority")],
+    },
+    Mutant {
+        name: "a parked key loses the priority of an event",
+        file: "crates/runtime/src/control/controller.rs",
+        edits: &[("priority.min(*before)", "priority.max(*before)")],
+        catchers: &[Catcher::Tests("quintet-runtime", "parked_keys_keep_their_highest_priority")],
+    },
+    Mutant {
         name: "an address without a host accepts only IPv6",
         file: "crates/runtime/src/probes.rs",
         edits: &[("    SockRef::from(&socket).set_only_v6(false)?;\n", "")],

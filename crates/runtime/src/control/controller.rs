@@ -572,3 +572,48 @@ impl State {
         self.metrics.queue_retries.with_label_values(&self.labels()).inc();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+
+    use super::*;
+    use crate::control::context::ContextConfig;
+    use crate::server::connectivity::Link;
+    use crate::server::gate::Gate;
+
+    /// Keys of a take-over stay bulk while they wait for the caches, and a user's change stays fresh.
+    #[tokio::test]
+    async fn parked_keys_keep_their_highest_priority() {
+        let silent = |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
+        let context = Context::new(ContextConfig {
+            client: Client::new(tower::service_fn(silent), "n"),
+            link: Link::default(),
+            gate: Gate::open(),
+            metrics: Metrics::new().unwrap(),
+            clock: Clock::System,
+            instance: "test".into(),
+            namespaces: Vec::new(),
+            stop: watch::channel(false).1,
+        });
+        let mut state = State::new("test", &context);
+        for (name, events) in [
+            ("bulk", [Priority::Bulk, Priority::Bulk]),
+            ("changed", [Priority::Bulk, Priority::Fresh]),
+            ("changed before", [Priority::Fresh, Priority::Bulk]),
+        ] {
+            for priority in events {
+                state.add(Key { namespace: "n".into(), name: name.into(), uid: name.into() }, priority);
+                let key = state.pop().unwrap();
+                state.park(key);
+            }
+        }
+        assert_eq!((state.queue.depth(), state.parked.len()), (0, 3));
+        state.unpark(&context.executor, &[]);
+        assert_eq!(state.queue.depths(), [(Priority::Fresh, 2), (Priority::Bulk, 1)]);
+    }
+}
