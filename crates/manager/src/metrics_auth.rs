@@ -301,6 +301,7 @@ mod tests {
     use axum::routing::get;
     use rustls::{ClientConfig, RootCertStore};
     use rustls_pki_types::ServerName;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio_rustls::TlsConnector;
     use tower::ServiceExt as _;
 
@@ -419,12 +420,25 @@ mod tests {
             .with_no_client_auth();
         let stream = TcpStream::connect(address).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
-        let stream = TlsConnector::from(Arc::new(client)).connect(name, stream).await;
-        assert!(stream.is_ok(), "one more is served: {:?}", stream.err());
+        let connected = TlsConnector::from(Arc::new(client)).connect(name, stream).await;
+        let mut stream = connected.expect("one more is served");
         silent[0].readable().await.unwrap();
         assert_eq!(silent[0].try_read(&mut [0]).unwrap(), 0, "the oldest is closed");
         let kept = silent[1].try_read(&mut [0]).unwrap_err();
         assert_eq!(kept.kind(), io::ErrorKind::WouldBlock, "the others are not");
+
+        let mut ask = async || {
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            stream.read(&mut [0; 1_024]).await.unwrap_or(0)
+        };
+        assert!(ask().await > 0);
+        let mut newer = Vec::new();
+        for _ in 0..probes::CONNECTIONS {
+            newer.push(TcpStream::connect(address).await.unwrap());
+        }
+        newer[0].readable().await.unwrap();
+        assert_eq!(newer[0].try_read(&mut [0]).unwrap(), 0, "an unfinished handshake is closed");
+        assert!(ask().await > 0, "and an older client is not");
     }
 
     #[test]

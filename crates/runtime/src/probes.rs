@@ -5,6 +5,8 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -24,8 +26,9 @@ use tokio::time::timeout;
 const HEAD: Duration = Duration::from_secs(10);
 /// How long a connection may last.
 const CONNECTION: Duration = Duration::from_mins(5);
-/// The most connections to one address at a time. A new one closes the oldest. So other clients cannot use up the file
-/// descriptors of the process, and cannot lock out clients with connections that they leave open.
+/// The most connections to one address at a time. A new one closes the oldest, but first those with an unfinished handshake. So
+/// other clients cannot use up the file descriptors of the process, and cannot lock out clients with connections that they
+/// leave open.
 pub const CONNECTIONS: usize = 64;
 
 /// The number of connections that wait until the process accepts them, as in [`TcpListener::bind`].
@@ -72,35 +75,65 @@ fn listen_everywhere(socket: TcpSocket, port: u16) -> io::Result<TcpListener> {
 
 /// Serves a router permanently. Each connection has a time limit, and the number of connections is limited.
 pub async fn serve(listener: TcpListener, router: Router) {
-    serve_over(listener, router, |stream| std::future::ready(Ok(stream))).await;
+    serve_streams(listener, router, false, |stream| std::future::ready(Ok(stream))).await;
 }
 
-/// Serves a router like [`serve`], over the streams that `open` makes from connections.
-pub async fn serve_over<S, O>(mut listener: TcpListener, router: Router, open: impl Fn(TcpStream) -> O)
+/// Serves a router like [`serve`], over the streams that `handshake` makes from connections.
+pub async fn serve_over<S, O>(listener: TcpListener, router: Router, handshake: impl Fn(TcpStream) -> O)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     O: Future<Output = io::Result<S>> + Send + 'static,
 {
-    let mut connections = VecDeque::<AbortHandle>::new();
+    serve_streams(listener, router, true, handshake).await;
+}
+
+/// An accepted connection.
+struct Connection {
+    task: AbortHandle,
+    /// Whether its handshake is not complete.
+    is_unfinished: Arc<AtomicBool>,
+}
+
+/// Drops ended connections. If there are too many others, closes the oldest one with an unfinished handshake, or else the
+/// oldest one.
+fn make_room(connections: &mut VecDeque<Connection>) {
+    connections.retain(|connection| !connection.task.is_finished());
+    if connections.len() >= CONNECTIONS {
+        let unfinished = connections.iter().position(|one| one.is_unfinished.load(Ordering::Relaxed));
+        if let Some(closed) = connections.remove(unfinished.unwrap_or(0)) {
+            closed.task.abort();
+        }
+    }
+}
+
+async fn serve_streams<S, O>(
+    mut listener: TcpListener,
+    router: Router,
+    has_handshake: bool,
+    open: impl Fn(TcpStream) -> O,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    O: Future<Output = io::Result<S>> + Send + 'static,
+{
+    let mut connections = VecDeque::new();
     loop {
         // axum's accept logs errors and continues.
         let (stream, _) = Listener::accept(&mut listener).await;
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEAD);
         let (opened, service) = (open(stream), TowerToHyperService::new(router.clone()));
-        connections.retain(|connection| !connection.is_finished());
-        if connections.len() >= CONNECTIONS
-            && let Some(oldest) = connections.pop_front()
-        {
-            oldest.abort();
-        }
+        make_room(&mut connections);
+        let is_unfinished = Arc::new(AtomicBool::new(has_handshake));
+        let finished = is_unfinished.clone();
         let serving = async move {
             if let Ok(stream) = opened.await {
+                finished.store(false, Ordering::Relaxed);
                 // A failed connection concerns only its client.
                 let _ = http.serve_connection(TokioIo::new(stream), service).await;
             }
         };
-        connections.push_back(tokio::spawn(timeout(CONNECTION, serving)).abort_handle());
+        let task = tokio::spawn(timeout(CONNECTION, serving)).abort_handle();
+        connections.push_back(Connection { task, is_unfinished });
     }
 }
 
@@ -177,6 +210,43 @@ mod tests {
         let mut answer = String::new();
         idle[CONNECTIONS - 1].read_to_string(&mut answer).await.unwrap();
         assert!(answer.ends_with("ok"), "the others stay open");
+    }
+
+    /// The handshake of this test is one byte in each direction.
+    #[tokio::test]
+    async fn closes_unfinished_handshakes_before_older_connections() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let handshake = |mut stream: TcpStream| async move {
+            let byte = stream.read_u8().await?;
+            stream.write_u8(byte).await?;
+            Ok::<_, io::Error>(stream)
+        };
+        let router = Router::new().route("/", get(|| std::future::ready("ok")));
+        tokio::spawn(serve_over(listener, router, handshake));
+        let connect = async || {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_u8(1).await.unwrap();
+            stream.read_u8().await.unwrap();
+            stream
+        };
+        let mut first = connect().await;
+        let mut silent = Vec::new();
+        for _ in 0..CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let closed = timeout(HEAD, silent[0].read_u8()).await;
+        assert!(closed.is_ok_and(|read| read.is_err()), "the oldest unfinished handshake is closed");
+        first.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        first.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("ok"), "the oldest connection is still open: {answer}");
+        // Only complete handshakes: a new connection closes the oldest.
+        let mut complete = Vec::new();
+        for _ in 0..=CONNECTIONS {
+            complete.push(connect().await);
+        }
+        assert!(complete[0].read_u8().await.is_err(), "the oldest is closed");
     }
 
     #[tokio::test(start_paused = true)]

@@ -263,6 +263,18 @@ pub(super) const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-runtime", "parked_keys_keep_their_highest_priority")],
     },
     Mutant {
+        name: "an unfinished handshake closes an older connection",
+        file: "crates/runtime/src/probes.rs",
+        edits: &[(
+            "connections.remove(unfinished.unwrap_or(0))",
+            "connections.remove(unfinished.map_or(0, |_| 0))",
+        )],
+        catchers: &[
+            Catcher::Tests("quintet-runtime", "closes_unfinished_handshakes_before_older_connections"),
+            Catcher::Tests("quintet", "silent_connections_do_not_block_others"),
+        ],
+    },
+    Mutant {
         name: "an address without a host accepts only IPv6",
         file: "crates/runtime/src/probes.rs",
         edits: &[("    SockRef::from(&socket).set_only_v6(false)?;\n", "")],
