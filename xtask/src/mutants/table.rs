@@ -311,6 +311,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-runtime", "sends_no_write_of_a_plan_in_a_later_term")],
     },
     Mutant {
+        name: "counts an Event of an ended term",
+        file: "crates/runtime/src/write/events.rs",
+        edits: &[(
+            "if !gate.fence(record.since).holds() {",
+            "if gate.deadline().is_none() && record.event.note.is_empty() {",
+        )],
+        catchers: &[Catcher::Tests("quintet-runtime", "an_event_of_an_ended_term_changes_no_series")],
+    },
+    Mutant {
         name: "bulk keys starve",
         file: "crates/runtime/src/control/queue.rs",
         edits: &[("const FRESH_IN_A_ROW: u32 = 16;", "const FRESH_IN_A_ROW: u32 = u32::MAX;")],

@@ -12,7 +12,7 @@ use kube::Client;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::FIELD_MANAGER;
 use crate::model::clock::Clock;
@@ -35,6 +35,8 @@ const SERIES: Duration = Duration::from_mins(30);
 const PACE: Duration = Duration::from_secs(10);
 /// The shortest time between two Events of one series with different notes.
 const NEWS: Duration = Duration::from_secs(1);
+/// How often a flush checks whether every record is sent.
+const LOOK: Duration = Duration::from_millis(2);
 /// The time limit of one request.
 const CALL: Duration = Duration::from_secs(5);
 /// The API's limit for a note, in bytes.
@@ -84,9 +86,15 @@ impl Recorder {
         let _ = self.sender.send(record);
     }
 
-    /// Waits until every record is sent or given up, for up to `limit`.
+    /// Waits until every record is sent or given up, for up to `limit`. That includes records that arrive meanwhile.
     pub async fn flush(&self, limit: Duration) {
-        let _ = timeout(limit, self.slots.acquire_many(WAITING)).await;
+        let all_sent = async {
+            // A flush that acquires the slots would take them from new records.
+            while self.slots.available_permits() < WAITING as usize {
+                sleep(LOOK).await;
+            }
+        };
+        let _ = timeout(limit, all_sent).await;
     }
 }
 
@@ -110,6 +118,10 @@ async fn send_all(
     let mut known: HashMap<SeriesKey, Series> = HashMap::new();
     let mut serial: u64 = 0;
     while let Some(record) = receiver.recv().await {
+        // Its request would not be sent, so it must not change a series that a later term continues.
+        if !gate.fence(record.since).holds() {
+            continue;
+        }
         let client = Sender { client: &client, gate: &gate, since: record.since };
         let now = Instant::now();
         let key = (record.object.uid.clone(), record.event.reason, record.event.type_);
@@ -208,5 +220,82 @@ impl Sender<'_> {
             Some(Err(error)) => tracing::debug!(error = brief(error), "cannot send an Event"),
         }
         matches!(answer, Some(Ok(_)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use http::Response;
+    use kube::client::Body;
+
+    use super::*;
+    use crate::model::resource::PODS;
+
+    /// The method and body of each request.
+    type Asked = Arc<Mutex<Vec<(String, Value)>>>;
+
+    /// A recorder over an API server that answers after `takes`.
+    fn recorder(gate: &Gate, takes: Duration) -> (Recorder, Asked) {
+        let asked = Asked::default();
+        let log = asked.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let log = log.clone();
+            async move {
+                let method = request.method().to_string();
+                let body = request.into_body().collect_bytes().await.unwrap();
+                sleep(takes).await;
+                log.lock().unwrap().push((method, serde_json::from_slice(&body).unwrap()));
+                Ok::<_, Infallible>(Response::new(Body::from(b"{}".to_vec())))
+            }
+        });
+        let (client, metrics) = (Client::new(service, "n"), Metrics::new().unwrap());
+        let (recorder, task) = Recorder::new(client, gate.clone(), Clock::System, metrics, "test".to_owned());
+        tokio::spawn(task);
+        (recorder, asked)
+    }
+
+    /// Records the same Event about the pod with this name.
+    fn record(recorder: &Recorder, name: &str) {
+        let event =
+            Event { type_: EventType::Warning, reason: "Fails", action: "Try", note: "no".to_owned() };
+        let key = Key { namespace: "n".into(), name: name.into(), uid: name.into() };
+        recorder.record(PODS, &key, event);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sends_an_event_that_arrives_during_a_flush() {
+        let (recorder, asked) = recorder(&Gate::open(), Duration::from_millis(50));
+        record(&recorder, "a");
+        let later = async {
+            sleep(Duration::from_millis(20)).await;
+            record(&recorder, "b");
+        };
+        tokio::join!(recorder.flush(Duration::from_millis(200)), later);
+        assert_eq!(asked.lock().unwrap().len(), 2);
+        assert_eq!(recorder.metrics.events_dropped.get(), 0);
+    }
+
+    /// Another process may have led meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn an_event_of_an_ended_term_changes_no_series() {
+        let gate = Gate::closed();
+        let (recorder, asked) = recorder(&gate, Duration::ZERO);
+        let open = || gate.open_until(Instant::now() + Duration::from_hours(1));
+        open();
+        record(&recorder, "a");
+        sleep(NEWS).await;
+        record(&recorder, "a");
+        gate.close();
+        sleep(PACE).await;
+        open();
+        record(&recorder, "a");
+        sleep(NEWS).await;
+        let asked = asked.lock().unwrap();
+        let methods: Vec<&str> = asked.iter().map(|(method, _)| method.as_str()).collect();
+        assert_eq!(methods, ["POST", "PATCH"]);
+        assert_eq!(asked[1].1["series"]["count"], 2, "{asked:?}");
     }
 }
