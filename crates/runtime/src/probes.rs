@@ -31,8 +31,9 @@ const CONNECTION: Duration = Duration::from_mins(5);
 /// leave open.
 pub const CONNECTIONS: usize = 64;
 
-/// The number of connections that wait until the process accepts them, as in [`TcpListener::bind`].
-const BACKLOG: u32 = 1_024;
+/// The number of connections that wait until the process accepts them. [`TcpListener::bind`] has the same limit, which is that
+/// of the standard library.
+const BACKLOG: u32 = 128;
 
 /// Why an address cannot be served.
 #[derive(Debug, thiserror::Error)]

@@ -205,7 +205,8 @@ pub(crate) fn fenced(mut request: Request<Body>) -> Request<Fenced> {
 }
 
 impl Fenced {
-    /// Fails if the term of a write is over; otherwise passes the fence to the connection for the second check.
+    /// Fails if the term of a write is over, or if its connection has no second check. Otherwise passes the fence to the
+    /// connection for that check.
     fn check(&self) -> Result<(), Unsent> {
         let Some((fence, on)) = &self.write else { return Ok(()) };
         if !fence.holds() {
