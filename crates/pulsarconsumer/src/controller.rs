@@ -27,7 +27,7 @@ use crate::keda::{
 use crate::managed_object::{Attempts, Effect};
 use crate::metrics::Metrics;
 use crate::observe::{Keda, Sharing, World};
-use crate::plan::{may_be_outdated, plan};
+use crate::plan::{is_same_version, may_be_outdated, plan};
 use crate::poller::Poller;
 use crate::{CONTROLLER, FINALIZER, pods};
 
@@ -78,7 +78,7 @@ impl Reconciler for PulsarConsumers {
         if may_be_outdated(object, &world) {
             let reads = &self.context.executor.reads;
             let found = reads.read_meta(&self.objects.resource(), &key.namespace, &key.name).await?;
-            if found.is_none_or(|meta| meta.uid != key.uid || meta.generation != object.generation()) {
+            if found.is_none_or(|found| !is_same_version(object, &found)) {
                 return Err(Error::Stale(format!("PulsarConsumer {key}")));
             }
         }

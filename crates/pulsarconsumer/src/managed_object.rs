@@ -154,16 +154,24 @@ impl<'a> Past<'a> {
         after.into_iter().chain(self.reported_of(resource))
     }
 
-    /// Whether another manager has applied an object since the last known apply, and with another body. That manager may know a
-    /// newer owner.
+    /// Whether the last apply of an object had another body, and neither this process nor the status knows that apply. The
+    /// manager that made it may know a newer owner.
     pub fn is_superseded(
         &self,
         resource: &Resource,
         own: &impl ManagedObject,
         body: impl FnOnce() -> Value,
     ) -> bool {
-        !self.returned(resource).any(|one| one.is_unchanged(own.meta()))
-            && own.meta().annotations.get(APPLIED_ANNOTATION).is_some_and(|last| *last != *hash_of(&body()))
+        let meta = own.meta();
+        let Some(last) = meta.annotations.get(APPLIED_ANNOTATION) else { return false };
+        // An apply that changes only metadata does not change the generation.
+        let attempt = self.attempts.get(resource).filter(|attempt| *attempt.hash == *last);
+        let after = attempt.and_then(|attempt| attempt.after.as_ref());
+        // The digest includes the annotation.
+        let mut reported = self.reported_of(resource).filter(|one| one.digest.is_some());
+        let is_known = after.is_some_and(|after| after.is_unchanged(meta))
+            || reported.any(|one| one.is_unchanged(meta) && one.digest == own.digest());
+        !is_known && *last != *hash_of(&body())
     }
 
     /// The applied object of a type in the status.

@@ -1,8 +1,9 @@
 //! The plan for one PulsarConsumer: a pure function of the observed state and the time.
 
 use jiff::Timestamp;
+use kube::Resource as _;
 use quintet_runtime::model::core_types::Deployment;
-use quintet_runtime::model::object::Object as _;
+use quintet_runtime::model::object::{Meta, Object as _, Pairs};
 use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::{Value, json};
@@ -89,6 +90,15 @@ pub fn may_be_outdated(consumer: &PulsarConsumer, world: &World) -> bool {
     let reported = consumer.status.as_ref().map(|status| &*status.applied).unwrap_or_default();
     let past = Past { reported, attempts: &world.attempts, refusals: &world.refusals };
     past.is_superseded(&DEPLOYMENTS, own, || deployment(consumer, &world.image, Some(own)))
+}
+
+/// Whether these are the metadata of the same version of a PulsarConsumer. A change of the labels, which the Deployment has
+/// too, does not change the generation.
+pub fn is_same_version(consumer: &PulsarConsumer, found: &Meta) -> bool {
+    let labels = consumer.meta().labels.iter().flatten();
+    found.uid == consumer.key().uid
+        && found.generation == consumer.generation()
+        && found.labels == labels.map(|(key, value)| (&**key, &**value)).collect::<Pairs>()
 }
 
 /// Removes `rollingUpdate` before an apply, because the API server rejects it with the strategy Recreate.

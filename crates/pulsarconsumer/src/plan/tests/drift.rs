@@ -1,6 +1,7 @@
 //! A Deployment that other clients change: what the manager repairs, and when.
 
 use super::*;
+use crate::managed_object::ManagedObject as _;
 use crate::status::desired_replicas;
 
 /// The converged Deployment with one changed or added member. A change of the spec changes the generation.
@@ -157,26 +158,55 @@ fn accepts_what_another_manager_applied_meanwhile() {
     assert!(scene.plan(0).steps.is_empty());
 }
 
-/// Without leader election, the other manager may have seen a newer PulsarConsumer.
+/// Without leader election, the other manager may have seen a newer PulsarConsumer. The last apply of this process had the
+/// annotation `v1-x-3` and returned generation 1.
 #[rstest]
-#[case::of_this_process(1, None, false)]
-#[case::of_another_manager(2, None, true)]
-#[case::in_the_status(2, Some(2), false)]
+#[case::of_this_process(1, "v1-x-3", None, false)]
+#[case::of_another_manager(2, "v1-x-3", None, true)]
+#[case::of_labels_by_another_manager(1, "v1-y-3", None, true)]
+#[case::in_the_status(2, "v1-y-3", Some("v1-y-3"), false)]
+#[case::of_labels_after_the_status(2, "v1-y-3", Some("v1-z-3"), true)]
 fn reads_the_consumer_after_an_unknown_apply(
     #[case] generation: i64,
-    #[case] in_status: Option<i64>,
+    #[case] last: &str,
+    #[case] in_status: Option<&str>,
     #[case] is_read: bool,
 ) {
     let mut scene = Scene::new(consumer());
-    let applied = in_status.map(|generation| applied(&DEPLOYMENTS, generation)).into_iter().collect();
-    scene.consumer.status = Some(PulsarConsumerStatus { applied, ..PulsarConsumerStatus::default() });
+    let annotated = |annotation: &str| {
+        let annotations = json!({"quintet.dev/applied": annotation});
+        move |raw: &mut Value| raw["metadata"]["annotations"] = annotations
+    };
+    scene.world.attempts.get_mut(&DEPLOYMENTS).unwrap().hash = "v1-x-3".to_owned();
+    if let Some(annotation) = in_status {
+        scene.see(generation, annotated(annotation));
+        let digest = scene.world.deployment.as_ref().unwrap().digest();
+        let applied = vec![AppliedObject { digest, ..applied(&DEPLOYMENTS, generation) }];
+        scene.consumer.status = Some(PulsarConsumerStatus { applied, ..PulsarConsumerStatus::default() });
+    }
     scene.see(generation, |_| ());
     assert!(!may_be_outdated(&scene.consumer, &scene.world), "the same body");
     // Another client changes the object, but not the annotation.
     scene.see(generation, other_image);
     assert!(!may_be_outdated(&scene.consumer, &scene.world));
-    scene.see(generation, |raw| raw["metadata"]["annotations"] = json!({"quintet.dev/applied": "v1-x-3"}));
+    scene.see(generation, annotated(last));
     assert_eq!(may_be_outdated(&scene.consumer, &scene.world), is_read);
+}
+
+#[rstest]
+#[case::unchanged(json!({}), true)]
+#[case::another_spec(json!({"generation": 2}), false)]
+#[case::another_label(json!({"labels": {"team": "b"}}), false)]
+#[case::no_labels(json!({"labels": null}), false)]
+#[case::another_object(json!({"uid": "other"}), false)]
+#[case::another_status(json!({"resourceVersion": "8"}), true)]
+fn compares_the_version_of_the_consumer(#[case] change: Value, #[case] is_same: bool) {
+    let mut consumer = consumer();
+    consumer.metadata.labels = Some([("team".to_owned(), "a".to_owned())].into());
+    let mut found = serde_json::to_value(&consumer.metadata).unwrap();
+    found.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    let found: Meta = serde_json::from_value(found).unwrap();
+    assert_eq!(is_same_version(&consumer, &found), is_same);
 }
 
 #[test]
