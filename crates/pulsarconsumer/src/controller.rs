@@ -74,7 +74,9 @@ impl Reconciler for PulsarConsumers {
         }
         world.backlog = self.poller.reading(&key);
         world.deployment = self.find(&self.deployments, &key.namespace, &name, false).await?;
-        // Without leader election, another manager may know a newer version, and an older one must not replace it.
+        world.keda = self.keda(object, &key).await;
+        // Without leader election, another manager may know a newer version, and an older one must not replace or delete
+        // its objects.
         if may_be_outdated(object, &world) {
             let reads = &self.context.executor.reads;
             let found = reads.read_meta(&self.objects.resource(), &key.namespace, &key.name).await?;
@@ -82,7 +84,6 @@ impl Reconciler for PulsarConsumers {
                 return Err(Error::Stale(format!("PulsarConsumer {key}")));
             }
         }
-        world.keda = self.keda(object, &key).await;
         world.unready = pods::of(&self.pods, object, pods::is_unready);
         Ok(world)
     }

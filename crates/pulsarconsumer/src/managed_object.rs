@@ -154,13 +154,13 @@ impl<'a> Past<'a> {
         after.into_iter().chain(self.reported_of(resource))
     }
 
-    /// Whether the last apply of an object had another body, and neither this process nor the status knows that apply. The
-    /// manager that made it may know a newer owner.
+    /// Whether the last apply of an object had another body than this one, and neither this process nor the status knows
+    /// that apply. The manager that made it may know a newer owner. Without a body, there is nothing to apply.
     pub fn is_superseded(
         &self,
         resource: &Resource,
         own: &impl ManagedObject,
-        body: impl FnOnce() -> Value,
+        body: impl FnOnce() -> Option<Value>,
     ) -> bool {
         let meta = own.meta();
         let Some(last) = meta.annotations.get(APPLIED_ANNOTATION) else { return false };
@@ -171,7 +171,7 @@ impl<'a> Past<'a> {
         let mut reported = self.reported_of(resource).filter(|one| one.digest.is_some());
         let is_known = after.is_some_and(|after| after.is_unchanged(meta))
             || reported.any(|one| one.is_unchanged(meta) && one.digest == own.digest());
-        !is_known && *last != *hash_of(&body())
+        !is_known && body().is_some_and(|body| *last != *hash_of(&body))
     }
 
     /// The applied object of a type in the status.

@@ -58,7 +58,7 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         is_conditional: patch.is_none(),
         overrides_scaler: own.is_some_and(|own| becomes_exclusive(&consumer.spec, own)),
     };
-    let past = Past { reported: &before.applied, attempts: &world.attempts, refusals: &world.refusals };
+    let past = past(consumer, world);
     let mut apply_state = ApplyState::of(target, world.deployment.as_deref(), past, now);
     let mut scaling = scaling(consumer, world, past, now);
     let times = [plan.again, apply_state.requeue_at(now), scaling.requeue_at(now)];
@@ -83,13 +83,36 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     plan
 }
 
-/// Whether another manager may have applied a newer version of the PulsarConsumer.
+/// Whether the plan may take back what another manager has written for a newer version of the PulsarConsumer.
 pub fn may_be_outdated(consumer: &PulsarConsumer, world: &World) -> bool {
-    let key = consumer.key();
-    let Some(own) = world.deployment.as_deref().filter(|found| is_of(*found, &key)) else { return false };
+    if !consumer.spec.has_topics() {
+        return false;
+    }
+    let (key, past) = (consumer.key(), past(consumer, world));
+    let own = world.deployment.as_deref().filter(|found| is_of(*found, &key));
+    let body = |own| Some(deployment(consumer, &world.image, Some(own)));
+    if own.is_some_and(|own| past.is_superseded(&DEPLOYMENTS, own, || body(own))) {
+        return true;
+    }
+    let Keda::There { scaled_object: scaled, trigger_authentication: authentication } = &world.keda else {
+        return false;
+    };
+    let is_outdated = |resource, found: Option<&KedaObject>, body: &dyn Fn() -> Option<Value>| match found {
+        Some(found) => is_of(found, &key) && past.is_superseded(resource, found, body),
+        // The other manager may have deleted it.
+        None => past.returned(resource).next().is_some() && body().is_some(),
+    };
+    let scaled_object = || scaled_object_of(consumer, world);
+    let trigger_authentication = || scaled_object().and_then(|_| trigger_authentication(consumer));
+    is_outdated(&SCALED_OBJECTS, scaled.as_deref(), &scaled_object)
+        || is_outdated(&TRIGGER_AUTHENTICATIONS, authentication.as_deref(), &trigger_authentication)
+        || !leftovers(consumer, world).is_empty()
+}
+
+/// The earlier applies of a PulsarConsumer.
+fn past<'a>(consumer: &'a PulsarConsumer, world: &'a World) -> Past<'a> {
     let reported = consumer.status.as_ref().map(|status| &*status.applied).unwrap_or_default();
-    let past = Past { reported, attempts: &world.attempts, refusals: &world.refusals };
-    past.is_superseded(&DEPLOYMENTS, own, || deployment(consumer, &world.image, Some(own)))
+    Past { reported, attempts: &world.attempts, refusals: &world.refusals }
 }
 
 /// Whether these are the metadata of the same version of a PulsarConsumer. A change of the labels, which the Deployment has
@@ -156,12 +179,33 @@ impl Scaling<'_> {
 }
 
 fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now: Timestamp) -> Scaling<'a> {
-    let Some(autoscaling) = &consumer.spec.autoscaling else { return Scaling::Off };
+    if consumer.spec.autoscaling.is_none() {
+        return Scaling::Off;
+    }
     let (scaled, authentication) = match &world.keda {
         Keda::Unknown => return Scaling::Unknown,
         Keda::Absent => return Scaling::NoKeda,
         Keda::There { scaled_object, trigger_authentication } => (scaled_object, trigger_authentication),
     };
+    let Some(scaled_object) = scaled_object_of(consumer, world) else { return Scaling::Waiting };
+    let key = consumer.key();
+    let apply_state = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
+        let target =
+            Target { resource, owner: &key, name, body, is_conditional: false, overrides_scaler: false };
+        ApplyState::of(target, found.as_deref(), past, now)
+    };
+    let name = trigger_authentication_name(consumer);
+    Scaling::On {
+        authentication: trigger_authentication(consumer)
+            .map(|body| apply_state(TRIGGER_AUTHENTICATIONS, name, body, authentication)),
+        scaled_object: apply_state(SCALED_OBJECTS, scaled_object_name(consumer), scaled_object, scaled),
+    }
+}
+
+/// The ScaledObject; None without autoscaling or KEDA, and while it is unknown whether a topic has partitions.
+fn scaled_object_of(consumer: &PulsarConsumer, world: &World) -> Option<Value> {
+    let autoscaling = consumer.spec.autoscaling.as_ref()?;
+    let Keda::There { scaled_object: scaled, .. } = &world.keda else { return None };
     let key = consumer.key();
     let own = scaled.as_deref().filter(|scaled| is_of(*scaled, &key));
     let topics = Topics::of(&consumer.spec);
@@ -174,26 +218,9 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now:
         let last = || own.and_then(|own| is_partitioned(own, topic));
         Some((topic, known.or(autoscaling.partitioned).or_else(last).or(unreadable)?))
     };
-    let Some(triggers) = topics.names().map(with_partitions).collect::<Option<Vec<_>>>() else {
-        return Scaling::Waiting;
-    };
+    let triggers = topics.names().map(with_partitions).collect::<Option<Vec<_>>>()?;
     let max_replicas = max_replicas(&consumer.spec, autoscaling, &topics, partitions, own);
-    let apply_state = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
-        let target =
-            Target { resource, owner: &key, name, body, is_conditional: false, overrides_scaler: false };
-        ApplyState::of(target, found.as_deref(), past, now)
-    };
-    let name = trigger_authentication_name(consumer);
-    Scaling::On {
-        authentication: trigger_authentication(consumer)
-            .map(|body| apply_state(TRIGGER_AUTHENTICATIONS, name, body, authentication)),
-        scaled_object: apply_state(
-            SCALED_OBJECTS,
-            scaled_object_name(consumer),
-            scaled_object(consumer, autoscaling, &triggers, max_replicas),
-            scaled,
-        ),
-    }
+    Some(scaled_object(consumer, autoscaling, &triggers, max_replicas))
 }
 
 /// The applied objects for the status.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::api::{Autoscaling, SubscriptionType};
 use crate::keda::KedaObject;
+use quintet_runtime::model::resource::Resource;
 
 /// A converged Deployment with autoscaling, and a topic without partitions. KEDA has these objects.
 fn scaled(stored: &[Value]) -> Scene {
@@ -183,6 +184,31 @@ fn deletes_its_keda_objects_and_keeps_foreign_ones() {
     scene.consumer.spec.auth = None;
     scene.see(1, |_| ());
     assert_eq!(condition(&scene.plan(0), "AutoscalingReady").0, "False NotOwned");
+}
+
+/// Without leader election, the other manager may have seen a newer PulsarConsumer.
+#[rstest]
+#[case::authentication(0, TRIGGER_AUTHENTICATIONS)]
+#[case::scaled_object(1, SCALED_OBJECTS)]
+fn reads_the_consumer_before_it_takes_back_keda_objects(#[case] at: usize, #[case] resource: Resource) {
+    let is_read = |scene: &Scene| may_be_outdated(&scene.consumer, &scene.world);
+    assert!(!is_read(&scaled(&objects())), "the same bodies");
+    let mut changed = objects();
+    changed[at]["metadata"]["annotations"] = json!({"quintet.dev/applied": "v1-x"});
+    let mut scene = scaled(&changed);
+    assert!(is_read(&scene));
+    scene.world.attempts.get_mut(&resource).unwrap().hash = "v1-x".to_owned();
+    assert!(!is_read(&scene), "of this process");
+    changed.remove(at);
+    let mut scene = scaled(&changed);
+    assert!(is_read(&scene), "another manager may have deleted it");
+    scene.world.attempts.clear();
+    assert!(!is_read(&scene), "never applied");
+    assert!(is_read(&unscaled(&objects()[at..=at])), "before a deletion");
+    let mut theirs = objects();
+    theirs[at]["metadata"]["ownerReferences"] = json!([]);
+    assert!(!is_read(&unscaled(&theirs[at..=at])), "a foreign object");
+    assert!(!is_read(&unscaled(&[])));
 }
 
 #[test]
