@@ -12,6 +12,8 @@ mod end;
 #[cfg(test)]
 mod load;
 mod moments;
+#[cfg(test)]
+mod outdated;
 mod pairs;
 mod plan;
 mod process;

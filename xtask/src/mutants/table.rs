@@ -503,6 +503,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-faults", "reads_no_pod_that_it_deleted")],
     },
     Mutant {
+        name: "applies an outdated PulsarConsumer",
+        file: "crates/pulsarconsumer/src/controller.rs",
+        edits: &[(
+            "if found.is_none_or(|found| !is_same_version(object, &found)) {",
+            "if found.is_none_or(|found| found.uid != key.uid && !is_same_version(object, &found)) {",
+        )],
+        catchers: &[Catcher::Tests("quintet-faults", "never_takes_back_the_writes_of_a_newer_version")],
+    },
+    Mutant {
         name: "new leader trusts old caches",
         file: "crates/runtime/src/server/gate.rs",
         edits: &[("since.is_some_and(|since| progress.listed >= Some(since))", "since.is_some()")],
