@@ -76,6 +76,7 @@ const OF_SLOW_WEBHOOK: &[Row] = &[
     ("pulsarconsumer", "p99", Part::P99, 0, "2000"),
     ("pulsarconsumer", "worst", Part::Worst, 0, ""),
     ("kept", "most pods in the webhook at once", Part::P50, 0, ""),
+    ("least", "fewest pods of DaemonJobs in the webhook", Part::P50, 0, ""),
 ];
 
 impl Measure {

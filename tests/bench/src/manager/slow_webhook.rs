@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use quintet_localcluster::audit::{Author, Request};
 use quintet_localcluster::interrupt;
@@ -27,6 +27,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The polling interval of the audit log, which has the exact times.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// The fewest pods of DaemonJobs in the webhook. The manager has as many requests at once as its window, but after an
+/// answer, the next request takes a moment.
+const LEAST: usize = WINDOW / 2;
 
 /// The measured kinds, by the names of their controllers.
 const MEASURED: [&str; 4] = ["book", "greeting", "podset", "pulsarconsumer"];
@@ -51,17 +55,26 @@ pub fn slow_webhook(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &
         make(rig, &namespace, sizes.slow_objects)?;
         // The log has a request when it is answered.
         interrupt::pause(KEEPS * 2)?;
-        let mut writes = Vec::new();
+        let (mut writes, mut load) = (Vec::new(), Vec::new());
         let found = rig.poll("every object has a write of the manager", LOOK, || {
             running.must_run()?;
-            writes.extend(rig.writes_so_far(&namespace)?);
+            let (of_jobs, others): (Vec<_>, Vec<_>) =
+                rig.requests_so_far()?.into_iter().partition(|request| request.namespace == busy);
+            load.extend(of_jobs);
+            writes.extend(others.into_iter().filter(|other| other.is_write() && other.namespace == namespace));
             let owners = owners(rig, &namespace)?;
             let found = MEASURED.map(|kind| delays(&writes, &owners, kind, contender.author()));
             Ok(found.iter().all(|delays| delays.len() == sizes.slow_objects).then_some(found))
         })?;
+        let least = least_load(&load, &writes);
+        ensure!(
+            least >= LEAST,
+            "when a request arrived, the webhook kept only {least} pods of DaemonJobs, and at least {LEAST} are needed"
+        );
         for (kind, delays) in MEASURED.into_iter().zip(found) {
             results.add(contender, pair.number, kind, delays);
         }
+        results.one(contender, pair.number, "least", float(least));
         results.one(contender, pair.number, "kept", float(webhook.most()));
         // Its reconciles would wait for the webhook.
         running.kill();
@@ -130,6 +143,16 @@ fn subject(request: &Request, owners: &BTreeMap<String, String>) -> String {
     owners.get(&request.name).cloned().unwrap_or_else(itself)
 }
 
+/// The fewest pods in `load` that the webhook kept when a request of the bench in `writes` arrived.
+fn least_load(load: &[Request], writes: &[Request]) -> usize {
+    let lasted = |pod: &&Request| pod.answered.duration_since(pod.received).as_secs_f64();
+    let is_kept = |pod: &&Request| pod.is_creation_of_pod() && lasted(pod) >= KEEPS.as_secs_f64();
+    let kept: Vec<&Request> = load.iter().filter(is_kept).collect();
+    let kept_at = |at: Timestamp| kept.iter().filter(|pod| pod.received <= at && at < pod.answered).count();
+    let requests = writes.iter().filter(|write| write.author == Author::Bench);
+    requests.map(|request| kept_at(request.received)).min().unwrap_or_default()
+}
+
 /// Milliseconds between the arrivals of a request for an object of this kind and of the first write of `author`
 /// for this object. An object without such a write is left out.
 fn delays(writes: &[Request], owners: &BTreeMap<String, String>, kind: &str, author: Author) -> Vec<f64> {
@@ -165,6 +188,24 @@ mod tests {
             received: at,
             answered: at,
         }
+    }
+
+    #[test]
+    fn load_is_what_the_webhook_keeps_at_each_request() {
+        let pod = |received: i64, answered: i64| Request {
+            verb: "create".to_owned(),
+            answered: Timestamp::from_millisecond(answered).unwrap(),
+            ..request(Author::Quintet, "pods", "", received)
+        };
+        // The webhook does not keep the last pod.
+        let load = [pod(0, 10_000), pod(5, 10_005), pod(10_001, 20_001), pod(10_002, 10_010)];
+        let least = |times: &[i64]| {
+            let requests = times.iter().map(|at| request(Author::Bench, "books", "a", *at));
+            let others = [request(Author::Quintet, "books/status", "a", 30_000)];
+            least_load(&load, &requests.chain(others).collect::<Vec<_>>())
+        };
+        assert_eq!([least(&[5, 9_999]), least(&[5, 10_003]), least(&[10_000, 10_004])], [2, 2, 1]);
+        assert_eq!([least(&[5, 20_001]), least(&[])], [0, 0]);
     }
 
     #[test]
