@@ -136,6 +136,16 @@ pub fn decimals(decimals: usize) -> impl Fn(f64) -> String {
     move |value| format!("{value:.decimals$}")
 }
 
+/// Two significant digits, or all digits of the integer part if these are more.
+pub fn significant(value: f64) -> String {
+    // The exponent is that of the rounded value.
+    let scientific = format!("{value:.1e}");
+    let exponent = scientific.split_once('e').and_then(|(_, exponent)| exponent.parse::<i32>().ok());
+    let places = exponent.filter(|_| value > 0.0).map_or(0, |exponent| 1 - exponent);
+    let places = usize::try_from(places).unwrap_or_default();
+    format!("{value:.places$}")
+}
+
 /// The median, with the worst in parentheses if there is more than one value.
 pub fn spread(values: impl IntoIterator<Item = f64>, places: usize) -> String {
     match stats::spread(values) {
@@ -208,6 +218,8 @@ mod tests {
     fn writes_numbers() {
         assert_eq!([0_u64, 999, 1_000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([spread([1.0], 1), spread([1.0, 3.0], 2), spread([], 1)], ["1.0", "2.00 (3.00)", "-"]);
+        let few = [0.0, 0.0476, 0.0996, 1.75, 9.96, 216.7].map(significant);
+        assert_eq!(few, ["0", "0.048", "0.10", "1.8", "10", "217"]);
         let ranges = [range([3.0, 2.0, 9.0], 1), range([2.0], 2), range([], 1)];
         assert_eq!(ranges, ["3.0 (2.0 to 9.0)", "2.00", "-"]);
         let of = |pairs| Some(Interval { median: 1.0, low: 0.9, high: 1.1, pairs });

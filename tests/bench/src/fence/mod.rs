@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::value_parser;
 use quintet_localcluster::chance::Chance;
 use quintet_localcluster::progress::Step;
@@ -26,7 +26,7 @@ use super::optimised;
 use super::options::{command, repeated};
 use super::report::{self, Measurements, Run};
 use super::stats::{self, float, ratio};
-use super::table::{NONE, Table, count};
+use super::table::{NONE, Table, count, significant};
 
 /// The length of a term. It has room for many small writes, and for a few large ones.
 const TERM: Duration = Duration::from_millis(6);
@@ -66,7 +66,11 @@ pub struct Args {
     /// Measure the bench program of another checkout too
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Store the result in docs/bench and tests/bench/results, and keep the stored results of other sizes
+    /// The commit of that program, which the table names
+    #[arg(long, value_name = "COMMIT", requires = "program")]
+    program_commit: Option<String>,
+    /// Store the result in docs/bench and tests/bench/results, and keep the stored results of other sizes. Needs
+    /// --program-commit
     #[arg(long)]
     write: bool,
 }
@@ -88,8 +92,9 @@ impl Args {
     fn command(&self) -> String {
         let size = format!("{} --attempts {}", repeated("--bytes", &self.bytes), self.attempts);
         let program = if self.program.is_some() { "--program FILE" } else { "" };
+        let commit = self.program_commit.as_ref().map(|commit| format!("--program-commit {commit}"));
         let (size, write) = if self.quick { ("--quick", "") } else { (size.as_str(), "--write") };
-        command("fence", [size, program, write])
+        command("fence", [size, program, &commit.unwrap_or_default(), write])
     }
 }
 
@@ -147,13 +152,13 @@ impl Measured {
         let share = share.map(|(share, (low, high))| {
             format!("{} ({} to {})", percent(share), percent(low), percent(high))
         });
-        let number = |value: Option<f64>| value.map_or_else(none, |value| format!("{value:.1}"));
+        let writes = ratio(float(self.writes), float(self.attempts));
         [
             count(self.attempts),
             count(self.late),
             share.unwrap_or_else(none),
-            number(ratio(float(self.writes), float(self.attempts))),
-            number(self.window()),
+            writes.map_or_else(none, |writes| format!("{writes:.1}")),
+            self.window().map_or_else(none, significant),
         ]
     }
 }
@@ -162,6 +167,9 @@ impl Measured {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Results {
     bytes: u32,
+    /// The commit of the program of `--program`, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    program_commit: Option<String>,
     #[serde(default)]
     rounds: Vec<Measured>,
 }
@@ -184,6 +192,10 @@ impl Measurements for Results {
                 table.row(contender.to_string(), all.cells());
             }
         }
+        if self.rounds.iter().any(|round| round.contender == Contender::Program) {
+            let commit = self.program_commit.as_deref().unwrap_or("unknown");
+            table.note(format!("The program of {}: commit {commit}.", Contender::Program));
+        }
         vec![table]
     }
 
@@ -197,6 +209,10 @@ fn title(bytes: u32) -> String {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    ensure!(
+        !args.write || args.program_commit.is_some(),
+        "the stored results compare two programs: add --program and --program-commit, or leave out --write"
+    );
     if !args.quick {
         optimised::become_optimised()?;
     }
@@ -207,7 +223,11 @@ pub fn run(args: &Args) -> Result<()> {
     programs.extend(other.as_deref().map(|other| (Contender::Program, other)));
     let mut runs = Vec::new();
     for bytes in args.sizes() {
-        let measured = || Ok((measure(bytes, &programs, args.rounds()?)?, Versions::of_checkout()));
+        let measured = || {
+            let rounds = measure(bytes, &programs, args.rounds()?)?;
+            let program_commit = args.program_commit.clone();
+            Ok((Results { bytes, program_commit, rounds }, Versions::of_checkout()))
+        };
         runs.push(Run::measured(title(bytes), usize::try_from(bytes)?, args.command(), false, measured)?);
     }
     report::finish(&runs, args.write)
@@ -217,18 +237,18 @@ fn measure(
     bytes: u32,
     programs: &[(Contender, &Path)],
     (rounds, attempts): (usize, usize),
-) -> Result<Results> {
-    let mut results = Results { bytes, rounds: Vec::new() };
+) -> Result<Vec<Measured>> {
+    let mut measured = Vec::new();
     for number in 1..=rounds {
         for (contender, program) in order(programs, number) {
             let label = format!("{} bytes, round {number} of {rounds}: {contender}", count(bytes));
             let mut step = Step::start_long(label);
             let round = Measured::empty(contender, number);
-            results.rounds.push(measure_round(round, program, bytes, attempts, || step.tick())?);
+            measured.push(measure_round(round, program, bytes, attempts, || step.tick())?);
             step.done();
         }
     }
-    Ok(results)
+    Ok(measured)
 }
 
 fn measure_round(
@@ -353,12 +373,22 @@ mod tests {
             let args = parsed::<Args>(words).unwrap();
             (args.command(), args.sizes(), args.rounds().unwrap())
         };
-        let written = "cargo xtask bench fence --bytes 2000 --attempts 105 --program FILE --write";
-        let words = ["--bytes", "2000", "--attempts", "105", "--program", "a"];
+        let written =
+            "cargo xtask bench fence --bytes 2000 --attempts 105 --program FILE --program-commit b --write";
+        let words = ["--bytes", "2000", "--attempts", "105", "--program", "a", "--program-commit", "b"];
         assert_eq!(given(&words), (written.to_owned(), vec![2_000], (10, 11)));
         let quick = "cargo xtask bench fence --quick";
         assert_eq!(given(&["--quick"]), (quick.to_owned(), vec![1_000], (1, 100)));
         assert!(parsed::<Args>(&["--quick", "--write"]).is_err());
+        assert!(parsed::<Args>(&["--program-commit", "b"]).is_err());
+    }
+
+    #[test]
+    fn stores_only_comparisons_of_two_programs() {
+        for words in [&["--write"][..], &["--write", "--program", "a"]] {
+            let error = run(&parsed::<Args>(words).unwrap()).unwrap_err();
+            assert!(error.to_string().starts_with("the stored results compare two programs"), "{error}");
+        }
     }
 
     #[test]
@@ -372,12 +402,15 @@ mod tests {
         };
         let rounds = [(Contender::Checkout, 1, 4), (Contender::Program, 1, 0), (Contender::Checkout, 2, 6)];
         let rounds = rounds.map(|(contender, number, late)| round(contender, number, late));
-        let results = Results { bytes: 1_000, rounds: rounds.to_vec() };
+        let mut results = Results { bytes: 1_000, program_commit: None, rounds: rounds.to_vec() };
         // A percent of the stops hits one of 2,000 writes a second in a window of 5 µs.
         let expected = [
             ["this checkout", "1,000", "10", "1.00 (0.54 to 1.83)", "4.0", "5.0"],
-            ["--program", "500", "0", "0.00 (0.00 to 0.76)", "4.0", "0.0"],
+            ["--program", "500", "0", "0.00 (0.00 to 0.76)", "4.0", "0"],
         ];
         assert_eq!(results.tables()[0].rows, expected);
+        assert_eq!(results.tables()[0].notes, ["The program of --program: commit unknown."]);
+        results.program_commit = Some("0123abc".to_owned());
+        assert_eq!(results.tables()[0].notes, ["The program of --program: commit 0123abc."]);
     }
 }
