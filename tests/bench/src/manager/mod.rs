@@ -51,7 +51,8 @@ pub const FRAMEWORK: &str = "sigs.k8s.io/controller-runtime";
 /// (tests/bench/kube-runtime). Each pair measures all managers in alternating order, and the bench computes
 /// ratios within a pair.
 ///
-/// The measure `fill` starts only this manager, and the program of --beside.
+/// The measure `fill` starts only this manager, and the program of --beside. With --write and without
+/// --beside, the bench leaves out `fill`, because its stored result compares two builds.
 ///
 /// With --write, the bench stores each measure when the measure is done. Continue an interrupted run with
 /// --only. Seven pairs of all measures take about four hours on two cores.
@@ -95,8 +96,16 @@ impl Args {
     }
 
     fn measures(&self) -> impl Iterator<Item = Measure> {
-        let is_selected = |measure: &Measure| self.only.is_empty() || self.only.contains(measure);
+        let is_selected = move |measure: &Measure| match &self.only[..] {
+            [] => *measure != Measure::Fill || self.may_store_fill(),
+            only => only.contains(measure),
+        };
         Measure::VARIANTS.iter().copied().filter(is_selected)
+    }
+
+    /// Whether the measure `fill` replaces no stored comparison with a result of one build.
+    fn may_store_fill(&self) -> bool {
+        !self.write || self.beside.is_some()
     }
 
     /// The command that repeats this run of a measure.
@@ -120,6 +129,10 @@ impl Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    ensure!(
+        args.may_store_fill() || !args.only.contains(&Measure::Fill),
+        "the stored result of `fill` compares two builds: add --beside, or leave out --write"
+    );
     if !args.quick {
         optimised::become_optimised()?;
     }
@@ -242,5 +255,17 @@ mod tests {
         let beside = parsed::<Args>(&["--only", "own", "--beside", "a"]).unwrap();
         assert!(beside.other_build().is_err());
         assert!(parsed::<Args>(&["--quick", "--pods", "200"]).is_err());
+    }
+
+    #[test]
+    fn stores_only_comparisons_of_two_builds() {
+        let has_fill = |words: &[&str]| {
+            let args = parsed::<Args>(words).unwrap();
+            args.measures().any(|measure| measure == Measure::Fill)
+        };
+        assert!(!has_fill(&["--write"]));
+        assert!(has_fill(&["--write", "--beside", "a"]) && has_fill(&["--quick"]));
+        let error = run(&parsed::<Args>(&["--only", "fill", "--write"]).unwrap()).unwrap_err();
+        assert!(error.to_string().starts_with("the stored result of `fill` compares two builds"), "{error}");
     }
 }
