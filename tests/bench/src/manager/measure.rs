@@ -226,6 +226,7 @@ impl Measure {
 
     pub fn contenders(self) -> &'static [Contender] {
         match self {
+            Self::Idle => &[Contender::Quintet, Contender::OtherBuild, Contender::Twin, Contender::TwinTuned],
             Self::Latency => Contender::WITH_PEERS,
             // The peers run two of the kinds.
             Self::SlowWebhook => &[Contender::Quintet],
@@ -238,6 +239,11 @@ impl Measure {
             Self::Fill => &[Contender::Quintet, Contender::OtherBuild],
             _ => Contender::MANAGERS,
         }
+    }
+
+    /// Whether the measure compares the program with that of `--beside`.
+    pub fn compares_builds(self) -> bool {
+        self.contenders().contains(&Contender::OtherBuild)
     }
 
     /// The contenders of each cluster of a pair. If a measure is mostly the API server's time, the order on
@@ -274,7 +280,7 @@ mod tests {
 
     #[test]
     fn latency_has_a_cluster_for_each_contender() {
-        assert_eq!(Measure::Idle.clusters(1), [Contender::MANAGERS]);
+        assert_eq!(Measure::Foreign.clusters(1), [Contender::MANAGERS]);
         let all = Contender::WITH_PEERS.to_vec();
         let clusters = Measure::Latency.clusters(1);
         assert_eq!((clusters.len(), clusters.concat()), (all.len(), all.clone()));

@@ -1,6 +1,6 @@
 //! `cargo xtask bench manager`: the whole program beside a manager for two of its kinds, written with
 //! controller-runtime: memory, start, hand-over, latency, processor time, requests and faults. It also measures
-//! the filling of caches, beside another build of the program.
+//! the idle memory and the filling of caches beside another build of the program.
 
 mod broken;
 mod contender;
@@ -74,7 +74,7 @@ pub struct Args {
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// In the measure `fill`, measure this program too: Quintet, built from another commit
+    /// In the measures `idle` and `fill`, measure this program too: Quintet, built from another commit
     #[arg(long, value_name = "FILE")]
     beside: Option<PathBuf>,
     /// Store the result in docs/bench and tests/bench/results, and keep the stored results of other measures
@@ -114,7 +114,7 @@ impl Args {
         let is_fill = measure == Measure::Fill;
         let pods = if is_fill && !self.quick { format!("--pods {}", sizes.many) } else { String::new() };
         let program = if self.program.is_some() { "--program FILE" } else { "" };
-        let beside = if is_fill && self.beside.is_some() { "--beside FILE" } else { "" };
+        let beside = if measure.compares_builds() && self.beside.is_some() { "--beside FILE" } else { "" };
         let (size, write) = if self.quick { ("--quick", "") } else { (pairs.as_str(), "--write") };
         command("manager", [size, &only, &pods, program, beside, write])
     }
@@ -122,7 +122,7 @@ impl Args {
     /// The file of `--beside`.
     fn other_build(&self) -> Result<Option<PathBuf>> {
         let Some(file) = &self.beside else { return Ok(None) };
-        ensure!(self.measures().any(|measure| measure == Measure::Fill), "--beside needs the measure fill");
+        ensure!(self.measures().any(Measure::compares_builds), "--beside needs the measure idle or fill");
         let found = file.canonicalize().with_context(|| format!("cannot find {}", file.display()))?;
         Ok(Some(found))
     }
@@ -235,6 +235,8 @@ mod tests {
         };
         let written = ["cargo xtask bench manager --pairs 3 --only hand-over-many --write"];
         assert_eq!(commands(&["--pairs", "3"], Measure::HandOverMany), written);
+        let beside = ["cargo xtask bench manager --pairs 7 --only idle --program FILE --beside FILE --write"];
+        assert_eq!(commands(&["--program", "a", "--beside", "b"], Measure::Idle), beside);
         let quick = ["cargo xtask bench manager --quick --only own --program FILE"];
         assert_eq!(commands(&["--quick", "--program", "a"], Measure::Own), quick);
         let filled = ["10000", "50000"].map(|pods| {
