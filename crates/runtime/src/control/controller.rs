@@ -350,11 +350,7 @@ impl<R: Reconciler> Controller<R> {
         let caches = self.caches.clone();
         async move {
             let Some(object) = object else { return Ok(Passed::default()) };
-            let still = || {
-                objects.get(&key).is_some_and(|now| {
-                    now.generation() == object.generation() && now.terminating() == object.terminating()
-                })
-            };
+            let still = || objects.get(&key).is_some_and(|now| reconciler.still_applies(&object, &now));
             let pass = Pass {
                 controller,
                 resource: objects.resource(),

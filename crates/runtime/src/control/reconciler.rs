@@ -50,6 +50,11 @@ pub trait Reconciler: Send + Sync + 'static {
         true
     }
 
+    /// Whether the rest of a plan for `planned` still applies to the object as it is `now`; called before each write.
+    fn still_applies(&self, planned: &Self::Object, now: &Self::Object) -> bool {
+        now.generation() == planned.generation() && now.terminating() == planned.terminating()
+    }
+
     /// Receives the result of a reconcile's writes, for the kind's own metrics and state.
     fn executed(&self, _key: &Key, _execution: &Execution) {}
 
