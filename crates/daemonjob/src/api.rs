@@ -35,6 +35,13 @@ use serde_with::skip_serializing_none;
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Complete\")].reason"
     ),
+    printcolumn(name = "Wave", type_ = "integer", json_path = ".status.rollout.wave", priority = 1),
+    printcolumn(
+        name = "Waiting For",
+        type_ = "string",
+        json_path = ".status.rollout.waitingFor",
+        priority = 1
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = short_name(63, "the name is also a label of the pods")
 )]
@@ -54,7 +61,14 @@ use serde_with::skip_serializing_none;
          .all(names, self.podFailurePolicy.rules.all(rule, !has(rule.onExitCodes) \
          || !has(rule.onExitCodes.containerName) || rule.onExitCodes.containerName in names))"
     )
-    .message("onExitCodes.containerName must be the name of a container or init container of the template")
+    .message("onExitCodes.containerName must be the name of a container or init container of the template"),
+    validation = Rule::new(
+        "!has(self.rollout) || !has(self.rollout.waveSizes) || has(self.failurePolicy) && has(self.failurePolicy.type) \
+         && self.failurePolicy.type in ['FailFast', 'Pause']"
+    )
+    .message(
+        "rollout.waveSizes needs failurePolicy.type Pause or FailFast: with Continue, failed nodes do not stop the rollout"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonJobSpec {
@@ -138,6 +152,10 @@ pub struct DaemonJobSpec {
     /// no effect.
     #[schemars(length(min = 1, max = 63))]
     pub retry_token: Option<String>,
+
+    /// How a rollout advances over the nodes. By default, the nodes run in one wave, without approval, and a
+    /// node is finished when it is Ready after its success.
+    pub rollout: Option<RolloutSpec>,
 
     /// How a run treats nodes that have not run yet and that Kubernetes has tainted as unhealthy. By default,
     /// the run waits 300 seconds for an unhealthy node, and then skips the node.
@@ -287,6 +305,66 @@ pub struct OnPodCondition {
     pub status: Option<String>,
 }
 
+/// How a rollout advances over the nodes.
+#[skip_serializing_none]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.approval) || self.approval == 'None' || has(self.waveSizes)")
+        .message("approval FirstWave or EveryWave needs waveSizes: set waveSizes, or remove approval")
+)]
+pub struct RolloutSpec {
+    /// The sizes of the waves. Each size is the number of nodes that may have started in all, or a percentage
+    /// of status.rollout.base, rounded up. The next wave begins when this number of nodes are done and settled
+    /// or failed, and more of them succeeded than failed. The last wave has all other nodes. A size that is
+    /// not larger than the size before it has no effect. waveSizes needs failurePolicy.type Pause or FailFast.
+    #[schemars(length(min = 1, max = 10), extend("x-kubernetes-list-type" = "atomic"))]
+    // The API server estimates the cost of matches() for the longest possible strings. Ten of them would exceed its
+    // limit.
+    #[x_kube(
+        validation = Rule::new(
+            "self.all(one, type(one) == int ? one >= 1 && one <= 1000000 : one == '100%' || one.endsWith('%') \
+             && one.size() < 4 && one.charAt(0) in ['1', '2', '3', '4', '5', '6', '7', '8', '9'] && (one.size() == 2 \
+             || one.charAt(1) in ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9']))"
+        )
+        .message("each of waveSizes must be a whole number from 1 to 1,000,000 or a percentage from 1% to 100%"),
+        validation = Rule::new(
+            "[self.filter(one, type(one) == int).map(one, int(one))].all(numbers, numbers.isSorted() \
+             && numbers.all(one, numbers.exists_one(other, other == one)))"
+        )
+        .message(
+            "the numbers in waveSizes must grow, because each is the number of nodes in all: use [1, 10] for 1 node \
+             and then 9 more"
+        )
+    )]
+    pub wave_sizes: Option<Vec<IntOrString>>,
+
+    /// The waves after which the rollout waits for a user. FirstWave: after the first wave. EveryWave: after
+    /// every wave except the last. To approve a wave, set the annotation dj.dysproz.io/approved to the number
+    /// of the rollout, a slash, and the number of the wave, for example 3/1. Default None.
+    #[serde(default)]
+    // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
+    #[schemars(with = "Approval")]
+    pub approval: Option<Approval>,
+
+    /// The number of seconds for which a node must stay Ready after its success, before it counts as settled.
+    /// A node that settles holds its slot of parallelism. Default 0.
+    #[schemars(range(min = 0, max = 86_400))]
+    pub settle_seconds: Option<i64>,
+}
+
+/// The waves after which a rollout waits for the approval of a user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Approval {
+    /// No wave needs approval.
+    #[default]
+    None,
+    /// The first wave needs approval.
+    FirstWave,
+    /// Every wave except the last needs approval.
+    EveryWave,
+}
+
 /// How a run treats nodes that have not run yet and that Kubernetes has tainted as unhealthy.
 #[skip_serializing_none]
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -418,11 +496,11 @@ pub struct DaemonJobStatus {
     /// began to run. Complete: every selected node is done, skipped, or failed within maxFailedNodes. Failed:
     /// the run ended, and is not Complete. Finished: Complete or Failed is True. Stalled: the manager creates
     /// no pods until a user acts. Suspended: spec.suspend is true. Paused: the manager creates no further
-    /// pods, for the reason DefinitionOutdated, Paused, MaxFailedNodesExceeded or FleetUnhealthy.
-    /// PodsRefused: the API server rejects a pod, or with the reason TemplateInvalid every pod of the
-    /// template. LedgerLost: the records of some nodes are lost, or have an unknown format. LedgerRefused:
-    /// the API server rejects a write of the outcomes. SelectorIgnored: selector or manualSelector is set,
-    /// but has no effect.
+    /// pods, for the reason DefinitionOutdated, Paused, PausedByAnnotation, MaxFailedNodesExceeded,
+    /// FleetUnhealthy, WaveFailed or WaitsForApproval. PodsRefused: the API server rejects a pod, or with the
+    /// reason TemplateInvalid every pod of the template. LedgerLost: the records of some nodes are lost, or
+    /// have an unknown format. LedgerRefused: the API server rejects a write of the outcomes.
+    /// SelectorIgnored: selector or manualSelector is set, but has no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "conditions")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -474,6 +552,26 @@ pub struct Rollout {
     pub ended: Option<String>,
     /// A digest of the limits that ended the run early. When one of these limits changes, the run continues.
     pub ended_by: Option<String>,
+    /// The sizes of the waves in nodes, without the last wave. Sizes in spec.rollout.waveSizes that are not
+    /// larger than the size before them are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wave_sizes: Vec<i32>,
+    /// The number of the current wave, from 1. The last wave has one number more than waveSizes has sizes.
+    pub wave: Option<i32>,
+    /// The number of nodes that have started: nodes with an attempt in this rollout or with a pod that may
+    /// become one, and nodes that failed. Skipped nodes do not count.
+    pub started: Option<i32>,
+    /// The number of started nodes that are done and settled.
+    pub settled: Option<i32>,
+    /// The reason why the current wave is not over. Nodes: nodes run, or wait for a slot or a retry. Settling:
+    /// nodes must stay Ready. Approval: a user must approve the wave. WaveFailed: at least as many nodes
+    /// failed as succeeded. Paused: the DaemonJob is paused or suspended. Repair: a condition names a problem.
+    /// The field is absent after the end of the run.
+    pub waiting_for: Option<String>,
+    /// The last size in spec.rollout.waveSizes whose wave is over, as in the spec.
+    pub passed_size: Option<IntOrString>,
+    /// The approval that was set before the current wave failed. It has no effect on the failed wave.
+    pub void_approval: Option<String>,
 }
 
 /// A node that is not done, and the reason.

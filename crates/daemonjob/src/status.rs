@@ -112,6 +112,7 @@ fn rollout(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Rollout {
         braked_since: survey.failures.brakes().then_some(Time(braked_since)),
         ended: survey.ending.map(|ending| ending.reason().to_owned()),
         ended_by: survey.ending.map(|ending| ending.limits(job)),
+        ..Rollout::default()
     }
 }
 
