@@ -12,8 +12,8 @@ use crate::deadline::deadline;
 use crate::eligibility::Eligibility;
 use crate::failure_policy::{Failures, failures};
 use crate::fleet::{Fleet, unhealthy_from_start};
-use crate::history::{History, histories};
-use crate::labels::pinned_to;
+use crate::history::{Histories, History, gone_count, histories};
+use crate::labels::{PAUSED_ANNOTATION, pinned_to};
 use crate::node_state::{Assessor, Cause, NodeAssessment, Reason, SelectedNode, State, occupants};
 use crate::observe::World;
 use crate::outcome::Rules;
@@ -21,6 +21,7 @@ use crate::parallelism::take_turns;
 use crate::rollout::{Key, current_key, ended_before, rollout_before};
 use crate::run;
 use crate::survey::Survey;
+use crate::waves::{Progress, Standing, Waves, paused};
 
 /// A status that lacks its rollout for this long means that the definition is outdated.
 const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
@@ -63,6 +64,7 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
         look_at_nodes(&mut survey, job, world, &rules, now);
     }
     survey.ending = run::ending(job, &survey, now);
+    survey.waves = Waves::of(job, survey.key.rollout, survey.base, rollout, survey.progress);
     survey.hold = hold(job, world, &mut survey, now);
     take_turns(&mut survey, job, world, now);
     if survey.ending.is_none() && survey.works() {
@@ -92,6 +94,10 @@ fn hold(job: &DaemonJob, world: &World, survey: &mut Survey<'_>, now: Timestamp)
     if job.spec.paused == Some(true) {
         return Some(Reason::new(Cause::Paused, "spec.paused is set"));
     }
+    if let Some(reason) = paused(job) {
+        let message = format!("the annotation {PAUSED_ANNOTATION} is set: {reason}");
+        return Some(Reason::new(Cause::PausedByAnnotation, conditions::shorten(message, 256)));
+    }
     if let Some(brake) = survey.failures.hold() {
         return Some(brake);
     }
@@ -106,6 +112,12 @@ fn hold(job: &DaemonJob, world: &World, survey: &mut Survey<'_>, now: Timestamp)
             survey.fleet.unhealthy, survey.fleet.members, survey.unhealthy_from_start
         );
         return Some(Reason::new(Cause::FleetUnhealthy, message));
+    }
+    if let Some(waves) = &survey.waves
+        && survey.count(State::is_unfinished) > 0
+        && let Some(hold) = waves.hold(job, survey.key.rollout)
+    {
+        return Some(hold);
     }
     let is_terminating = world.refusals.namespace_terminating;
     is_terminating.then(|| Reason::new(Cause::NamespaceTerminating, "the namespace is being deleted"))
@@ -126,12 +138,16 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
         start: survey.start,
         now,
     };
+    let rollout = survey.key.rollout;
+    let is_open = job.spec.rollout.is_some().then(|| open_pods(&survey.histories, rollout));
+    let gone = is_open.as_ref().map_or(0, |_| gone_count(&survey.histories, world, &key, Timestamp::MIN));
+    survey.progress = Progress { failed: gone, ..Progress::default() };
     let occupants = occupants(&survey.histories);
     survey.has_working_pod = false;
     survey.nodes = Vec::with_capacity(occupants.len());
     survey.again = None;
     survey.written_off = vec![false; occupants.len()];
-    survey.suspects_elsewhere.clear();
+    survey.holders_elsewhere.clear();
     let mut is_selected = vec![false; occupants.len()];
     for (at, history) in survey.histories.nodes.iter().enumerate() {
         let node = history.node;
@@ -139,7 +155,7 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
         let mut assessment = assessor.assessment(node, history);
         // While its pod runs, a node has not failed, except if the node was not Ready for too long.
         let is_tried = blocking.is_some_and(|assessed| {
-            assessed.is_counted() && !assessed.recorded && assessed.rollout == survey.key.rollout
+            assessed.is_counted() && !assessed.recorded && assessed.rollout == rollout
         });
         if is_tried && !assessment.is_written_off {
             assessment.failure = assessment.failure.filter(|failure| failure.cause != Cause::FailedAndGone);
@@ -148,40 +164,71 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
         if let Some(failure) = &assessment.failure {
             failures.add(failure.cause, history.eligibility != Eligibility::Run);
         } else {
-            let is_lost = |since| history.is_record_lost_since(since, survey.key.rollout);
+            let is_lost = |since| history.is_record_lost_since(since, rollout);
             failures.unrecorded += usize::from(survey.braked_since.is_some_and(is_lost));
         }
         let is_well = !assessment.is_unhealthy && assessment.suspect.is_none();
         survey.has_working_pod |= blocking.is_some() && is_well;
         survey.again = survey.again.into_iter().chain(assessment.again).min();
+        let cause = assessment.failure.as_ref().map(|failure| failure.cause);
+        let standing = |state: Option<&State>| match &is_open {
+            Some(is_open) => Standing::of(history, rollout, is_open[at], cause, state),
+            None => Standing::Away,
+        };
         if node.meta.deleted.is_none() && history.eligibility.is_selected() {
             let (state, until) = assessor.state(node, history, &mut assessment, blocking);
             survey.again = survey.again.into_iter().chain(until).min();
-            let holds_slot = slot_since(&failures, survey.key.rollout, history, &assessment, &state);
+            let holds_slot = slot_since(&failures, rollout, history, &assessment, &state);
             let eligible = history.eligibility == Eligibility::Run;
             is_selected[at] = true;
-            survey.nodes.push(SelectedNode { node, at, eligible, state, holds_slot });
-        } else if assessment.is_suspect() && blocking.is_none() {
-            survey.suspects_elsewhere.push(&node.meta.name);
+            let standing = standing(Some(&state));
+            survey.progress.add(standing);
+            let has_started = standing != Standing::Away;
+            survey.nodes.push(SelectedNode { node, at, eligible, has_started, state, holds_slot });
+            continue;
+        }
+        survey.progress.add(standing(None));
+        if assessment.keeps_slot() && blocking.is_none() {
+            survey.holders_elsewhere.push((&*node.meta.name, assessment.is_settling));
         }
     }
-    survey.suspects_elsewhere.sort_unstable();
+    survey.holders_elsewhere.sort_unstable();
     // Ready nodes get their pods first. The sort is stable: the nodes are in the order of their names.
     survey.nodes.sort_by_key(|one| !one.node.ready);
-    let is_elsewhere = |at: &usize| occupants[*at].is_some() && !is_selected[*at] && !survey.written_off[*at];
+    let holds = occupants.iter().zip(&is_selected).zip(&survey.written_off);
+    let elsewhere = holds.filter(|((occupant, is_selected), is_written_off)| {
+        occupant.is_some() && !**is_selected && !**is_written_off
+    });
+    survey.pods_elsewhere = elsewhere.count();
+    survey.failures = failures;
+    look_elsewhere(survey);
+}
+
+/// Counts the pods of deleted nodes that hold slots, and finds the nodes with several pods.
+fn look_elsewhere(survey: &mut Survey<'_>) {
     let of_gone_nodes =
         survey.pods().iter().filter(|assessed| assessed.on_at.is_none() && assessed.occupies());
     let of_gone_nodes: HashSet<&str> = of_gone_nodes.filter_map(|assessed| pinned_to(assessed.pod)).collect();
-    survey.pods_elsewhere = (0..occupants.len()).filter(is_elsewhere).count() + of_gone_nodes.len();
-    let mut has_pod = vec![false; occupants.len()];
+    let of_gone_nodes = of_gone_nodes.len();
+    survey.pods_elsewhere += of_gone_nodes;
+    let mut has_pod = vec![false; survey.histories.nodes.len()];
     let counted = survey.histories.pods.iter().filter(|assessed| assessed.is_counted());
     let places = counted.filter_map(|assessed| assessed.on_at);
     survey.duplicates = places.filter(|at| std::mem::replace(&mut has_pod[*at], true)).collect();
-    survey.failures = failures;
 }
 
-/// Since when a node holds a slot without a running pod. A suspect node does, and so does a node that waits
-/// for its retry under a failure policy that stops at failed nodes.
+/// By the index of a node: whether a pod of this rollout runs there, or may run later.
+fn open_pods(histories: &Histories<'_>, rollout: u64) -> Vec<bool> {
+    let mut is_open = vec![false; histories.nodes.len()];
+    let open = histories.pods.iter().filter(|assessed| assessed.occupies() && assessed.rollout == rollout);
+    for at in open.filter_map(|assessed| assessed.target) {
+        is_open[at] = true;
+    }
+    is_open
+}
+
+/// Since when a node holds a slot without a running pod. A suspect or settling node does, and so does a node
+/// that waits for its retry under a failure policy that stops at failed nodes.
 fn slot_since(
     failures: &Failures,
     rollout: u64,
@@ -190,7 +237,7 @@ fn slot_since(
     state: &State,
 ) -> Option<Timestamp> {
     let latest = history.latest.as_ref();
-    if assessment.is_suspect() {
+    if assessment.keeps_slot() {
         return Some(latest.map_or(Timestamp::MIN, |latest| latest.ended));
     }
     let retries = failures.retries_hold_slots()

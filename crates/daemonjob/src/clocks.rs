@@ -13,7 +13,8 @@ use quintet_runtime::model::core_types::{Node, Phase, Pod, Taint};
 use crate::api::DaemonJob;
 use crate::eligibility::{Placement, is_condition_taint};
 use crate::fleet::is_fleet_unhealthy;
-use crate::labels::NODE_UID_LABEL;
+use crate::labels::{NODE_UID_LABEL, number_of};
+use crate::ledger::{AttemptResult, Entry};
 use crate::observe::World;
 use crate::outcome::Rules;
 
@@ -22,6 +23,12 @@ pub const DELETION_TAINTS: [&str; 2] = ["ToBeDeletedByClusterAutoscaler", "karpe
 
 /// A larger difference between the wall clock and the steady clock means that the wall clock was set.
 const JUMP: SignedDuration = SignedDuration::from_secs(1);
+
+/// How long a node must stay Ready after its success, if the spec requires it.
+pub fn settle_time(job: &DaemonJob) -> Option<SignedDuration> {
+    let seconds = job.spec.rollout.as_ref()?.settle_seconds.filter(|seconds| *seconds > 0)?;
+    Some(SignedDuration::from_secs(seconds))
+}
 
 /// The times that this process keeps for one DaemonJob.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,6 +56,9 @@ pub struct Clocks {
     ends: Arc<HashMap<Arc<str>, Sight>>,
     /// By UID of a Pending pod: when this process first saw it. Empty without a deadline for pending pods.
     pending: HashMap<Arc<str>, Timestamp>,
+    /// By node UID: the last success, if the ledger does not have that the node has settled. Empty without
+    /// settleSeconds. Shared like `ends`.
+    settling: Arc<HashMap<Arc<str>, Settling>>,
     /// By node UID. Nodes that are Ready, healthy and not leaving are not in it.
     nodes: HashMap<Arc<str>, NodeClock>,
 }
@@ -67,6 +77,17 @@ pub struct Sight {
     pub is_kept_away: bool,
     /// Whether its node was Ready, in that reconcile or in a later one.
     pub is_clear: bool,
+}
+
+/// A success after which the node must stay Ready for settleSeconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Settling {
+    /// The number of the pod.
+    pod: u64,
+    /// Since when this process has seen the node Ready without a break. None while the node is not Ready.
+    ready_since: Option<Timestamp>,
+    /// Whether the node was Ready for settleSeconds. Its later states do not matter.
+    has_settled: bool,
 }
 
 /// How long a node has been unwell, as this process has seen it.
@@ -135,6 +156,7 @@ impl Clocks {
             (self.newest, self.busy) = (newest, Some(now));
         }
         self.note_ends(job, world, now);
+        self.note_settling(job, world, now);
         self.note_pending(job, world, now);
         self.forget(world);
     }
@@ -180,6 +202,61 @@ impl Clocks {
         }
     }
 
+    /// Stores since when nodes have been Ready without a break after their last success.
+    fn note_settling(&mut self, job: &DaemonJob, world: &World, now: Timestamp) {
+        let Some(after) = settle_time(job) else {
+            if !self.settling.is_empty() {
+                self.settling = Arc::default();
+            }
+            return;
+        };
+        let known = world.shards().filter(|shard| shard.is_known_format());
+        let lines = known.flat_map(|shard| shard.entries.iter());
+        let lines = lines.filter_map(|(uid, line)| Some((&**uid, line.as_ref().ok()?)));
+        let recorded: HashMap<&str, &Entry> = lines.collect();
+        let succeeded = world.pods.iter().filter(|pod| pod.phase == Phase::Succeeded);
+        let succeeded = succeeded.filter_map(|pod| Some((pod.label(NODE_UID_LABEL)?, number_of(pod))));
+        // The line of a node replaces the pods up to its number.
+        let is_newer = |uid: &str, number: u64| recorded.get(uid).is_none_or(|line| number > line.pod);
+        let is_unsettled =
+            |line: &Entry| line.unclear().is_some_and(|attempt| attempt.result == AttemptResult::Succeeded);
+        let unsettled = recorded.iter().filter(|(_, line)| is_unsettled(line));
+        let mut last: HashMap<&str, u64> = unsettled.map(|(uid, line)| (*uid, line.pod)).collect();
+        for (uid, number) in succeeded.filter(|(uid, number)| is_newer(uid, *number)) {
+            let last = last.entry(uid).or_default();
+            *last = number.max(*last);
+        }
+        let nodes: HashMap<&str, &Node> = world.nodes.iter().map(|node| (&*node.meta.uid, &**node)).collect();
+        // Whole seconds, so that nodes that settle at almost the same time cause one reconcile.
+        let second = whole_seconds(now);
+        let next_second = || second.checked_add(SignedDuration::from_secs(1)).unwrap_or(now);
+        let second = if second < now { next_second() } else { second };
+        let next = last.into_iter().map(|(uid, pod)| {
+            let known = self.settling.get_key_value(uid);
+            let before = known.map(|(_, before)| *before).filter(|before| before.pod == pod);
+            let is_ready = nodes.get(uid).is_some_and(|node| node.ready);
+            let ready_since = before.and_then(|before| before.ready_since).unwrap_or(second);
+            let until = ready_since.checked_add(after).unwrap_or(Timestamp::MAX);
+            let settling = Settling {
+                pod,
+                ready_since: is_ready.then_some(ready_since),
+                has_settled: before.is_some_and(|before| before.has_settled) || is_ready && until <= now,
+            };
+            (known.map_or_else(|| uid.into(), |(uid, _)| uid.clone()), settling)
+        });
+        self.settling = Arc::new(next.collect());
+    }
+
+    /// Whether a node was Ready for settleSeconds after its last success, as this process has seen it.
+    pub fn has_settled(&self, uid: &str) -> bool {
+        self.settling.get(uid).is_some_and(|settling| settling.has_settled)
+    }
+
+    /// When a node will have settled, if it stays Ready.
+    pub fn settles_at(&self, job: &DaemonJob, uid: &str) -> Option<Timestamp> {
+        self.settling.get(uid)?.ready_since?.checked_add(settle_time(job)?).ok()
+    }
+
     /// A pod's end, as a reconcile first saw it.
     pub fn sight(&self, pod_uid: &str) -> Option<&Sight> {
         self.ends.get(pod_uid)
@@ -202,8 +279,11 @@ impl Clocks {
     fn shift(&mut self, jump: SignedDuration) {
         let own = [&mut self.began, &mut self.flushed, &mut self.tidied, &mut self.busy, &mut self.untold];
         let nodes = self.nodes.values_mut().flat_map(|clock| [&mut clock.not_ready, &mut clock.unhealthy]);
+        let settling = Arc::make_mut(&mut self.settling).values_mut();
+        let settling = settling.map(|settling| &mut settling.ready_since);
         let ends = Arc::make_mut(&mut self.ends).values_mut().map(|sight| &mut sight.at);
-        for time in nodes.chain(own).flatten().chain(ends).chain(self.pending.values_mut()) {
+        let times = nodes.chain(own).chain(settling).flatten();
+        for time in times.chain(ends).chain(self.pending.values_mut()) {
             *time = time.checked_add(jump).unwrap_or(*time);
         }
     }

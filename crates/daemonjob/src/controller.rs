@@ -32,6 +32,7 @@ use crate::ledger::{LEDGER_LABEL, SHARDS, Shard, shard_name};
 use crate::metrics::Metrics;
 use crate::observe::{World, may_have_lost_its_label};
 use crate::plan::{eligible_node, plan, pod_on_trial};
+use crate::waves::paused;
 use crate::{CONTROLLER, FINALIZER};
 
 struct DaemonJobs {
@@ -135,6 +136,13 @@ impl Reconciler for DaemonJobs {
                 memory.clocks.tidied = Some(now);
             }
         }
+    }
+
+    fn still_applies(&self, planned: &DaemonJob, now: &DaemonJob) -> bool {
+        // A pause by annotation stops the creations of a plan, although the generation stays the same.
+        now.generation() == planned.generation()
+            && now.terminating() == planned.terminating()
+            && paused(now).is_some() == paused(planned).is_some()
     }
 
     fn has_last_pass(&self) -> bool {

@@ -11,14 +11,16 @@ use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::core_types::{Node, Phase, Pod};
 
 use crate::api::DaemonJob;
-use crate::clocks::Clocks;
+use crate::clocks::{Clocks, settle_time};
 use crate::eligibility::Eligibility;
 use crate::index::{Index, PodEntry};
 use crate::labels::{
     BOOT_ID_ANNOTATION, MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, NODE_UID_LABEL, RUN_ANNOTATION,
     hash_of, numbered, pinned_to,
 };
-use crate::ledger::{Attempt, Ended, Entry, Outcome, SHARDS, Unusable, id_digest, shard_of, still_counts};
+use crate::ledger::{
+    Attempt, AttemptResult, Ended, Entry, Outcome, SHARDS, Unusable, id_digest, shard_of, still_counts,
+};
 use crate::observe::World;
 use crate::outcome::{self, DeletedFor, PodOutcome, Rules};
 use crate::rollout::Key;
@@ -145,6 +147,11 @@ impl History<'_> {
         let rollout = || self.risky_pod.or_else(|| Some(self.latest.as_ref()?.unclear()?.rollout));
         if self.node.ready { None } else { rollout() }
     }
+
+    /// Whether the node is Ready after a success and has not settled.
+    pub fn is_settling(&self) -> bool {
+        self.node.ready && self.latest.as_ref().is_some_and(|latest| latest.unclear().is_some())
+    }
 }
 
 /// A deleted node of which a pod or a ledger line exists.
@@ -251,7 +258,7 @@ pub fn histories<'a>(
         }
     }
     mark_unread_shards(job, world, &mut all.nodes);
-    let judge = Judge { rules, clocks: &world.clocks, key, now };
+    let judge = Judge { rules, clocks: &world.clocks, key, now, settles: settle_time(job).is_some() };
     let Histories { nodes, gone, pods, pending, .. } = &mut all;
     for assessed in pods {
         if let Some(target) = assessed.target {
@@ -272,8 +279,9 @@ pub fn histories<'a>(
         if history.latest.is_none() {
             history.latest = history.recorded.map(Latest::Recorded);
         }
-        if let (Some(latest), true) = (&mut history.latest, history.node.ready)
-            && latest.unclear().is_some()
+        let node = history.node;
+        if let Some(latest) = &mut history.latest
+            && latest.unclear().is_some_and(|attempt| judge.clears(attempt, Some(node), &node.meta.uid))
         {
             let mut entry = Box::new((**latest).clone());
             entry.attempt = entry.attempt.map(|attempt| Attempt { clear: true, ..attempt });
@@ -334,6 +342,8 @@ struct Judge<'s> {
     clocks: &'s Clocks,
     key: &'s Key,
     now: Timestamp,
+    /// Whether a node must settle after a success.
+    settles: bool,
 }
 
 impl Judge<'_> {
@@ -377,6 +387,8 @@ impl Judge<'_> {
         let pod = assessed.pod;
         let sight = self.clocks.sight(&pod.meta.uid);
         let saw_ready = sight.is_some_and(|sight| sight.is_clear);
+        let uid = node.map(|node| &*node.meta.uid).or_else(|| pod.label(NODE_UID_LABEL));
+        let has_settled = || uid.is_some_and(|uid| self.clocks.has_settled(uid));
         let id = |annotation| pod.meta.annotations.get(annotation).map(id_digest).unwrap_or_default();
         let is_annotated = pod.meta.annotations.get(NODE_READY_ANNOTATION).is_some();
         let entry = Entry {
@@ -397,12 +409,25 @@ impl Judge<'_> {
             has_started: pod.started.is_some(),
             boot: id(BOOT_ID_ANNOTATION),
             machine: id(MACHINE_ID_ANNOTATION),
-            is_unclear: is_annotated
-                && node.is_none_or(|node| !node.ready)
-                && !saw_ready
-                && pod.node.is_some()
-                && outcome != Outcome::Rejected,
+            is_unclear: if self.settles && outcome == Outcome::Succeeded {
+                !has_settled()
+            } else {
+                is_annotated
+                    && node.is_none_or(|node| !node.ready)
+                    && !saw_ready
+                    && pod.node.is_some()
+                    && outcome != Outcome::Rejected
+            },
         })
+    }
+
+    /// Whether the node is no longer suspect after this attempt. None: the Node was deleted.
+    fn clears(&self, attempt: &Attempt, node: Option<&Node>, uid: &str) -> bool {
+        if self.settles && attempt.result == AttemptResult::Succeeded {
+            self.clocks.has_settled(uid)
+        } else {
+            node.is_some_and(|node| node.ready)
+        }
     }
 
     /// The fate of a pod when a reconcile first saw its end. A later deletion, disruption or cordon has no
@@ -462,8 +487,11 @@ impl Judge<'_> {
             return;
         }
         let latest = gone.owed.take().or_else(|| gone.recorded.cloned());
-        let is_suspect =
-            |latest: &Entry| latest.unclear().is_some_and(|attempt| attempt.rollout == key.rollout);
+        let is_suspect = |latest: &Entry| {
+            latest
+                .unclear()
+                .is_some_and(|attempt| attempt.rollout == key.rollout && !self.clears(attempt, None, uid))
+        };
         let has_failed = |latest: &Entry| {
             latest.has_failed_in(key.rollout) || self.rules.exceeded(latest, key.rollout).is_some()
         };

@@ -1,4 +1,4 @@
-//! The labels and annotations of a DaemonJob's pods. Pods outlive a process, so the names must never change.
+//! The labels and annotations of a DaemonJob and its pods. Both outlive a process, so the names must never change.
 
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::Owner;
@@ -29,6 +29,11 @@ pub const NODE_READY_ANNOTATION: &str = "dj.dysproz.io/node-ready";
 pub const BOOT_ID_ANNOTATION: &str = "dj.dysproz.io/boot-id";
 /// Annotation: the node's machine ID when the pod was created.
 pub const MACHINE_ID_ANNOTATION: &str = "dj.dysproz.io/machine-id";
+
+/// Annotation of a DaemonJob: the wave that a user has approved, as `<rollout number>/<wave>`.
+pub const APPROVED_ANNOTATION: &str = "dj.dysproz.io/approved";
+/// Annotation of a DaemonJob: the reason why a user has paused it.
+pub const PAUSED_ANNOTATION: &str = "dj.dysproz.io/paused";
 
 /// The DaemonJob that controls a pod.
 pub fn daemonjob_of(pod: &Pod) -> Option<&Owner> {

@@ -125,7 +125,7 @@ pub struct Attempt {
     /// A digest of the node's machine ID when a successful pod was created. Empty if unknown.
     pub machine: Arc<str>,
     /// Whether the node was Ready after the attempt, or was not Ready when the pod was created. Otherwise the
-    /// node is suspect while it is not Ready.
+    /// node is suspect while it is not Ready. With settleSeconds, whether the node has settled after a success.
     pub clear: bool,
 }
 
@@ -176,7 +176,8 @@ pub struct Ended {
     /// A digest of the node's machine ID when the pod was created.
     pub machine: Arc<str>,
     /// Whether the pod was bound and not rejected, its node was Ready when the pod was created, and the node has
-    /// not been seen Ready since the pod ended. Then the pod may have run.
+    /// not been seen Ready since the pod ended. Then the pod may have run. With settleSeconds, whether the pod
+    /// succeeded and its node has not settled.
     pub is_unclear: bool,
 }
 
@@ -243,6 +244,11 @@ impl Entry {
     /// Whether the last attempt succeeded.
     pub fn has_succeeded(&self) -> bool {
         self.attempt.as_ref().is_some_and(|attempt| attempt.result == AttemptResult::Succeeded)
+    }
+
+    /// Whether an attempt of this rollout is the node's last one.
+    pub fn was_tried_in(&self, rollout: u64) -> bool {
+        self.attempt.as_ref().is_some_and(|attempt| attempt.rollout == rollout)
     }
 
     /// Whether an attempt failed in this rollout, and no later attempt succeeded. A retry that was disrupted,

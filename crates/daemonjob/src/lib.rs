@@ -34,6 +34,7 @@ pub mod status;
 pub mod survey;
 pub mod sweep;
 pub mod ttl;
+pub mod waves;
 
 use quintet_runtime::model::rule::Rule;
 

@@ -14,6 +14,7 @@ use quintet_runtime::model::resource::PODS;
 
 use crate::api::{DaemonJob, LateNodes, RerunOn, UnhealthyPolicy};
 use crate::backoff::backs_off;
+use crate::clocks::settle_time;
 use crate::eligibility::Eligibility;
 use crate::history::{AssessedPod, Histories, History};
 use crate::ledger::{Entry, Outcome, exit_text, id_digest};
@@ -77,6 +78,7 @@ pub enum Cause {
     NotReadySinceAttempt,
     OutdatedTemplate,
     Paused,
+    PausedByAnnotation,
     PendingDeadlineExceeded,
     PodFailurePolicy,
     PreviousPod,
@@ -85,6 +87,7 @@ pub enum Cause {
     Rejected,
     Restarting,
     Scheduling,
+    Settling,
     Starting,
     Suspended,
     Tainted,
@@ -93,6 +96,9 @@ pub enum Cause {
     Unreachable,
     Unschedulable,
     WaitingForTurn,
+    WaitsForApproval,
+    WaitsForWave,
+    WaveFailed,
 }
 
 impl Cause {
@@ -157,6 +163,15 @@ pub enum Message {
         /// How the last failed pod ended, as in the ledger.
         exit: Option<Arc<str>>,
     },
+    /// The node settles. The time until which it must stay Ready, if this process knows it.
+    Settling(Option<Timestamp>),
+    /// The wave has no room for the node.
+    Wave {
+        /// The number of the wave.
+        number: usize,
+        /// The number of nodes that may have started in it.
+        size: usize,
+    },
 }
 
 impl Message {
@@ -176,6 +191,12 @@ impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (limit, times, pod, exit) = match self {
             Self::Text(text) => return f.write_str(text),
+            Self::Settling(Some(until)) => return write!(f, "the node must stay Ready until {until}"),
+            Self::Settling(None) => return f.write_str("the node must stay Ready for settleSeconds"),
+            Self::Wave { number, size } => {
+                let nodes = counted(*size as u64, "node");
+                return write!(f, "wave {number} allows {nodes} to start");
+            }
             Self::Exceeded { limit, times, pod, exit } => (limit, u64::from(*times), pod, exit.as_deref()),
         };
         let exit = exit_text(exit, ", with ");
@@ -211,6 +232,8 @@ pub struct SelectedNode<'a> {
     pub at: usize,
     /// Whether the node may have a pod. A taint may keep pods away from a selected node.
     pub eligible: bool,
+    /// Whether it counts as started in this rollout. Only with rollout rules.
+    pub has_started: bool,
     /// Its state.
     pub state: State,
     /// Since when it holds a slot without a running pod. It gets its pod before nodes without a slot.
@@ -277,6 +300,8 @@ pub(crate) struct NodeAssessment {
     pub suspect: Option<u64>,
     /// Whether the node was not Ready, or unhealthy, for so long that its pods hold no slots.
     pub is_written_off: bool,
+    /// Whether the node is Ready after a success and has not settled.
+    pub is_settling: bool,
     /// Why it counts as failed in this rollout.
     pub failure: Option<Reason>,
     /// When time alone changes this judgement.
@@ -287,6 +312,11 @@ impl NodeAssessment {
     /// Whether the node is suspect and not lost. It keeps its slot until it is Ready.
     pub fn is_suspect(&self) -> bool {
         self.suspect.is_some() && !self.is_written_off
+    }
+
+    /// Whether the node keeps its slot after an attempt.
+    pub fn keeps_slot(&self) -> bool {
+        self.is_suspect() || self.is_settling
     }
 }
 
@@ -304,7 +334,8 @@ impl Assessor<'_> {
             over.is_ok()
         };
         let clock = self.world.clocks.node(uid);
-        let is_lost = suspect.is_some() && is_over(clock.not_ready.unwrap_or(self.now));
+        let not_ready = || clock.not_ready.unwrap_or(self.now).max(self.settling_since(history));
+        let is_lost = suspect.is_some() && is_over(not_ready());
         let is_long_unhealthy = is_unhealthy && is_over(clock.unhealthy.unwrap_or(self.now));
         // A pod on a node that is Ready again runs, even if the taint still exists.
         let is_written_off = is_lost || is_long_unhealthy && !node.ready;
@@ -332,7 +363,17 @@ impl Assessor<'_> {
             let until = self.rejected_until(history).filter(|until| *until > self.now);
             again = again.into_iter().chain(until).min();
         }
-        NodeAssessment { is_unhealthy, suspect, is_written_off, failure, again }
+        let is_settling = history.is_settling();
+        let settles_at = || self.world.clocks.settles_at(self.job, uid);
+        again = again.into_iter().chain(is_settling.then(settles_at).flatten()).min();
+        NodeAssessment { is_unhealthy, suspect, is_written_off, is_settling, failure, again }
+    }
+
+    /// Since when a node must become Ready to settle. It may have been not Ready before its pod ran.
+    fn settling_since(&self, history: &History<'_>) -> Timestamp {
+        let latest = history.latest.as_deref().filter(|_| settle_time(self.job).is_some());
+        let succeeded = latest.filter(|latest| latest.has_succeeded());
+        succeeded.map_or(Timestamp::MIN, |latest| latest.ended.min(self.now))
     }
 
     /// A failure that no later change of the node ends.
@@ -396,6 +437,11 @@ impl Assessor<'_> {
                 return state(State::Skipped(kept_away(history, assessment)));
             }
             return state(occupied(assessed));
+        }
+        if is_done && assessment.is_settling {
+            let until = self.world.clocks.settles_at(self.job, &node.meta.uid);
+            let message = Message::Settling(until);
+            return state(State::Waiting(Reason { cause: Cause::Settling, message }));
         }
         if is_done {
             return state(State::Done);

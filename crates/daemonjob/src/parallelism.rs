@@ -3,6 +3,7 @@
 //! A pod that has not ended holds a slot, and so does a node that has been not Ready since an attempt. Unless
 //! the failure policy is Continue, a node that waits for its retry does too. The longest holder goes first.
 //! After `kubectl replace --force`, running pods of the deleted DaemonJob hold slots too, and their nodes wait.
+//! With waves, only some of the nodes that have not started get a slot.
 
 use foldhash::{HashMap, HashSet, HashSetExt as _};
 use jiff::Timestamp;
@@ -13,10 +14,16 @@ use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::MOST_CREATIONS;
 
 use crate::api::{DaemonJob, OutdatedPods};
+use crate::history::AssessedPod;
 use crate::labels::pinned_to;
-use crate::node_state::{Cause, Reason, SelectedNode, State, counted, node_lost_after, occupants, pod_name};
+use crate::node_state::{
+    Cause, Message, Reason, SelectedNode, State, counted, node_lost_after, occupants, pod_name,
+};
 use crate::observe::World;
+use crate::outcome::DeletedFor;
+use crate::rollout::Key;
 use crate::survey::Survey;
+use crate::waves::{Waves, order};
 
 /// The number of pods that may run at the same time, or None without a limit.
 pub fn parallelism(job: &DaemonJob, desired: usize) -> Option<usize> {
@@ -44,6 +51,8 @@ struct Slots {
     /// Running pods, and nodes that hold a slot without a pod.
     held: usize,
     made: usize,
+    /// The number of further nodes that may start in the wave.
+    room: usize,
 }
 
 /// The running pods of deleted DaemonJobs with the same name. They occupy their nodes.
@@ -81,8 +90,9 @@ pub(crate) fn take_turns<'a>(survey: &mut Survey<'a>, job: &DaemonJob, world: &'
     let mut slots = Slots {
         limit: limit.unwrap_or(usize::MAX),
         running,
-        held: running + holders + survey.suspects_elsewhere.len(),
+        held: running + holders + survey.holders_elsewhere.len(),
         made: 0,
+        room: survey.waves.as_ref().map_or(usize::MAX, Waves::room),
     };
     if let Some(hold) = survey.hold.clone() {
         for selected in survey.nodes.iter_mut().filter(|one| matches!(one.state, State::Due(_))) {
@@ -127,11 +137,20 @@ fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots, blocked: impl Fn(&Node
         return;
     }
     let pods_elsewhere = survey.elsewhere_message();
+    let wave = survey.waves.as_ref().and_then(Waves::open);
     let mut due: Vec<_> = survey.nodes.iter_mut().filter(|one| is_due(one)).collect();
+    if wave.is_some() {
+        due.sort_by_cached_key(|one| wave_order(&survey.key, one));
+    }
     // The sort is stable, so nodes without a slot keep their order.
     due.sort_by_key(|one| (one.holds_slot.is_none(), one.holds_slot));
     for selected in due {
         let State::Due(number) = selected.state else { continue };
+        if let (Some((number, size)), false, 0) = (wave, selected.has_started, slots.room) {
+            let message = Message::Wave { number, size };
+            selected.state = State::Waiting(Reason { cause: Cause::WaitsForWave, message });
+            continue;
+        }
         let is_holder = selected.holds_slot.is_some();
         let is_free = slots.running < slots.limit && (is_holder || slots.held < slots.limit);
         if is_free && slots.made < MOST_CREATIONS {
@@ -141,6 +160,7 @@ fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots, blocked: impl Fn(&Node
                 slots.running += 1;
                 slots.held += usize::from(!is_holder);
                 slots.made += 1;
+                slots.room -= usize::from(!selected.has_started);
             }
             continue;
         }
@@ -168,10 +188,26 @@ fn replaced<'a>(survey: &Survey<'a>, job: &DaemonJob, slots: &Slots) -> HashSet<
     let is_outdated =
         |state: &State| matches!(state, State::Waiting(reason) if reason.cause == Cause::OutdatedTemplate);
     let nodes = survey.nodes.iter().filter(|one| one.eligible && is_outdated(&one.state));
-    let pods: Vec<&str> = nodes.filter_map(|one| Some(&*occupants[one.at]?.pod.meta.uid)).collect();
+    let mut nodes: Vec<_> = nodes.collect();
+    if survey.waves.as_ref().is_some_and(|waves| waves.open().is_some()) {
+        nodes.sort_by_cached_key(|one| wave_order(&survey.key, one));
+    }
+    let pods: Vec<&str> =
+        nodes.into_iter().filter_map(|one| Some(&*occupants[one.at]?.pod.meta.uid)).collect();
     // A node that runs the older template already holds a slot, so only the slots of other nodes count.
     let busy = slots.held.saturating_sub(pods.len());
-    pods.into_iter().take(slots.limit.saturating_sub(busy)).collect()
+    // A node starts when its outdated pod is gone.
+    let is_going = |assessed: &&AssessedPod<'_>| {
+        assessed.is_deleted && assessed.deleted_for == Some(DeletedFor::Outdated)
+    };
+    let going = occupants.iter().flatten().copied().filter(is_going).count();
+    let most = slots.limit.saturating_sub(busy).min(slots.room.saturating_sub(going));
+    pods.into_iter().take(most).collect()
+}
+
+/// The place of a node in the order of a wave: nodes that have started first, then Ready nodes.
+fn wave_order(key: &Key, selected: &SelectedNode<'_>) -> (bool, bool, u64) {
+    (!selected.has_started, !selected.node.ready, order(key, &selected.node.meta.uid))
 }
 
 /// Adds to the messages of nodes that hold a slot without a healthy running pod.

@@ -16,14 +16,17 @@ use quintet_runtime::model::resource::{CONFIG_MAPS, Resource};
 use serde_json::{Map, Value, json};
 
 use crate::api::{DaemonJob, DaemonJobStatus};
+use crate::clocks::settle_time;
 use crate::history::Latest;
 use crate::labels::{NAME_LABEL, UID_LABEL};
 use crate::ledger::{
-    Entry, FORMAT, GONE, Gone, LEDGER_LABEL, Outcome, SHARDS, Shard, Unusable, shard_name, shard_of,
+    AttemptResult, Entry, FORMAT, GONE, Gone, LEDGER_LABEL, Outcome, SHARDS, Shard, Unusable, shard_name,
+    shard_of,
 };
 use crate::observe::World;
 use crate::outcome::PodOutcome;
 use crate::survey::Survey;
+use crate::waves::Waves;
 
 /// The shortest time between two writes of the ledger for which only a pod waits.
 const PACE: SignedDuration = SignedDuration::from_secs(1);
@@ -154,9 +157,11 @@ impl<'a> Record<'a> {
     /// Writes the shards for which a pod or a node waits. A terminating pod waits, and so does a pod that
     /// ended with a reason for its deletion, because that reason must not decide later. A node waits if it
     /// was suspect and is Ready, or if its failure stopped the rollout. Otherwise a later eviction would
-    /// change the outcome for a new leader.
+    /// change the outcome for a new leader. A node that has settled does not wait, because a new leader lets it
+    /// settle again.
     fn flush_what_pods_wait_for(&mut self) {
         let survey = self.survey;
+        let settles = settle_time(self.job).is_some();
         let mut waits = Flags::default();
         for assessed in survey.pods().iter().filter(|assessed| !assessed.recorded) {
             let waiting = assessed.is_deleted || assessed.deleted_for.is_some();
@@ -169,7 +174,10 @@ impl<'a> Record<'a> {
         for history in &survey.histories.nodes {
             let node = history.node;
             let uid = &*node.meta.uid;
-            let was_suspect = || history.recorded.is_some_and(|recorded| recorded.unclear().is_some());
+            let was_suspect = || {
+                let unclear = history.recorded.and_then(Entry::unclear);
+                unclear.is_some_and(|attempt| !settles || attempt.result != AttemptResult::Succeeded)
+            };
             let has_failed =
                 || history.latest.as_ref().is_some_and(|one| one.has_failed_in(survey.key.rollout));
             let is_owed = || self.unrecorded[at(uid)].contains_key(uid);
@@ -307,8 +315,10 @@ fn dropped<'s>(shard: &'s Shard, survey: &Survey<'_>) -> Vec<&'s str> {
 fn folded(before: &Gone, dropped: &[&str], survey: &Survey<'_>, now: Timestamp) -> Gone {
     let rollout = survey.key.rollout;
     let mut gone = if before.rollout == rollout { before.clone() } else { Gone::new(rollout) };
-    // While the failure policy stops the rollout, time alone must not let it continue.
-    gone.forget_before(survey.braked_since.map_or(now, |since| since.min(now)));
+    // While the failure policy stops the rollout, time alone must not let it continue. A wave counts all failed nodes.
+    if !survey.waves.as_ref().is_some_and(Waves::is_limited) {
+        gone.forget_before(survey.braked_since.map_or(now, |since| since.min(now)));
+    }
     for uid in dropped {
         if let Some(at) = survey.histories.gone.get(uid).and_then(|gone| gone.counts_since) {
             gone.add(at);

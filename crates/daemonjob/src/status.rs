@@ -16,6 +16,7 @@ use crate::observe::World;
 use crate::record::Record;
 use crate::rollout::Ending;
 use crate::survey::Survey;
+use crate::waves::{WaitingFor, WaveState, Waves};
 
 /// The length of a list of nodes. A further field has the number of the other nodes.
 const LISTED: usize = 20;
@@ -51,7 +52,8 @@ pub(crate) fn status(job: &DaemonJob, world: &World, record: &Record<'_>, now: T
         survey.pods().iter().filter(|assessed| assessed.occupies() && assessed.is_deleted).count();
     let is_suspended = job.spec.suspend == Some(true);
     let start = (!is_suspended).then_some(Time(survey.start));
-    let complete = wanted.iter().any(|wanted| wanted.type_ == "Complete" && wanted.status == Some(true));
+    let is_true = |type_| wanted.iter().any(|wanted| wanted.type_ == type_ && wanted.status == Some(true));
+    let (complete, has_ended) = (is_true("Complete"), is_true("Finished") || survey.ending.is_some());
     let (worked_seconds, working_since) = worked(&before, survey, is_suspended, now);
     let mut status = DaemonJobStatus {
         observed_generation: job.metadata.generation,
@@ -69,7 +71,7 @@ pub(crate) fn status(job: &DaemonJob, world: &World, record: &Record<'_>, now: T
         },
         start_time: start,
         template_hash: Some(survey.key.hash.to_string()),
-        rollout: Some(rollout(job, survey, now)),
+        rollout: Some(rollout(job, survey, has_ended, now)),
         run: i64::try_from(survey.key.run).ok(),
         worked_seconds,
         working_since,
@@ -98,11 +100,13 @@ pub(crate) fn status(job: &DaemonJob, world: &World, record: &Record<'_>, now: T
     status
 }
 
-fn rollout(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Rollout {
+fn rollout(job: &DaemonJob, survey: &Survey<'_>, has_ended: bool, now: Timestamp) -> Rollout {
     let before = job.status.as_ref().and_then(|before| before.rollout.as_ref());
     let token = before.and_then(|before| before.retry_token.clone());
     let count = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let braked_since = survey.braked_since.unwrap_or(whole_seconds(now));
+    let waves = survey.waves.as_ref();
+    let waiting_for = waiting_for(survey).filter(|_| !has_ended);
     Rollout {
         number: i64::try_from(survey.key.rollout).unwrap_or(i64::MAX),
         // A token remains in effect after its removal.
@@ -112,8 +116,31 @@ fn rollout(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Rollout {
         braked_since: survey.failures.brakes().then_some(Time(braked_since)),
         ended: survey.ending.map(|ending| ending.reason().to_owned()),
         ended_by: survey.ending.map(|ending| ending.limits(job)),
-        ..Rollout::default()
+        wave_sizes: waves.map(|waves| waves.sizes().map(count).collect()).unwrap_or_default(),
+        wave: waves.map(|waves| count(waves.current())),
+        started: waves.map(|waves| count(waves.progress.started())),
+        settled: waves.map(|waves| count(waves.progress.settled)),
+        waiting_for: waiting_for.map(|what| what.word().to_owned()),
+        passed_size: waves.and_then(Waves::passed_size).cloned(),
+        void_approval: waves.and_then(|waves| waves.void_approval.clone()),
     }
+}
+
+/// The reason why the current wave is not over. None without rollout rules.
+fn waiting_for(survey: &Survey<'_>) -> Option<WaitingFor> {
+    let waves = survey.waves.as_ref()?;
+    if waves.state == WaveState::Failed {
+        return Some(WaitingFor::WaveFailed);
+    }
+    let is_due = |one: &SelectedNode<'_>| matches!(one.state, State::Due(_));
+    let runs = waves.progress.working > 0 || survey.nodes.iter().any(is_due);
+    Some(match survey.hold.as_ref().map(|hold| hold.cause) {
+        Some(Cause::Paused | Cause::PausedByAnnotation | Cause::Suspended) => WaitingFor::Paused,
+        Some(Cause::WaitsForApproval) => WaitingFor::Approval,
+        Some(_) => WaitingFor::Repair,
+        None if !runs && waves.progress.settling > 0 => WaitingFor::Settling,
+        None => WaitingFor::Nodes,
+    })
 }
 
 /// Nodes with their reasons: the first [`LISTED`], and the number of all.
@@ -193,12 +220,16 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
         ("NodesPending", format!("{so_far}; {} has not been Ready since its pod ran", suspect.node.meta.name))
     } else {
         let waits = survey.nodes.iter().find_map(|selected| match &selected.state {
-            State::Starting(reason) | State::Waiting(reason) if reason.cause != Cause::WaitingForTurn => {
+            State::Starting(reason) | State::Waiting(reason)
+                if !matches!(reason.cause, Cause::WaitingForTurn | Cause::WaitsForWave) =>
+            {
                 Some(format!("; {}: {} {}", selected.node.meta.name, reason.cause.word(), reason.message))
             }
             _ => None,
         });
-        ("NodesPending", format!("{so_far}{}", waits.unwrap_or_default()))
+        let settles = waiting_for(survey) == Some(WaitingFor::Settling);
+        let reason = if settles { Cause::Settling.word() } else { "NodesPending" };
+        (reason, format!("{so_far}{}", waits.unwrap_or_default()))
     };
     let stays_failed = is_over && failed_for_good > 0 && !tolerates(job, failed_for_good, survey.base);
     RunResult {
@@ -218,6 +249,7 @@ fn needs_user(hold: Cause, survey: &Survey<'_>) -> bool {
     match hold {
         Cause::DefinitionOutdated | Cause::TemplateInvalid => true,
         Cause::MaxFailedNodesExceeded => survey.failures.brakes_for_good(),
+        Cause::WaveFailed => survey.waves.as_ref().is_some_and(Waves::fails_for_good),
         _ => false,
     }
 }
@@ -348,6 +380,7 @@ pub fn events(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Ev
         let note = "A new run begins.".to_owned();
         events.push(Event { type_: EventType::Normal, reason: "Resumed", action: "Resume", note });
     }
+    events.extend(next_wave(before.rollout.as_ref(), after.rollout.as_ref()));
     if after.failed > before.failed.or(Some(0)) {
         let first = after.failed_nodes.iter().find(|node| !before.failed_nodes.contains(node));
         let first = first.map(|node| format!("; {}: {}", node.node, node.message)).unwrap_or_default();
@@ -368,4 +401,14 @@ pub fn events(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Ev
         events.push(Event { type_: EventType::Warning, reason: "LedgerRestored", action: "Record", note });
     }
     events
+}
+
+/// The Event for a wave after the first one that begins.
+fn next_wave(before: Option<&Rollout>, after: Option<&Rollout>) -> Option<Event> {
+    let (before, after) = (before?, after?);
+    let wave = after.wave.filter(|wave| before.number == after.number && before.wave < Some(*wave))?;
+    let size = usize::try_from(wave - 1).ok().and_then(|at| after.wave_sizes.get(at));
+    let nodes = size.map_or_else(|| "all nodes".to_owned(), |size| format!("{size} nodes in all"));
+    let note = format!("Wave {wave} begins: {nodes} may start.");
+    before.wave.map(|_| Event { type_: EventType::Normal, reason: "WaveStarted", action: "Advance", note })
 }

@@ -11,6 +11,7 @@ use crate::history::{AssessedPod, Histories};
 use crate::labels::{NODE_UID_LABEL, pinned_to};
 use crate::node_state::{Cause, Reason, SelectedNode, State};
 use crate::rollout::{Ending, Key};
+use crate::waves::{Progress, Waves};
 
 /// The result of the assessment.
 #[derive(Debug, Default)]
@@ -24,7 +25,8 @@ pub struct Survey<'a> {
     pub begins: bool,
     /// Whether the rollout changes now. The status must have its number before anything else happens.
     pub changes: bool,
-    /// The selected nodes, in the order in which they get their pods.
+    /// The selected nodes: Ready nodes first, in the order of their names. Without waves, they get their pods in
+    /// this order.
     pub nodes: Vec<SelectedNode<'a>>,
     /// The histories of the nodes and their pods.
     pub histories: Histories<'a>,
@@ -36,10 +38,15 @@ pub struct Survey<'a> {
     pub pods_elsewhere: usize,
     /// The running pods of deleted DaemonJobs with the same name that hold slots.
     pub predecessors: Vec<&'a Pod>,
-    /// The names of suspect nodes without a pod that are not selected or being deleted. They hold slots too.
-    pub suspects_elsewhere: Vec<&'a str>,
+    /// The names of suspect or settling nodes without a pod that are not selected or being deleted, and whether
+    /// each one settles. They hold slots too.
+    pub holders_elsewhere: Vec<(&'a str, bool)>,
     /// The nodes that count as failed.
     pub failures: Failures,
+    /// The nodes of the rollout, counted for its waves. Only with rollout rules.
+    pub progress: Progress,
+    /// The waves of the rollout. None without rollout rules.
+    pub waves: Option<Waves>,
     /// When the failure policy stopped the rollout, as in the last status.
     pub braked_since: Option<Timestamp>,
     /// The largest number of selected nodes in this rollout.
@@ -131,8 +138,9 @@ impl<'a> Survey<'a> {
 
     /// Names a pod or node that holds a slot and is in no list, because it is deleted or not selected.
     pub(crate) fn elsewhere_message(&self) -> String {
-        if let Some(node) = self.suspects_elsewhere.first() {
-            return format!("; {node} has not been Ready since its pod ran and holds a slot");
+        if let Some((node, settles)) = self.holders_elsewhere.first() {
+            let why = if *settles { "settles" } else { "has not been Ready since its pod ran" };
+            return format!("; {node} {why} and holds a slot");
         }
         if let Some(pod) = self.predecessors.first() {
             return format!("; {} of a deleted DaemonJob with the same name holds a slot", pod.meta.name);

@@ -30,7 +30,7 @@ use crate::api_client::{Cluster, ClusterArgs, is_name, is_type_absent, named, pa
 /// node gets no retry. The pod of a Running node runs, and the pod of a Starting node has not started. A Waiting node
 /// gets a pod later, or when something changes. A WouldRun node would get a pod now. A Skipped node gets no pod in this
 /// run. The template does not select a NotSelected node. The command lists nodes in the order in which they get their
-/// pods.
+/// pods, or with waves in the order of their names.
 ///
 /// With -f, the command shows what would happen if you applied the file, but it does not apply the file. If the
 /// DaemonJob in the file exists in the cluster, the command uses its status, its pods and its ledger (the ConfigMaps

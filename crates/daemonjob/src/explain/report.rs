@@ -12,6 +12,7 @@ use crate::observe::World;
 use crate::outcome::DeletedFor;
 use crate::removal::deletion_reason;
 use crate::survey::Survey;
+use crate::waves::Waves;
 use foldhash::{HashMap, HashSet};
 use jiff::Timestamp;
 use quintet_runtime::model::conditions::find_true;
@@ -48,7 +49,7 @@ pub struct Report {
     pub begins: bool,
     /// The reason why no pods are created, apart from a lack of nodes.
     pub hold: Option<Reason>,
-    /// The selected nodes in the order in which they get their pods, then the others by name.
+    /// The selected nodes in the order of the survey, then the others by name.
     pub rows: Vec<Row>,
     /// Further sentences.
     pub notes: Vec<String>,
@@ -77,7 +78,7 @@ pub struct Row {
     pub termination_message: Option<String>,
     /// Whether the pod that runs there would be deleted.
     pub is_going: bool,
-    /// Whether the node waits only for its turn.
+    /// Whether the node waits only for its turn, or is done and settles.
     pub is_queued: bool,
 }
 
@@ -248,8 +249,9 @@ impl View<'_> {
             }
             State::Waiting(reason) => {
                 row.set_from(Word::Waiting, reason);
-                row.is_queued = reason.cause == Cause::WaitingForTurn;
-                if !pod.is_some_and(|assessed| assessed.pod.is_running()) {
+                row.is_queued =
+                    matches!(reason.cause, Cause::WaitingForTurn | Cause::WaitsForWave | Cause::Settling);
+                if reason.cause != Cause::Settling && !pod.is_some_and(|assessed| assessed.pod.is_running()) {
                     row.number = Some(history.number + 1);
                 }
             }
@@ -370,6 +372,14 @@ fn refused<'a>(
         .collect()
 }
 
+/// The current wave, unless all nodes may start.
+fn wave_note(waves: &Waves) -> Option<String> {
+    let (number, size) = waves.open()?;
+    let (started, settled) = (waves.progress.started(), waves.progress.settled);
+    let nodes = counted(size as u64, "node");
+    Some(format!("Wave {number} allows {nodes} to start: {started} started, {settled} done and settled."))
+}
+
 fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
     let View { job, survey, .. } = view;
     let mut notes = Vec::new();
@@ -392,6 +402,7 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
     } else if survey.begins && report.origin != Origin::New {
         notes.push("A new run begins.".to_owned());
     }
+    notes.extend(survey.waves.as_ref().and_then(wave_note));
     if report.selected() == 0 {
         notes.push("The template selects no node.".to_owned());
     }

@@ -29,6 +29,7 @@ mod nodes;
 mod outcomes;
 mod places;
 mod scene;
+mod waves;
 
 const START: &str = "2026-01-01T00:00:00Z";
 const FOUR: [&str; 4] = ["a", "b", "c", "d"];

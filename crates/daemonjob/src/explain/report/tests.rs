@@ -363,3 +363,28 @@ fn names_the_part_that_does_not_select_a_node() {
     assert_eq!(row(&report, "a").reason, "NodeAffinity");
     assert!(report.notes.contains(&"The template selects no node.".to_owned()), "{:?}", report.notes);
 }
+
+/// Nodes that wait for a wave only wait for their turn.
+#[test]
+fn explains_the_current_wave() {
+    let job = job(&json!({"failurePolicy": {"type": "Pause"}, "rollout": {"waveSizes": [1]}}));
+    let report = explain(&job, &world(ready(&["a", "b", "c"]), Vec::new()));
+    assert_eq!((report.count(Word::WouldRun), report.count(Word::Waiting)), (1, 2));
+    let waits = report.rows.iter().find(|row| row.state == Word::Waiting).unwrap();
+    assert_eq!((&*waits.reason, &*waits.message), ("WaitsForWave", "wave 1 allows 1 node to start"));
+    assert!(report.all_run());
+    let note = "Wave 1 allows 1 node to start: 0 started, 0 done and settled.";
+    assert!(report.notes.iter().any(|one| one == note), "{:?}", report.notes);
+}
+
+/// The ledger does not have that the node has settled. It does not run again.
+#[test]
+fn explains_a_node_that_settles() {
+    let job = job(&json!({"rollout": {"settleSeconds": 60}}));
+    let world = world(ready(&["a"]), pods(&job, &[("a", 1, "Succeeded")]));
+    let report = explain(&job, &world);
+    assert_eq!(seen(&report, "a"), (Word::Waiting, "Settling"));
+    let row = row(&report, "a");
+    assert_eq!((&*row.message, row.number), ("the node must stay Ready for settleSeconds", Some(1)));
+    assert!(report.all_run());
+}

@@ -47,6 +47,17 @@ fn complete_and_stopped() -> Scene {
     scene
 }
 
+/// A first wave of one node, which must settle and be approved, and an event of this node.
+fn first_wave(event: Event) -> Scene {
+    let rollout = json!({"waveSizes": [1], "approval": "FirstWave", "settleSeconds": 60});
+    let policy = json!({"type": "Pause", "maxFailedNodes": 1});
+    let spec = json!({"backoffLimit": 0, "failurePolicy": policy, "rollout": rollout});
+    let mut scene = Scene::begun(with(&spec), &THREE);
+    let first = scene.counted()[0].to_owned();
+    event(&mut scene, &first);
+    scene
+}
+
 /// A DaemonJob whose pods cannot be created.
 fn refused(refuse: fn(&mut Scene)) -> Scene {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
@@ -95,6 +106,14 @@ fn complete(story: Story) -> Scene {
 #[case::a_done_node_is_lost(
     free(&json!({}), |scene| scene.succeed("a").run("b").kill("b").succeed("c").after(600)),
     "NodesFailed", "Failed Finished",
+)]
+#[case::paused_by_annotation(first_wave(|scene, _| scene.pause_for("incident")), "PausedByAnnotation", "")]
+#[case::settling(first_wave(Scene::succeed), "Settling", "")]
+#[case::waits_for_approval(first_wave(|scene, first| scene.succeed(first).after(60)), "WaitsForApproval", "")]
+#[case::wave_failed(first_wave(Scene::fail), "WaveFailed", "Stalled")]
+#[case::wave_failed_by_a_lost_node(
+    first_wave(|scene, first| scene.run(first).kill(first).after(600)),
+    "WaveFailed", "",
 )]
 #[case::fleet_unhealthy(careful(|scene| scene.kill("b").kill("c")), "FleetUnhealthy", "")]
 #[case::suspended(free(&json!({}), |scene| scene.succeed("a").suspend()), "Suspended", "Ready")]

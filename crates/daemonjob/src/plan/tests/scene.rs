@@ -5,7 +5,10 @@
 
 use super::*;
 use crate::api::Rollout;
-use crate::labels::{MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, ROLLOUT_ANNOTATION, RUN_ANNOTATION};
+use crate::labels::{
+    APPROVED_ANNOTATION, MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, PAUSED_ANNOTATION, ROLLOUT_ANNOTATION,
+    RUN_ANNOTATION,
+};
 
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
@@ -463,6 +466,24 @@ impl Scene {
 
     pub fn pause(&mut self) -> &mut Self {
         self.edit(|job| job.spec.paused = Some(true))
+    }
+
+    /// The user sets or removes an annotation, which does not change the generation.
+    fn set_annotation(&mut self, key: &str, value: Option<&str>) -> &mut Self {
+        let annotations = self.job.metadata.annotations.get_or_insert_default();
+        annotations.remove(key);
+        annotations.extend(value.map(|value| (key.to_owned(), value.to_owned())));
+        self.after_passes()
+    }
+
+    /// The user approves a wave, as `<rollout number>/<wave>`, or removes the approval.
+    pub fn approve(&mut self, wave: impl Into<Option<&'static str>>) -> &mut Self {
+        self.set_annotation(APPROVED_ANNOTATION, wave.into())
+    }
+
+    /// The user pauses the DaemonJob for this reason, or removes the annotation.
+    pub fn pause_for(&mut self, reason: impl Into<Option<&'static str>>) -> &mut Self {
+        self.set_annotation(PAUSED_ANNOTATION, reason.into())
     }
 }
 
