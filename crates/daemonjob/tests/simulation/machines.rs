@@ -88,6 +88,11 @@ impl Machine {
         self.last.as_ref().is_some_and(|last| last.end == End::Succeeded)
     }
 
+    /// Whether its last attempt was one of this rollout.
+    pub fn last_is_of(&self, rollout: u64) -> bool {
+        self.last.as_ref().is_some_and(|last| last.rollout == rollout)
+    }
+
     /// Whether its last attempt is a success that still counts, apart from reboots.
     pub fn is_done(&self, job: &DaemonJob) -> bool {
         let Some(last) = self.last.as_ref().filter(|last| last.end == End::Succeeded) else { return false };

@@ -80,6 +80,8 @@ fn op(take_overs: u32) -> impl Strategy<Value = Op> {
         2 => any::<bool>().prop_map(|by| Op::Spec(SpecOp::Suspend(by))),
         1 => any::<bool>().prop_map(|by| Op::Spec(SpecOp::Pause(by))),
         1 => prop::option::of(1..3_u8).prop_map(|by| Op::Spec(SpecOp::Parallelism(by))),
+        3 => prop::option::of(1..4_u8).prop_map(Op::Approve),
+        1 => any::<bool>().prop_map(Op::PauseByAnnotation),
         1 => any::<u8>().prop_map(Op::DeleteShard),
         6 => prop_oneof![3 => 1..30_u16, 1 => 90..300_u16, 1 => 300..7_000_u16].prop_map(Op::Wait),
     ]
@@ -111,6 +113,26 @@ fn unhealthy_nodes() -> impl Strategy<Value = Value> {
     ]
 }
 
+/// Waves, approval and settling.
+fn rollout() -> impl Strategy<Value = Value> {
+    let sizes = prop_oneof![
+        2 => Just(json!([1])),
+        2 => Just(json!([1, "50%"])),
+        1 => Just(json!(["50%", 3])),
+        1 => Just(Value::Null),
+    ];
+    let approval = prop_oneof![3 => Just("None"), 1 => Just("FirstWave"), 1 => Just("EveryWave")];
+    let settle = prop_oneof![1 => Just(0), 2 => Just(15)];
+    let rollout = (sizes, approval, settle).prop_map(|(sizes, approval, settle)| {
+        if sizes.is_null() {
+            json!({ "settleSeconds": settle })
+        } else {
+            json!({ "waveSizes": sizes, "approval": approval, "settleSeconds": settle })
+        }
+    });
+    prop_oneof![3 => Just(Value::Null), 2 => rollout]
+}
+
 /// The clocks of the two managers, the API server and the nodes, in seconds ahead.
 fn clocks() -> impl Strategy<Value = [i16; 4]> {
     let clock = || prop_oneof![8 => Just(0_i16), 1 => -5..=5_i16, 1 => -600..=600_i16];
@@ -136,10 +158,10 @@ fn fields() -> impl Strategy<Value = Vec<(&'static str, Value)>> {
         prop::option::weighted(0.3, 1..30_u8),
         prop::option::weighted(0.3, 0..30_u8),
     );
-    let rules = (failure_policy(), unhealthy_nodes(), rerun, parallelism, late, outdated);
+    let rules = (failure_policy(), unhealthy_nodes(), rerun, parallelism, late, outdated, rollout());
     (limits, rules).prop_map(|(limits, rules)| {
         let (backoff, disruptions, deadline, pending, ttl) = limits;
-        let (policy, unhealthy, rerun, parallelism, late, outdated) = rules;
+        let (policy, unhealthy, rerun, parallelism, late, outdated, rollout) = rules;
         let fields = vec![
             ("backoffLimit", json!(backoff)),
             ("disruptionLimit", json!(disruptions)),
@@ -152,6 +174,7 @@ fn fields() -> impl Strategy<Value = Vec<(&'static str, Value)>> {
             ("parallelism", parallelism),
             ("lateNodes", late),
             ("outdatedPods", outdated),
+            ("rollout", rollout),
         ];
         fields.into_iter().filter(|(_, value)| !value.is_null()).collect()
     })

@@ -1,6 +1,7 @@
 //! The events that drive a simulation.
 
 use jiff::SignedDuration;
+use quintet_daemonjob::labels::PAUSED_ANNOTATION;
 use serde_json::json;
 
 use crate::manager::Lag;
@@ -40,6 +41,9 @@ pub enum Op {
     AllGoesWell,
     CollectPods,
     AddNode,
+    /// A user approves this wave of the current rollout, or removes the approval.
+    Approve(Option<u8>),
+    PauseByAnnotation(bool),
     DeleteShard(u8),
     Pod(u8, PodOp),
     Node(u8, NodeOp),
@@ -137,6 +141,10 @@ impl Simulation {
                 }
             }
             Op::AddNode => self.add_node(),
+            Op::Approve(wave) => self.approve(wave),
+            Op::PauseByAnnotation(is_paused) => {
+                self.server.annotate_job(PAUSED_ANNOTATION, is_paused.then_some("incident"));
+            }
             Op::DeleteShard(by) => {
                 let shards: Vec<String> = self.server.shards.objects.keys().cloned().collect();
                 if let Some(shard) = choose(&shards, by) {

@@ -4,15 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus, FailurePolicyType, RerunOn};
+use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus, FailurePolicyType, RerunOn, Rollout};
+use quintet_daemonjob::clocks::settle_time;
 use quintet_daemonjob::eligibility::{Eligibility, Placement};
 use quintet_daemonjob::failure_policy::max_failed;
-use quintet_daemonjob::labels::{NODE_NAME_ANNOTATION, NODE_UID_LABEL};
+use quintet_daemonjob::labels::{NODE_NAME_ANNOTATION, NODE_UID_LABEL, number_of};
 use quintet_daemonjob::node_state::node_lost_after;
 use quintet_daemonjob::parallelism::parallelism;
 use quintet_daemonjob::rollout::was_finished;
+use quintet_daemonjob::waves::paused;
 use quintet_runtime::model::conditions::is_true;
-use quintet_runtime::model::core_types::{Node, Pod};
+use quintet_runtime::model::core_types::{Node, Phase, Pod};
 
 use crate::machines::{End, Machine, machines, rollout_of};
 use crate::manager::Pass;
@@ -52,6 +54,8 @@ pub struct Memory {
     most_nodes: usize,
     /// The last written failure: the events that its planner had seen, and the generation.
     failed: Option<(u64, Option<i64>)>,
+    /// By node UID: the number of the last pod that succeeded, and when a reconcile first saw that.
+    succeeded: BTreeMap<String, (u64, Timestamp)>,
 }
 
 /// The knowledge that a manager may have when it begins a reconcile.
@@ -60,6 +64,7 @@ pub struct View {
     unwell: BTreeMap<String, Unwell>,
     counted: BTreeSet<String>,
     gone: BTreeMap<String, Timestamp>,
+    succeeded: BTreeMap<String, (u64, Timestamp)>,
     horizon: Timestamp,
     now: Timestamp,
     most_nodes: usize,
@@ -146,12 +151,20 @@ impl View {
             let of_node = |pod: &&std::sync::Arc<Pod>| label(pod, NODE_UID_LABEL) == &*node.meta.uid;
             let pods = || pass.world.pods.iter().filter(of_node);
             let ended = pods().filter(|pod| !pod.is_running());
-            if let Some(number) = ended.map(|pod| quintet_daemonjob::labels::number_of(pod)).max() {
+            if let Some(number) = ended.map(|pod| number_of(pod)).max() {
                 truth.clears(&node.meta.uid, number);
             }
         }
         for pod in pass.world.pods.iter().filter(|pod| !pod.is_running() && pod.meta.deleted.is_none()) {
             truth.sights(pod);
+        }
+        for pod in pass.world.pods.iter().filter(|pod| pod.phase == Phase::Succeeded) {
+            let number = number_of(pod);
+            let known = memory.succeeded.entry(label(pod, NODE_UID_LABEL).to_owned());
+            let known = known.or_insert((number, server.now));
+            if number > known.0 {
+                *known = (number, server.now);
+            }
         }
         let machines = machines(server, truth, seen.0, seen.1);
         for (uid, _) in machines.iter().filter(|(_, machine)| machine.gone.is_some()) {
@@ -170,6 +183,7 @@ impl View {
             unwell: memory.unwell.clone(),
             counted: memory.counted.clone(),
             gone: memory.gone.clone(),
+            succeeded: memory.succeeded.clone(),
             horizon: since.unwrap_or(server.now),
             now: server.now,
             most_nodes: memory.most_nodes,
@@ -220,6 +234,17 @@ impl View {
             && !is_other(RerunOn::MachineChange, &last.machine, &node.machine_id)
     }
 
+    /// Whether the node surely has not been Ready for settleSeconds since its success.
+    fn is_settling(&self, uid: &str, job: &DaemonJob) -> bool {
+        let machine = self.machines.get(uid).filter(|machine| !machine.is_odd);
+        let last = machine.and_then(|machine| machine.last.as_ref());
+        let seen = last
+            .filter(|last| last.end == End::Succeeded)
+            .and_then(|last| self.succeeded.get(uid).filter(|(number, _)| *number == last.number));
+        let time = seen.map(|(_, since)| self.now.duration_since(*since));
+        time.is_some_and(|time| settle_time(job).is_some_and(|settles| time < settles))
+    }
+
     /// The names of nodes that surely count as failed.
     fn sure_failures(&self, pass: &Pass, rollout: u64) -> Vec<String> {
         let job = &pass.job;
@@ -233,8 +258,11 @@ impl View {
             let is_recorded = machine.rollout == rollout
                 && !machine.ended_well
                 && i64::from(machine.failures) > backoff_limit(job);
+            // A node must become Ready within a time after its success.
+            let settles = settle_time(job).is_some() && machine.has_succeeded();
             let is_lost = machine.suspect_rollout() == Some(rollout)
                 && !machine.was_leaving
+                && !settles
                 && (self.has_been(unwell.not_ready, job) || is_counted);
             let is_kept_away = node.meta.deleted.is_some()
                 || !placement.eligibility(node).is_selected()
@@ -301,7 +329,8 @@ impl View {
                 && machine.has_failed_in(rollout)
                 && node.meta.deleted.is_none()
                 && !is_over(node);
-            if (is_suspect || retries) && !is_occupied(pass, &node.meta.name) {
+            let settles = self.is_settling(&node.meta.uid, job) && !self.may_be_written_off(node, job);
+            if (is_suspect || settles || retries) && !is_occupied(pass, &node.meta.name) {
                 holders.push(&*machine.name);
             }
         }
@@ -321,6 +350,10 @@ impl View {
                 pod.meta.name
             ));
         }
+        if let Some(reason) = paused(job) {
+            return Err(format!("paused: {} is created while paused for {reason}", pod.meta.name));
+        }
+        self.wave_has_room(server, pass, pod)?;
         let desired = pass.plan.status.as_ref().or(job.status.as_ref()).and_then(|status| status.desired);
         let Some(limit) = parallelism(job, usize::try_from(desired.unwrap_or_default()).unwrap()) else {
             return Ok(());
@@ -338,9 +371,10 @@ impl View {
         let running = running.iter().filter(|pod| !may_be_free(pod)).count();
         let mut holders = self.holders(pass, rollout);
         holders.retain(|name| !names.contains(name));
-        // A node whose last attempt may have failed may use its own slot.
+        // A node that settles, or whose last attempt may have failed, may use its own slot.
         let machine = self.machines.get(label(pod, NODE_UID_LABEL)).cloned().unwrap_or_default();
         let may_hold = machine.is_odd
+            || settle_time(job).is_some() && machine.has_succeeded()
             || policy_type(job) != FailurePolicyType::Continue
                 && machine.last.is_some_and(|last| {
                     last.rollout == rollout && matches!(last.end, End::Failed | End::Unsure)
@@ -353,6 +387,58 @@ impl View {
             ));
         }
         Ok(())
+    }
+
+    /// A node starts only if fewer nodes have started than the wave of the stored status allows.
+    fn wave_has_room(&self, server: &Server, pass: &Pass, pod: &Pod) -> Judgement {
+        let job = &pass.job;
+        let rollout = rollout_of(pod);
+        let of = |status: Option<&DaemonJobStatus>| status?.rollout.clone();
+        let stored = of(job.status.as_ref()).filter(|stored| u64::try_from(stored.number) == Ok(rollout));
+        let Some(stored) = stored.filter(|_| job.spec.rollout.is_some()) else { return Ok(()) };
+        let at = usize::try_from(stored.wave.unwrap_or(1) - 1).unwrap();
+        let size = |of: &Rollout| of.wave_sizes.get(at).map(|size| usize::try_from(*size).unwrap());
+        // Nodes that join may raise the sizes in this reconcile.
+        let planned = of(pass.plan.status.as_ref()).unwrap_or_else(|| stored.clone());
+        let (Some(size), Some(planned)) = (size(&stored), size(&planned)) else { return Ok(()) };
+        let own = label(pod, NODE_UID_LABEL);
+        let has_tried = |machine: &Machine| {
+            let last = machine.last.as_ref().filter(|last| last.rollout == rollout);
+            last.is_some_and(|last| last.end != End::Unsure)
+        };
+        if self.machines.get(own).is_some_and(|machine| machine.is_odd || machine.last_is_of(rollout)) {
+            return Ok(());
+        }
+        let skipped = |name: &str| {
+            let status = pass.plan.status.as_ref();
+            status.is_some_and(|status| status.skipped_nodes.iter().any(|one| one.node == name))
+        };
+        let is_seen =
+            |uid: &str| self.made.contains(uid) || pass.world.pods.iter().any(|pod| &*pod.meta.uid == uid);
+        let pods = server.pods.objects.values().map(|pod| &*pod.seen);
+        let open = pods.filter(|pod| occupies(pod) && is_seen(&pod.meta.uid) && rollout_of(pod) == rollout);
+        let is_there = |uid: &str| pass.world.nodes.iter().any(|node| &*node.meta.uid == uid);
+        let open = open.map(|pod| label(pod, NODE_UID_LABEL)).filter(|uid| is_there(uid));
+        let mut started: BTreeSet<&str> = open.collect();
+        for (node, _) in selected(pass, &Placement::of(job.spec.template.spec())) {
+            let machine = self.machines.get(&*node.meta.uid).filter(|machine| !machine.is_odd);
+            if machine.is_some_and(has_tried) && !skipped(&node.meta.name) {
+                started.insert(&node.meta.uid);
+            }
+        }
+        started.remove(own);
+        let gone = self.machines.iter().filter(|(uid, machine)| {
+            let seen = self.gone.get(*uid).copied().unwrap_or(self.now);
+            !machine.is_odd
+                && machine.gone == Some((rollout, true))
+                && self.now.duration_since(seen) < GONE_SURELY_COUNTS
+        });
+        let count = started.len() + gone.count();
+        if count < size.max(planned) {
+            return Ok(());
+        }
+        let name = &pod.meta.name;
+        Err(format!("waves: {name} is created, but {count} nodes have started and {size} may: {started:?}"))
     }
 
     /// Whether Complete, the stop by the failure policy and the end of a run are correct.
@@ -408,6 +494,9 @@ impl View {
             }
             if machine.suspect_rollout().is_some() && !self.may_be_written_off(node, job) {
                 return wrong(name, "has not been Ready since its attempt");
+            }
+            if self.is_done(node, job) && self.is_settling(&node.meta.uid, job) {
+                return wrong(name, "has not settled");
             }
             if failed.contains(name) {
                 continue;

@@ -210,6 +210,17 @@ impl Server {
         });
     }
 
+    /// A user sets or removes an annotation of the DaemonJob, which does not change its generation.
+    pub fn annotate_job(&mut self, key: &str, value: Option<&str>) {
+        self.jobs.edit(&mut self.revision, JOB, |json| {
+            if let Some(value) = value {
+                json["metadata"]["annotations"][key] = json!(value);
+            } else if let Some(Value::Object(annotations)) = json.pointer_mut("/metadata/annotations") {
+                annotations.remove(key);
+            }
+        });
+    }
+
     /// A user deletes the DaemonJob. `foreground`: it exists until its pods are removed.
     pub fn delete_job(&mut self, foreground: bool) {
         if foreground {

@@ -4,16 +4,18 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus};
+use quintet_daemonjob::api::{Approval, DaemonJob, DaemonJobStatus};
+use quintet_daemonjob::labels::{APPROVED_ANNOTATION, PAUSED_ANNOTATION};
 use quintet_daemonjob::plan::plan;
 use quintet_daemonjob::sweep::{self, OwnerState};
+use quintet_daemonjob::waves::paused;
 use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 use serde_json::{Value, json};
 
 use crate::manager::{Lag, Manager, Next, Pass, name_of};
 use crate::ops::Op;
-use crate::rollout::{Memory, View};
+use crate::rollout::{Memory, View, rollout_number};
 use crate::server::{Answer, Clocks, JOB, Server};
 use crate::statuses::status_is_true;
 use crate::truth::{Judgement, Maker, Truth};
@@ -120,8 +122,8 @@ impl Simulation {
                 self.end_holds();
             }
             self.settle()?;
-            // One hold may hide another.
-            for _ in 0..3 {
+            // One hold may hide another, and a retry goes through the waves again.
+            for _ in 0..6 {
                 if !self.has_ended() {
                     self.is_held_by_the_user()?;
                     self.end_holds();
@@ -224,6 +226,7 @@ impl Simulation {
         };
         leader.wrote_status(revision, self.server.now);
         rollout_is_consistent(&job, status)?;
+        waves_are_approved(&job, status)?;
         let view = self.view.as_ref().filter(|_| leader.pass.is_some());
         view.map_or(Ok(()), |view| view.was_written(&self.server, &mut self.memory, &job, status))
     }
@@ -389,9 +392,17 @@ impl Simulation {
     /// The user ends every hold.
     fn end_holds(&mut self) {
         self.note(|| "the user ends the holds".to_owned());
-        let is_braked = self.condition("Paused").as_deref() == Some("MaxFailedNodesExceeded");
+        let held = self.condition("Paused");
+        let is_braked = held.as_deref() == Some("MaxFailedNodesExceeded");
+        let has_failed = held.as_deref() == Some("WaveFailed");
         let remedy = self.scenario.remedy % 3;
+        let number = self.rollout();
+        self.server.annotate_job(PAUSED_ANNOTATION, None);
+        self.approve(Some(9));
         self.server.edit_spec(|spec| {
+            if has_failed {
+                spec["retryToken"] = json!(format!("after rollout {number}"));
+            }
             (spec["suspend"], spec["paused"]) = (json!(false), json!(false));
             if remedy == 0 && !spec["failurePolicy"].is_null() {
                 spec["failurePolicy"]["type"] = json!("Continue");
@@ -403,6 +414,17 @@ impl Simulation {
             }
         });
         self.truth.rollout_changed();
+    }
+
+    /// The number of the rollout in the status.
+    fn rollout(&self) -> u64 {
+        rollout_number(self.job().and_then(|job| job.status.as_ref())).unwrap_or_default()
+    }
+
+    /// A user approves a wave of the current rollout, or removes the approval.
+    pub fn approve(&mut self, wave: Option<u8>) {
+        let approval = wave.map(|wave| format!("{}/{wave}", self.rollout()));
+        self.server.annotate_job(APPROVED_ANNOTATION, approval.as_deref());
     }
 
     /// The reason of a condition that is True.
@@ -421,7 +443,8 @@ impl Simulation {
         let Some(job) = self.job() else { return Ok(()) };
         let is_held = match self.condition("Paused").as_deref() {
             Some("Paused") => job.spec.paused == Some(true),
-            Some("MaxFailedNodesExceeded") => true,
+            Some("PausedByAnnotation") => paused(job).is_some(),
+            Some("MaxFailedNodesExceeded" | "WaitsForApproval" | "WaveFailed") => true,
             _ => job.spec.suspend == Some(true) && self.condition("Suspended").is_some(),
         };
         let status = job.status.as_ref();
@@ -521,6 +544,27 @@ fn rollout_is_consistent(job: &DaemonJob, status: &DaemonJobStatus) -> Judgement
         if is_other { new.number > old.number } else { new.number == old.number && new.base >= old.base };
     let is_next_run = status.run >= before.and_then(|before| before.run);
     (is_rising && is_next_run).then_some(()).ok_or_else(|| format!("status: {new:?} follows {old:?}"))
+}
+
+/// A wave that needs approval is over only with an approval of the same rollout.
+fn waves_are_approved(job: &DaemonJob, status: &DaemonJobStatus) -> Judgement {
+    let approval = job.spec.rollout.as_ref().and_then(|rollout| rollout.approval).unwrap_or_default();
+    let before = job.status.as_ref().and_then(|before| before.rollout.as_ref());
+    let (Some(old), Some(new)) = (before, status.rollout.as_ref()) else { return Ok(()) };
+    let (Some(from), Some(to)) = (old.wave, new.wave) else { return Ok(()) };
+    let needs_approval = |wave: &i32| match approval {
+        Approval::None => false,
+        Approval::FirstWave => *wave == 1,
+        Approval::EveryWave => true,
+    };
+    let Some(last) = (from..to).filter(needs_approval).max().filter(|_| old.number == new.number) else {
+        return Ok(());
+    };
+    let annotations = job.metadata.annotations.as_ref();
+    let text = annotations.and_then(|all| all.get(APPROVED_ANNOTATION)).map_or("", String::as_str);
+    let wave = text.split_once('/').filter(|(number, _)| *number == new.number.to_string());
+    let approved: i32 = wave.and_then(|(_, wave)| wave.parse().ok()).unwrap_or_default();
+    if approved >= last { Ok(()) } else { Err(format!("waves: wave {last} is over, approved is {text:?}")) }
 }
 
 /// A plan without writes has the time of the next change.

@@ -16,18 +16,21 @@ use crate::rollout::{View, rollout_number, selected};
 use crate::truth::{Judgement, annotation, occupies};
 
 /// Reasons for which a done node is pending.
-const DONE_AND_PENDING: [&str; 4] =
-    ["NotReadySinceAttempt", "OutdatedTemplate", "PreviousPod", "PreviousPodTerminating"];
+const DONE_AND_PENDING: [&str; 5] =
+    ["NotReadySinceAttempt", "OutdatedTemplate", "PreviousPod", "PreviousPodTerminating", "Settling"];
 /// Reasons for which a skipped node is not desired.
 const NOT_DESIRED: [&str; 4] = ["Tainted", "NotReady", "Unreachable", "Unhealthy"];
 /// Reasons for which no node gets a pod. A condition has the same reason.
-const HOLDS: [&str; 6] = [
+const HOLDS: [&str; 9] = [
     "DeadlineExceeded",
     "FleetUnhealthy",
     "MaxFailedNodesExceeded",
     "Paused",
+    "PausedByAnnotation",
     "PodFailurePolicy",
     "Suspended",
+    "WaitsForApproval",
+    "WaveFailed",
 ];
 
 fn count(number: Option<i32>) -> usize {
