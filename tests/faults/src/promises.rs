@@ -72,6 +72,12 @@ pub struct Assessor {
     acts_at_status: BTreeMap<String, [Option<usize>; 2]>,
     /// Failed DaemonJobs by UID: the generation, the acts, and whether a failed node can recover.
     failures: BTreeMap<String, (i64, usize, bool)>,
+    /// Since when an annotation pauses a DaemonJob, by UID.
+    paused: BTreeMap<String, Timestamp>,
+    /// The approvals that were ever set: UID of the DaemonJob and rollout number.
+    approved: BTreeSet<(String, String)>,
+    /// UIDs of the nodes on which a container started, by UID of the DaemonJob and rollout number.
+    started: BTreeMap<(String, String), BTreeSet<String>>,
 }
 
 fn text<'v>(value: &'v Value, path: &str) -> &'v str {
@@ -195,6 +201,7 @@ impl Assessor {
             }
             "daemonjobs" => {
                 self.outage(commit);
+                self.annotated(commit);
                 match (commit.old, commit.new) {
                     (Some(old), Some(new)) if is_manager && old["status"] != new["status"] => {
                         self.status(commit, old, new, knows)
@@ -255,11 +262,29 @@ impl Assessor {
         Some(now.duration_since(since) - left_out)
     }
 
+    /// Records the approval and the pause of a DaemonJob.
+    fn annotated(&mut self, commit: &Commit<'_>) {
+        let Some(job) = commit.new else { return };
+        let uid = text(job, "/metadata/uid").to_owned();
+        if let Some((rollout, _)) = annotation(job, "approved").split_once('/') {
+            self.approved.insert((uid.clone(), rollout.to_owned()));
+        }
+        if annotation(job, "paused").is_empty() {
+            self.paused.remove(&uid);
+        } else {
+            self.paused.entry(uid).or_insert(commit.now);
+        }
+    }
+
     fn pod(&mut self, commit: &Commit<'_>) {
         let Some(pod) = commit.new else { return };
         let job = label(pod, "daemonjob-uid").to_owned();
         if job.is_empty() {
             return;
+        }
+        if matches!(text(pod, "/status/phase"), "Running" | "Succeeded") {
+            let started = self.started.entry((job.clone(), annotation(pod, "rollout").to_owned()));
+            started.or_default().insert(label(pod, "node-uid").to_owned());
         }
         self.acts += usize::from(commit.old.is_none());
         if commit.old.is_some_and(has_ended) || !has_ended(pod) {
@@ -304,6 +329,11 @@ impl Assessor {
             if self.is_stopped_by_lost_nodes(commit, job, pod) {
                 wrong.push(format!("{name} is created while too many nodes have failed or are lost"));
             }
+            let paused = self.paused.get(uid);
+            if paused.is_some_and(|since| commit.now.duration_since(*since) > LAG) {
+                wrong.push(format!("{name} is created while an annotation pauses the DaemonJob"));
+            }
+            wrong.extend(self.exceeds_wave(commit, job, pod));
         }
         // The fake API server accepts values that the real one rejects.
         let most = job["spec"]["parallelism"].as_i64().filter(|most| *most >= 0);
@@ -316,6 +346,34 @@ impl Assessor {
             }
         }
         wrong
+    }
+
+    /// A node starts only if fewer nodes have started than the wave in the status allows.
+    fn exceeds_wave(&self, commit: &Commit<'_>, job: &Value, pod: &Value) -> Option<String> {
+        let (uid, rollout) = (text(job, "/metadata/uid"), annotation(pod, "rollout"));
+        if number(job, "/status/rollout/number").to_string() != rollout {
+            return None;
+        }
+        let wave = usize::try_from(number(job, "/status/rollout/wave")).ok()?.checked_sub(1)?;
+        let size = usize::try_from(job["status"]["rollout"]["waveSizes"][wave].as_i64()?).ok()?;
+        let placement = Placement::of(job["spec"]["template"]["spec"].as_object()?);
+        let skipped = job["status"]["skippedNodes"].as_array();
+        let counts = |node: &&str| {
+            let mut nodes = commit.state.objects("nodes");
+            let Some(found) = nodes.find(|one| text(one, "/metadata/uid") == *node) else { return false };
+            let name = text(found, "/metadata/name");
+            let parsed = serde_json::from_value(Value::clone(found));
+            let is_skipped = skipped.into_iter().flatten().any(|one| text(one, "/node") == name);
+            parsed.is_ok_and(|node| placement.eligibility(&node).is_selected()) && !is_skipped
+        };
+        let started = self.started.get(&(uid.to_owned(), rollout.to_owned()));
+        let started: BTreeSet<&str> = started.into_iter().flatten().map(String::as_str).collect();
+        let own = label(pod, "node-uid");
+        let others = started.iter().copied().filter(|node| *node != own).filter(counts).count();
+        (!started.contains(own) && others >= size).then(|| {
+            let name = text(pod, "/metadata/name");
+            format!("{name} is created, but {others} nodes have started and wave {} allows {size}", wave + 1)
+        })
     }
 
     /// Whether too many listed nodes have failed and cannot have recovered. A lost node is still not Ready.
@@ -420,6 +478,7 @@ impl Assessor {
         if before > 0 && (after < before || is_same != (after == before)) {
             wrong.push(format!("rollout {after} follows {before}, same template and token: {is_same}"));
         }
+        wrong.extend(self.unapproved(old, new));
         wrong.extend(self.stop(commit, new));
         wrong.extend(self.complete(commit, new, knows));
         wrong.extend(self.recovered(old, new));
@@ -427,6 +486,23 @@ impl Assessor {
         wrong.extend(self.no_longer_failed(old, new, knows));
         wrong.extend(unexplained(new));
         wrong
+    }
+
+    /// A wave that needs approval is over only with an approval of its rollout.
+    fn unapproved(&self, old: &Value, new: &Value) -> Option<String> {
+        let is_same = ["/metadata/generation", "/status/observedGeneration", "/status/rollout/number"]
+            .iter()
+            .all(|path| number(old, path) == number(new, path));
+        let from = number(old, "/status/rollout/wave");
+        let needs_approval = match text(new, "/spec/rollout/approval") {
+            "FirstWave" => from == 1,
+            "EveryWave" => from > 0,
+            _ => false,
+        };
+        let key = (text(new, "/metadata/uid").to_owned(), number(new, "/status/rollout/number").to_string());
+        let is_over = from < number(new, "/status/rollout/wave");
+        (is_same && is_over && needs_approval && !self.approved.contains(&key))
+            .then(|| format!("wave {from} is over without an approval"))
     }
 
     /// A stop by failures that cannot recover lasts until the spec changes.

@@ -340,6 +340,23 @@ const DAEMONJOB_SCENARIOS: &[Named] = &[
         ],
     ),
     (
+        "daemonjob-waves",
+        &[
+            (at_once(), |server| {
+                two_nodes(server);
+                node(server, "n3");
+                let rollout = json!({ "waveSizes": [1, 2], "approval": "FirstWave", "settleSeconds": 4 });
+                let spec = json!({ "template": template("done"), "rollout": rollout,
+                    "failurePolicy": { "type": "Pause" } });
+                daemonjob(server, &spec);
+            }),
+            // The first wave waits for its approval. The second one is paused while it works.
+            (SETTLED, approve),
+            (after(1_000), |server| pause(server, Some("incident"))),
+            (SETTLED, |server| pause(server, None)),
+        ],
+    ),
+    (
         "daemonjob-failed-node-tainted",
         &[
             (at_once(), |server| {
@@ -846,6 +863,20 @@ fn begin_with_policy(server: &Server, image: &str, failure_policy: &Value) {
         &json!({ "template": template, "parallelism": 1, "backoffLimit": backoff_limit,
             "failurePolicy": failure_policy }),
     );
+}
+
+/// Approves the first wave of the current rollout.
+fn approve(server: &Server) {
+    let job = server.get(&format!("{DAEMONJOBS}/d")).unwrap_or_default();
+    let approval = format!("{}/1", job["status"]["rollout"]["number"]);
+    let annotations = json!({ "dj.dysproz.io/approved": approval });
+    change(server, DAEMONJOBS, "d", &json!({ "metadata": { "annotations": annotations } }));
+}
+
+/// Pauses the DaemonJob by annotation, or ends the pause.
+fn pause(server: &Server, reason: Option<&str>) {
+    let annotations = json!({ "dj.dysproz.io/paused": reason });
+    change(server, DAEMONJOBS, "d", &json!({ "metadata": { "annotations": annotations } }));
 }
 
 /// Adds the label that the template of [`begin_with_policy`] selects.

@@ -75,6 +75,7 @@ const SUBJECTS: [Subject; 5] = [
             "rerunOn",
             "podFailurePolicy",
             "backoffLimit",
+            "rollout",
         ],
         always: &[],
         adopts: false,
