@@ -47,7 +47,8 @@ pub fn of_state(state: &State) -> Judgement {
 pub fn of_rest(worlds: &Worlds, state: &State) -> Judgement {
     let Some(status) = worlds.status(state.status) else { return Err("5: no status was written".to_owned()) };
     let is = |type_| is_true(&status.conditions, type_);
-    let has_ended = is("Complete") || is("Failed") || is("Suspended") || is_braked(status);
+    let is_held = is_braked(status) || has_reason(status, "Paused", "WaveFailed");
+    let has_ended = is("Complete") || is("Failed") || is("Suspended") || is_held;
     has_ended.then_some(()).ok_or_else(|| {
         "5: without disturbances, the DaemonJob is not Complete, Failed or held for a user".to_owned()
     })
@@ -57,6 +58,7 @@ pub fn of_rest(worlds: &Worlds, state: &State) -> Judgement {
 pub fn of_pass(worlds: &Worlds, state: &State, pass: &Pass) -> Judgement {
     let facts = Facts { worlds, state, pass };
     facts.creations()?;
+    facts.waves()?;
     facts.lists()?;
     if is_true(&pass.status.conditions, "Complete") {
         facts.complete()?;
@@ -188,6 +190,46 @@ impl Facts<'_> {
             }
         }
         self.places(made)
+    }
+
+    /// The wave in the stored status, if it is of this rollout.
+    fn stored_wave(&self) -> Option<i32> {
+        let stored = self.worlds.status(self.state.status)?.rollout.as_ref()?;
+        let is_same =
+            self.pass.status.rollout.as_ref().is_some_and(|planned| planned.number == stored.number);
+        stored.wave.filter(|_| is_same)
+    }
+
+    /// Invariant 7: one node starts in the first wave, and the second one begins after a success.
+    fn waves(&self) -> Judgement {
+        let Facts { worlds, state, pass } = self;
+        if !worlds.variant.has_waves || self.stored_wave() != Some(1) {
+            return Ok(());
+        }
+        let rollout = self.rollout();
+        let has_pod = |id: NodeId| {
+            let is_open = |pod: &Pod| pod.node == id && pod.occupies() && pod.truth == rollout;
+            state.pods.iter().any(is_open)
+        };
+        let was_tried =
+            |id: NodeId| state.truth.nodes[id.slot()].last.is_some_and(|last| last.rollout == rollout);
+        // A node that is tainted or not Ready may be skipped.
+        let started = state.existing().filter(|(id, node)| {
+            let is_here = node.is_ready && !node.is_tainted && !self.is_ambiguous(*id);
+            is_here && (has_pod(*id) || was_tried(*id))
+        });
+        let started = started.count() + usize::from(self.gone());
+        let is_new = |pod: &&Pod| !self.was_tried(pod.node) && !self.is_ambiguous(pod.node);
+        let new = pass.creations.iter().filter(is_new).count();
+        if new > 0 && started + new > 1 {
+            return Err(format!("7: {started} nodes have started in the first wave, and {new} more start"));
+        }
+        let succeeded = |id: NodeId| self.last(id, Outcome::Succeeded) || self.is_ambiguous(id);
+        let next = pass.status.rollout.as_ref().and_then(|planned| planned.wave);
+        if next > Some(1) && !state.existing().any(|(id, _)| succeeded(id)) {
+            return Err("7: the second wave begins, and no node has succeeded".to_owned());
+        }
+        Ok(())
     }
 
     fn places(&self, made: &[Pod]) -> Judgement {

@@ -78,18 +78,29 @@ const CASES: [(usize, FailurePolicyType, u8, u8, Faults, Tiers); 24] = [
     (1, Continue, 1, 0, NODES, [1, 2]),
 ];
 
+/// The same with a first wave of one node, and one tolerated failure.
+const WAVES: [(usize, FailurePolicyType, u8, u8, Faults, Tiers); 4] = [
+    (0, Pause, 2, 0, LEADERS, [1, 2]),
+    (1, Pause, 2, 0, PODS, [2, 3]),
+    (1, FailFast, 2, 1, NODES, [1, 2]),
+    (1, Pause, 2, 0, ACTS, [1, 2]),
+];
+
 fn cases(tier: usize, faults: Option<u8>) -> Vec<Case> {
-    let case = |(scope, policy, parallelism, backoff_limit, mut each, tiers): (_, _, _, _, Faults, Tiers)| {
-        let max_failed = u8::from(policy == Continue);
+    let plain = CASES.into_iter().map(|case| (case, false));
+    let waves = WAVES.into_iter().map(|case| (case, true));
+    let case = |(case, has_waves): ((usize, FailurePolicyType, u8, u8, Faults, Tiers), bool)| {
+        let (scope, policy, parallelism, backoff_limit, mut each, tiers) = case;
+        let max_failed = u8::from(policy == Continue || has_waves);
         let (nodes, attempts) = [(2, 3), (3, 2)][scope];
         if scope == 1 {
             // One manager.
             each[Fault::Leader as usize] = 0;
         }
-        let variant = Variant { nodes, attempts, policy, max_failed, parallelism, backoff_limit };
+        let variant = Variant { nodes, attempts, policy, max_failed, parallelism, backoff_limit, has_waves };
         Case { scope, variant, budget: Budget { all: faults.unwrap_or(tiers[tier]), each } }
     };
-    CASES.into_iter().map(case).collect()
+    plain.chain(waves).map(case).collect()
 }
 
 fn main() -> ExitCode {
@@ -143,9 +154,10 @@ fn run(cases: &[Case], only: Option<usize>) -> Vec<Option<Found>> {
 }
 
 fn describe(case: &Case) -> String {
-    let Variant { nodes, policy, max_failed, parallelism, backoff_limit, .. } = case.variant;
+    let Variant { nodes, policy, max_failed, parallelism, backoff_limit, has_waves, .. } = case.variant;
+    let waves = if has_waves { ", waves" } else { "" };
     format!(
-        "{nodes} nodes, {policy:?} {max_failed}, parallelism {parallelism}, backoffLimit {backoff_limit}:"
+        "{nodes} nodes, {policy:?} {max_failed}, parallelism {parallelism}, backoffLimit {backoff_limit}{waves}:"
     )
 }
 

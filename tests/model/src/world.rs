@@ -87,6 +87,8 @@ pub struct Variant {
     pub max_failed: u8,
     pub parallelism: u8,
     pub backoff_limit: u8,
+    /// Whether the first wave has one node.
+    pub has_waves: bool,
 }
 
 /// Values by number; 0 for none.
@@ -280,6 +282,7 @@ impl Worlds {
         if let Some(rollout) = &mut status.rollout {
             let older = |at: Time| Time(aged(at.0, seconds, &GONE_AGES));
             rollout.braked_since = rollout.braked_since.take().map(older);
+            (rollout.started, rollout.settled) = (None, None);
         }
         let key = serde_json::to_string(&status).unwrap_or_default();
         self.statuses.number(key, Arc::new(status))
@@ -478,7 +481,7 @@ impl Worlds {
     }
 
     fn job(&mut self, spec: Spec, status: u16) -> Arc<DaemonJob> {
-        let Variant { policy, parallelism, backoff_limit, .. } = self.variant;
+        let Variant { policy, parallelism, backoff_limit, has_waves, .. } = self.variant;
         let max_failed = self.max_failed(spec);
         let statuses = &self.statuses;
         kept(&mut self.jobs, (spec, status), || {
@@ -492,6 +495,7 @@ impl Worlds {
                     "parallelism": parallelism,
                     "backoffLimit": backoff_limit,
                     "failurePolicy": {"type": policy, "maxFailedNodes": max_failed},
+                    "rollout": has_waves.then(|| json!({"waveSizes": [1]})),
                     "suspend": spec.is_suspended,
                 },
             });
