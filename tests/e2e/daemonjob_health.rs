@@ -34,19 +34,28 @@ const RUNNING: [&str; 5] = [
     "complete, the ledger is rejected",
     "complete",
 ];
-const FAILED: [&str; 6] = [
+const FAILED: [&str; 7] = [
     "complete, failures are tolerated",
     "failed",
     "ended by `FailFast`",
     "ended by `activeDeadlineSeconds`",
     "ended by `FailJob`",
     "paused by failed nodes",
+    "wave failed",
 ];
-const HELD: [&str; 3] = ["paused by the user", "suspended", "the template is invalid"];
-const NODES: [&str; 4] = [
+const HELD: [&str; 6] = [
+    "paused by the user",
+    "paused by an annotation",
+    "settling",
+    "waiting for approval",
+    "suspended",
+    "the template is invalid",
+];
+const NODES: [&str; 5] = [
     "complete before nodes joined",
     "failed, failed nodes can recover",
     "paused by failed nodes that can recover",
+    "wave failed, failed nodes can recover",
     "paused by an unhealthy fleet",
 ];
 const DEFINITION: [&str; 1] = ["the definition is outdated"];
@@ -168,12 +177,15 @@ fn failed_nodes() {
     };
     let rule = json!({ "action": "FailJob", "onExitCodes": { "operator": "In", "values": [42] } });
     let fails_all = ending_with(&env, "fails-all", 42, &json!({ "podFailurePolicy": { "rules": [rule] } }));
+    let mut wave = with("wave", json!({ "type": "Pause", "maxFailedNodes": 1 }));
+    wave["spec"]["rollout"] = json!({ "waveSizes": [1] });
     env.apply(&list(&[
         with("tolerates", json!({ "type": "Continue", "maxFailedNodes": 2 })),
         with("fails", Value::Null),
         with("fast", json!({ "type": "FailFast" })),
         with("pauses", json!({ "type": "Pause" })),
         held(&env, "late", &json!({ "activeDeadlineSeconds": 3 })),
+        wave,
         fails_all,
     ]))
     .unwrap();
@@ -183,6 +195,7 @@ fn failed_nodes() {
     judge.wait("ended by `activeDeadlineSeconds`", "late", has_failed);
     judge.wait("ended by `FailJob`", "fails-all", has_failed);
     judge.wait("paused by failed nodes", "pauses", |job| is_true(job, "Paused", "MaxFailedNodesExceeded"));
+    judge.wait("wave failed", "wave", |job| is_true(job, "Paused", "WaveFailed"));
     judge.end(&FAILED);
 }
 
@@ -190,15 +203,24 @@ fn failed_nodes() {
 fn held_by_the_spec() {
     let env = TestEnv::new("dh-held");
     let judge = Judge::new(&env, PAGE);
-    env.node("a");
+    env.nodes(["a", "b"]);
     let _manager = env.manager("daemonjob");
     let mut wrong = daemonjob(&env, "wrong", &json!({}));
     // The schema accepts the template, but the API server rejects the pod.
     wrong["spec"]["template"]["spec"]["containers"][0]["name"] = json!("Not_A_Name");
     let pauses = daemonjob(&env, "pauses", &json!({ "paused": true }));
     let sleeps = daemonjob(&env, "sleeps", &json!({ "suspend": true }));
-    env.apply(&list(&[pauses, sleeps, wrong])).unwrap();
+    let settles = daemonjob(&env, "settles", &json!({ "rollout": { "settleSeconds": 600 } }));
+    let rollout = json!({ "waveSizes": [1], "approval": "FirstWave" });
+    let waits =
+        daemonjob(&env, "waits", &json!({ "failurePolicy": { "type": "Pause" }, "rollout": rollout }));
+    let mut stops = daemonjob(&env, "stops", &json!({}));
+    stops["metadata"]["annotations"] = json!({ "dj.dysproz.io/paused": "incident" });
+    env.apply(&list(&[pauses, sleeps, wrong, settles, waits, stops])).unwrap();
     judge.wait("paused by the user", "pauses", |job| is_true(job, "Paused", "Paused"));
+    judge.wait("paused by an annotation", "stops", |job| is_true(job, "Paused", "PausedByAnnotation"));
+    judge.wait("settling", "settles", |job| condition(job, "Complete").1 == "Settling");
+    judge.wait("waiting for approval", "waits", |job| is_true(job, "Paused", "WaitsForApproval"));
     judge.wait("suspended", "sleeps", |job| is_true(job, "Suspended", "Suspended"));
     judge.wait("the template is invalid", "wrong", |job| is_true(job, "PodsRefused", "TemplateInvalid"));
     judge.end(&HELD);
@@ -228,6 +250,14 @@ fn nodes_join_and_break() {
     env.kubectl(&["label", "node", c, d, "pair=yes"]).unwrap();
     env.apply(&pausing).unwrap();
     env.apply(&held(&env, "fleet", &json!({ "parallelism": 1 }))).unwrap();
+    let mut policy = lost("Pause");
+    policy["maxFailedNodes"] = json!(1);
+    let mut wave = held(&env, "wave", &json!({ "failurePolicy": policy, "rollout": { "waveSizes": [2] } }));
+    wave["spec"]["template"]["spec"]["nodeSelector"]["wave"] = json!("yes");
+    env.kubectl(&["label", "node", c, d, "wave=yes"]).unwrap();
+    env.apply(&wave).unwrap();
+    running(&env, "wave", c, 1);
+    let second = running(&env, "wave", d, 1);
     let pods = all_running(&env, "loses", &nodes);
     running(&env, "pauses", c, 1);
     running(&env, "fleet", a, 1);
@@ -238,6 +268,10 @@ fn nodes_join_and_break() {
     judge.wait("paused by failed nodes that can recover", "pauses", |job| {
         is_true(job, "Paused", "MaxFailedNodesExceeded")
     });
+    // One of the two nodes of the wave is lost, and a third one joins.
+    end(&env, &[&second], 0);
+    env.kubectl(&["label", "node", b, "wave=yes"]).unwrap();
+    judge.wait("wave failed, failed nodes can recover", "wave", |job| is_true(job, "Paused", "WaveFailed"));
 
     for node in [a, b] {
         hold_down(&env, node, true);

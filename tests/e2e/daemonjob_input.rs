@@ -77,6 +77,48 @@ fn mistakes() -> Vec<(Value, &'static str)> {
     ]
 }
 
+/// The same for the rules of a rollout.
+fn rollout_mistakes() -> Vec<(Value, &'static str)> {
+    let template = json!({ "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+    let with = |field: &str, value: Value| json!({ "template": template, field: value });
+    let waves = |sizes: Value| {
+        let policy = json!({ "type": "Pause" });
+        json!({ "template": template, "failurePolicy": policy, "rollout": { "waveSizes": sizes } })
+    };
+    let size = "each of waveSizes must be a whole number from 1 to 1,000,000 or a percentage from 1% to 100%";
+    let growing = "the numbers in waveSizes must grow";
+    let needs_policy = "rollout.waveSizes needs failurePolicy.type Pause or FailFast";
+    let first_wave = json!({ "approval": "FirstWave" });
+    vec![
+        (waves(json!([])), "waveSizes in body should have at least 1 items"),
+        (waves(json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])), "must have at most 10 items"),
+        (waves(json!([0])), size),
+        (waves(json!([1, "0%"])), size),
+        (waves(json!(["05%"])), size),
+        (waves(json!(["101%"])), size),
+        (waves(json!(["5"])), size),
+        (waves(json!(["%"])), size),
+        (waves(json!(["half"])), size),
+        (waves(json!([5, 5])), growing),
+        (waves(json!([10, "50%", 5])), growing),
+        (with("rollout", json!({ "waveSizes": [1] })), needs_policy),
+        (
+            json!({ "template": template, "failurePolicy": { "maxFailedNodes": 1 },
+                "rollout": { "waveSizes": [1] } }),
+            needs_policy,
+        ),
+        (with("rollout", first_wave), "approval FirstWave or EveryWave needs waveSizes"),
+        (
+            with("rollout", json!({ "approval": "Always" })),
+            r#"supported values: "None", "FirstWave", "EveryWave""#,
+        ),
+        (
+            with("rollout", json!({ "settleSeconds": -1 })),
+            "settleSeconds in body should be greater than or equal to 0",
+        ),
+    ]
+}
+
 fn apply(env: &TestEnv, name: &str, spec: &Value) -> Result<String, String> {
     env.apply(&json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
         "metadata": { "name": name }, "spec": spec }))
@@ -85,7 +127,7 @@ fn apply(env: &TestEnv, name: &str, spec: &Value) -> Result<String, String> {
 #[test]
 fn rejects_each_mistake_with_one_message() {
     let env = TestEnv::new("dj-mistakes");
-    for (spec, words) in mistakes() {
+    for (spec, words) in mistakes().into_iter().chain(rollout_mistakes()) {
         let text = apply(&env, "bad", &spec).expect_err(&spec.to_string());
         assert!(text.contains(words), "{spec}\n{text}");
         // After a wrong type, the API server reports that it did not check the rest.
@@ -114,6 +156,7 @@ fn accepts_valid_specs_and_null() {
         "podFailurePolicy": { "rules": [rule(json!("c")), rule(json!("first")), rule(json!(null))] },
         "pendingDeadlineSeconds": 1, "backoffLimit": 0, "ttlSecondsAfterFinished": 0,
         "lateNodes": "Ignore", "rerunOn": ["NodeReboot", "TemplateChange"],
+        "rollout": { "waveSizes": [1, "1%", "99%", 5, "100%"], "approval": "EveryWave", "settleSeconds": 0 },
     });
     apply(&env, &"x".repeat(63), &full).unwrap();
     // A chart whose value is empty writes null.
@@ -129,6 +172,7 @@ fn accepts_valid_specs_and_null() {
         "pendingDeadlineSeconds",
         "lateNodes",
         "rerunOn",
+        "rollout",
         "ttlSecondsAfterFinished",
         "selector",
         "manualSelector",
@@ -136,6 +180,8 @@ fn accepts_valid_specs_and_null() {
         empty[field] = Value::Null;
     }
     apply(&env, "empty", &empty).unwrap();
+    empty["rollout"] = json!({ "waveSizes": null, "approval": null, "settleSeconds": null });
+    apply(&env, "empty-rollout", &empty).unwrap();
     apply(&env, "least", &json!({ "template": { "spec": spec }, "parallelism": 1, "rerunOn": [] })).unwrap();
 }
 

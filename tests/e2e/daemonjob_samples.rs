@@ -120,7 +120,13 @@ fn every_sample_ends_as_its_comment_states() {
             >= env.cluster().nodes()
     );
 
-    // The two held jobs continue as their comments state.
+    // The wave continues as its comment states, and the two held jobs too.
+    env.patch(
+        "daemonjob",
+        "daemonjob-waves",
+        &json!({ "metadata": { "annotations": { "dj.dysproz.io/approved": "1/1" } } }),
+    );
+    env.wait_for("daemonjob", "daemonjob-waves", "it is complete", is_complete);
     for (name, field) in [("daemonjob-suspend", "suspend"), ("daemonjob-paused", "paused")] {
         env.patch("daemonjob", name, &json!({ "spec": { field: false } }));
         env.wait_for("daemonjob", name, "it is complete", is_complete);
