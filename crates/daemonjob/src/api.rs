@@ -340,8 +340,8 @@ pub struct RolloutSpec {
     pub wave_sizes: Option<Vec<IntOrString>>,
 
     /// The waves after which the rollout waits for a user. FirstWave: after the first wave. EveryWave: after
-    /// every wave except the last. To approve a wave, set the annotation dj.dysproz.io/approved to the number
-    /// of the rollout, a slash, and the number of the wave, for example 3/1. Default None.
+    /// every wave except the last. To approve wave 1 of rollout 3, set the annotation dj.dysproz.io/approved
+    /// to 3/1. Default None.
     #[serde(default)]
     // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "Approval")]

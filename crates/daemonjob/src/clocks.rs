@@ -1,4 +1,4 @@
-//! How long each node has been not Ready or unhealthy, as this process has seen it.
+//! How long each node has been not Ready or unhealthy, or Ready after a success, as this process has seen it.
 //!
 //! The kubelet and the node controller set the times in a Node by their clocks, so no rule uses them. The
 //! manager measures from the reconcile that first saw the node in that state. A new leader measures again.

@@ -154,7 +154,7 @@ impl Scene {
     }
 }
 
-/// A failed wave goes on when its failed node recovers.
+/// A failed wave continues when its failed node recovers.
 #[test]
 fn a_lost_canary_that_recovers_opens_the_next_wave() {
     let mut scene = in_waves(&json!({}), &FOUR);
