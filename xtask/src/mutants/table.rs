@@ -591,6 +591,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
+        name: "a failed wave opens the next one",
+        file: "crates/daemonjob/src/waves.rs",
+        edits: &[(
+            "let has_succeeded = progress.settled > progress.failed;",
+            "let has_succeeded = progress.finished() > 0;",
+        )],
+        catchers: &[
+            Catcher::Tests("quintet-daemonjob", "a_failed_canary_does_not_open_the_next_wave"),
+            Catcher::Search,
+        ],
+    },
+    Mutant {
+        name: "nodes start in a wave that no status has",
+        file: "crates/daemonjob/src/waves.rs",
+        edits: &[("let size = self.sizes.get(self.reported);", "let size = self.sizes.get(self.passed);")],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "writes_the_wave_before_the_first_pod_of_it")],
+    },
+    Mutant {
+        name: "settling node frees its slot",
+        file: "crates/daemonjob/src/node_state.rs",
+        edits: &[("self.is_suspect() || self.is_settling", "self.is_suspect()")],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "a_node_that_settles_keeps_its_slot")],
+    },
+    Mutant {
         name: "plan creates no pods",
         file: "crates/daemonjob/src/plan.rs",
         edits: &[(
