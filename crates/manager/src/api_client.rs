@@ -159,27 +159,51 @@ pub fn is_name(text: &str) -> bool {
         && !text.ends_with(['-', '.'])
 }
 
-/// The name in `kind/NAME` or `kind NAME`, of an object of this type. `short` is the type's short name.
-pub fn named(words: &[String], command: &str, resource: &Resource, short: &str) -> Result<String> {
-    let singular = resource.kind.to_ascii_lowercase();
+/// A type that a command supports.
+#[derive(Clone, Copy, Debug)]
+pub struct Supported {
+    /// The type.
+    pub resource: Resource,
+    /// Its short name.
+    pub short: &'static str,
+}
+
+impl Supported {
+    fn singular(&self) -> String {
+        self.resource.kind.to_ascii_lowercase()
+    }
+
+    /// Whether a word names the type, as for kubectl.
+    fn is_called(&self, word: &str) -> bool {
+        let (resource, singular) = (&self.resource, self.singular());
+        [resource.plural, &singular, self.short].contains(&word)
+            || word == resource.crd_name()
+            || word == format!("{singular}.{}", resource.group)
+    }
+}
+
+/// The type and the name in `type/NAME` or `type NAME`: the index in `types`, and the name.
+pub fn named(words: &[String], command: &str, types: &[Supported]) -> Result<(usize, String)> {
+    let each = |word: &dyn Fn(&Supported) -> String, separator: &str| {
+        types.iter().map(word).collect::<Vec<_>>().join(separator)
+    };
+    let example = |name: &str| each(&|one| format!("{}/{name}", one.singular()), " or ");
     let (kind, name) = match words {
         [word] => word
             .split_once('/')
-            .ok_or_else(|| anyhow!("{word:?} has no resource type: use {singular}/{word}"))?,
+            .ok_or_else(|| anyhow!("{word:?} has no resource type: use {}", example(word)))?,
         [kind, name] => (kind.as_str(), name.as_str()),
-        _ => bail!("pass one {}, as {singular}/NAME", resource.kind),
+        _ => bail!("pass one object, as {}", example("NAME")),
     };
     let kind = kind.to_ascii_lowercase();
-    let is_ours = [resource.plural, &singular, short].contains(&kind.as_str())
-        || kind == resource.crd_name()
-        || kind == format!("{singular}.{}", resource.group);
-    if !is_ours {
-        bail!("{command} supports only {}s, got {kind:?}: use {singular}/NAME", resource.kind);
-    }
+    let Some(index) = types.iter().position(|one| one.is_called(&kind)) else {
+        let kinds = each(&|one| format!("{}s", one.resource.kind), " and ");
+        bail!("{command} supports only {kinds}, got {kind:?}: use {}", example("NAME"));
+    };
     if !is_name(name) {
         bail!("{name:?} is not a valid name: use lower case letters, digits, '-' and '.'");
     }
-    Ok(name.to_owned())
+    Ok((index, name.to_owned()))
 }
 
 /// For clap: a valid name.

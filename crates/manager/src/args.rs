@@ -595,8 +595,15 @@ mod tests {
     }
 
     #[test]
-    fn rollout_takes_a_podset() {
+    fn rollout_takes_a_daemonjob_or_podset() {
         for line in [
+            "status daemonjob/a",
+            "approve daemonjob/a",
+            "approve dj a --wave=2 --ahead -n b",
+            "pause daemonjob/a --reason=incident",
+            "resume daemonjob/a",
+            "retry daemonjob/a",
+            "retry daemonjob/a --token=2026-11-24",
             "status podset/a --timeout=5m -n b",
             "status pset a --watch=false",
             "history podsets/a --revision=3",
@@ -610,6 +617,8 @@ mod tests {
         for line in [
             "",
             "scale podset/a",
+            "approve daemonjob/a --wave=0",
+            "retry daemonjob/a --token=",
             "undo",
             "undo podset/a --to-revision=one",
             "status podset/a --timeout=soon",

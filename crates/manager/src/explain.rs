@@ -22,7 +22,7 @@ use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::{Key, Object as _};
 use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS, Resource};
 
-use crate::api_client::{Cluster, ClusterArgs, is_name, is_type_absent, named, parse_name};
+use crate::api_client::{Cluster, ClusterArgs, Supported, is_name, is_type_absent, named, parse_name};
 
 /// Show what a DaemonJob would do on each node now, and why. The command writes nothing.
 ///
@@ -130,7 +130,8 @@ pub async fn run(args: &Args) -> Result<Explained> {
 }
 
 fn target(words: &[String]) -> Result<String> {
-    named(words, "explain", &Resource::of::<DaemonJob>(), "dj")
+    let types = [Supported { resource: Resource::of::<DaemonJob>(), short: "dj" }];
+    Ok(named(words, "explain", &types)?.1)
 }
 
 /// Rejects a file whose namespace differs from --namespace, like kubectl.

@@ -22,12 +22,17 @@ use tokio::runtime::Runtime;
 
 use crate::args::{Asked, Command};
 
-/// The exit code of `explain` on an error. 1 means that a node would not run.
+/// The exit code of `explain` and `rollout status` on an error. 1 means that a node would not run, or that the rollout
+/// failed.
 const NO_ANSWER: u8 = 2;
 
 fn main() -> ExitCode {
     let asked = args::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
-    let failed = if matches!(asked, Asked::Command(Command::Explain(_))) { NO_ANSWER } else { 1 };
+    let failed = match &asked {
+        Asked::Command(Command::Explain(_)) => NO_ANSWER,
+        Asked::Command(Command::Rollout(args)) if args.is_status() => NO_ANSWER,
+        _ => 1,
+    };
     answer(asked).unwrap_or_else(|error| fail(&why(&error), failed))
 }
 
@@ -57,7 +62,7 @@ fn run_in(runtime: &Runtime, asked: Asked) -> Result<ExitCode> {
         }
         Asked::Command(Command::Check(args)) => say(&runtime.block_on(check::run(&args))?),
         Asked::Command(Command::Version) => say(&format!("quintet {}\n", env!("CARGO_PKG_VERSION"))),
-        Asked::Command(Command::Rollout(args)) => runtime.block_on(rollout::run(&args))?,
+        Asked::Command(Command::Rollout(args)) => return runtime.block_on(rollout::run(&args)),
         Asked::Command(Command::Uninstall(args)) => runtime.block_on(uninstall::run(&args))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -6,6 +6,7 @@ use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::conditions::find_true;
 use quintet_runtime::model::object::Key;
 use quintet_runtime::model::pod_template::RawTemplate;
+use quintet_runtime::model::rollout::{RolloutState, RolloutStatus};
 use quintet_runtime::model::table::aligned;
 use serde_json::{Value, json};
 
@@ -188,32 +189,23 @@ fn name(podset: &PodSet) -> String {
     format!("podset/{}", podset.meta().name.as_deref().unwrap_or_default())
 }
 
-/// How far a rollout is. The text is one sentence.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// All desired pods are available, and have the template that updateStrategy demands.
-    Complete(String),
-    /// The rollout continues, or is paused.
-    Continues(String),
-    /// The rollout made no progress for progressDeadlineSeconds.
-    Failed(String),
-}
-
-/// The progress of a rollout, from the status.
-pub fn progress(podset: &PodSet) -> Progress {
+/// The progress of a rollout, from the status. A rollout that is paused continues.
+pub fn progress(podset: &PodSet) -> RolloutStatus {
     let meta = podset.meta();
     let status = podset.status.as_ref();
     if status.and_then(|status| status.observed_generation) != meta.generation {
-        return Progress::Continues("The manager has not observed the change of the spec yet.".to_owned());
+        let message = "The manager has not observed the change of the spec yet.";
+        return RolloutStatus::new(RolloutState::Continues, message);
     }
     let conditions = status.map_or(&[][..], |status| &status.conditions);
     match (find_true(conditions, "Ready"), find_true(conditions, "Stalled")) {
-        (Some(ready), _) => Progress::Complete(ready.message.clone()),
-        (None, Some(stalled)) => Progress::Failed(stalled.message.clone()),
+        (Some(ready), _) => RolloutStatus::new(RolloutState::Complete, &*ready.message),
+        (None, Some(stalled)) => RolloutStatus::new(RolloutState::Failed, &*stalled.message),
         (None, None) => {
             // It contains what the API server rejects, if it rejects something.
             let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
-            Progress::Continues(ready.map(|ready| ready.message.clone()).unwrap_or_default())
+            let message = ready.map_or("", |ready| &ready.message);
+            RolloutStatus::new(RolloutState::Continues, message)
         }
     }
 }
@@ -358,14 +350,15 @@ mod tests {
     }
 
     #[rstest]
-    #[case::new(2, &[("Ready", "True", "done")], Progress::Continues("The manager has not observed the change of the spec yet.".into()))]
-    #[case::complete(3, &[("Ready", "True", "done")], Progress::Complete("done".into()))]
-    #[case::continues(3, &[("Ready", "False", "two of three")], Progress::Continues("two of three".into()))]
-    #[case::stalled(3, &[("Ready", "False", "late"), ("Stalled", "True", "stuck")], Progress::Failed("stuck".into()))]
+    #[case::new(2, &[("Ready", "True", "done")], RolloutState::Continues, "The manager has not observed the change of the spec yet.")]
+    #[case::complete(3, &[("Ready", "True", "done")], RolloutState::Complete, "done")]
+    #[case::continues(3, &[("Ready", "False", "two of three")], RolloutState::Continues, "two of three")]
+    #[case::stalled(3, &[("Ready", "False", "late"), ("Stalled", "True", "stuck")], RolloutState::Failed, "stuck")]
     fn reads_the_progress(
         #[case] observed: i64,
         #[case] conditions: &[(&str, &str, &str)],
-        #[case] expected: Progress,
+        #[case] state: RolloutState,
+        #[case] message: &str,
     ) {
         let conditions: Vec<Value> = conditions
             .iter()
@@ -378,6 +371,6 @@ mod tests {
         podset.status =
             serde_json::from_value(json!({"observedGeneration": observed, "conditions": conditions}))
                 .unwrap();
-        assert_eq!(progress(&podset), expected);
+        assert_eq!(progress(&podset), RolloutStatus::new(state, message));
     }
 }
