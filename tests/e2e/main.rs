@@ -19,6 +19,7 @@ mod daemonjob_ledger;
 mod daemonjob_placement;
 mod daemonjob_policies;
 mod daemonjob_promises;
+mod daemonjob_rollout;
 mod daemonjob_samples;
 mod docs;
 mod explain;
