@@ -9,6 +9,7 @@ pub mod api;
 pub mod assess;
 pub mod backoff;
 pub mod clocks;
+pub mod command;
 pub mod controller;
 pub mod deadline;
 pub mod eligibility;

@@ -615,6 +615,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-daemonjob", "a_node_that_settles_keeps_its_slot")],
     },
     Mutant {
+        name: "approves a wave that has not settled",
+        file: "crates/daemonjob/src/command/change.rs",
+        edits: &[("_ if !is_ahead => Err", "_ if !is_ahead && number > current => Err")],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "rejects_approvals_without_effect")],
+    },
+    Mutant {
         name: "plan creates no pods",
         file: "crates/daemonjob/src/plan.rs",
         edits: &[(

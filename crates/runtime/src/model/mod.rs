@@ -14,6 +14,7 @@ pub mod protobuf;
 pub mod refusals;
 pub mod repeated;
 pub mod resource;
+pub mod rollout;
 pub mod rule;
 pub mod schema;
 pub mod table;
