@@ -21,7 +21,7 @@ use crate::parallelism::take_turns;
 use crate::rollout::{Key, current_key, ended_before, rollout_before};
 use crate::run;
 use crate::survey::Survey;
-use crate::waves::{Progress, Standing, Waves, paused};
+use crate::waves::{OpenPod, Progress, Standing, Waves, paused};
 
 /// A status that lacks its rollout for this long means that the definition is outdated.
 const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
@@ -139,8 +139,8 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
         now,
     };
     let rollout = survey.key.rollout;
-    let is_open = job.spec.rollout.is_some().then(|| open_pods(&survey.histories, rollout));
-    let gone = is_open.as_ref().map_or(0, |_| gone_count(&survey.histories, world, &key, Timestamp::MIN));
+    let open = job.spec.rollout.is_some().then(|| open_pods(&survey.histories, rollout));
+    let gone = open.as_ref().map_or(0, |_| gone_count(&survey.histories, world, &key, Timestamp::MIN));
     survey.progress = Progress { failed: gone, ..Progress::default() };
     let occupants = occupants(&survey.histories);
     survey.has_working_pod = false;
@@ -171,8 +171,8 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
         survey.has_working_pod |= blocking.is_some() && is_well;
         survey.again = survey.again.into_iter().chain(assessment.again).min();
         let cause = assessment.failure.as_ref().map(|failure| failure.cause);
-        let standing = |state: Option<&State>| match &is_open {
-            Some(is_open) => Standing::of(history, rollout, is_open[at], cause, state),
+        let standing = |state: Option<&State>| match &open {
+            Some(open) => Standing::of(history, rollout, open[at], cause, state),
             None => Standing::Away,
         };
         if node.meta.deleted.is_none() && history.eligibility.is_selected() {
@@ -217,14 +217,16 @@ fn look_elsewhere(survey: &mut Survey<'_>) {
     survey.duplicates = places.filter(|at| std::mem::replace(&mut has_pod[*at], true)).collect();
 }
 
-/// By the index of a node: whether a pod of this rollout runs there, or may run later.
-fn open_pods(histories: &Histories<'_>, rollout: u64) -> Vec<bool> {
-    let mut is_open = vec![false; histories.nodes.len()];
+/// By the index of a node: the pod of this rollout that runs there, or may run later.
+fn open_pods(histories: &Histories<'_>, rollout: u64) -> Vec<Option<OpenPod>> {
+    let mut found = vec![None; histories.nodes.len()];
     let open = histories.pods.iter().filter(|assessed| assessed.occupies() && assessed.rollout == rollout);
-    for at in open.filter_map(|assessed| assessed.target) {
-        is_open[at] = true;
+    for assessed in open {
+        let Some(at) = assessed.target else { continue };
+        let is_bound = assessed.pod.node.is_some();
+        found[at] = found[at].max(Some(if is_bound { OpenPod::Bound } else { OpenPod::Unbound }));
     }
-    is_open
+    found
 }
 
 /// Since when a node holds a slot without a running pod. A suspect or settling node does, and so does a node

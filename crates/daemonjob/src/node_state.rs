@@ -405,8 +405,25 @@ impl Assessor<'_> {
         Some(Reason::new(Cause::FailedAndGone, message))
     }
 
-    /// The state of a selected node, and when time alone would change it.
+    /// The state of a selected node, and when time alone would change it. A node that settles waits, even if it would
+    /// be skipped, because it holds a slot.
     pub fn state(
+        &self,
+        node: &Node,
+        history: &History<'_>,
+        assessment: &mut NodeAssessment,
+        blocking: Option<&AssessedPod<'_>>,
+    ) -> (State, Option<Timestamp>) {
+        let (state, again) = self.state_if_settled(node, history, assessment, blocking);
+        if !(assessment.is_settling && matches!(state, State::Done | State::Skipped(_))) {
+            return (state, again);
+        }
+        let until = self.world.clocks.settles_at(self.job, &node.meta.uid);
+        (State::Waiting(Reason { cause: Cause::Settling, message: Message::Settling(until) }), again)
+    }
+
+    /// The state of a node that has settled, and when time alone would change it.
+    fn state_if_settled(
         &self,
         node: &Node,
         history: &History<'_>,
@@ -437,11 +454,6 @@ impl Assessor<'_> {
                 return state(State::Skipped(kept_away(history, assessment)));
             }
             return state(occupied(assessed));
-        }
-        if is_done && assessment.is_settling {
-            let until = self.world.clocks.settles_at(self.job, &node.meta.uid);
-            let message = Message::Settling(until);
-            return state(State::Waiting(Reason { cause: Cause::Settling, message }));
         }
         if is_done {
             return state(State::Done);

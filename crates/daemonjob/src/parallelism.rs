@@ -164,7 +164,7 @@ fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots, blocked: impl Fn(&Node
             }
             continue;
         }
-        let Slots { limit, running, held, made } = *slots;
+        let Slots { limit, running, held, made, .. } = *slots;
         let message = if made >= MOST_CREATIONS {
             format!("this reconcile creates {MOST_CREATIONS} pods; the next one creates this pod")
         } else {

@@ -13,6 +13,7 @@ use quintet_runtime::model::int_or_percent::{Round, scaled_value};
 use crate::api::{Approval, DaemonJob, Rollout};
 use crate::history::History;
 use crate::labels::{APPROVED_ANNOTATION, PAUSED_ANNOTATION};
+use crate::ledger::Entry;
 use crate::node_state::{Cause, Reason, State, counted};
 use crate::rollout::Key;
 
@@ -40,13 +41,21 @@ pub enum Standing {
     },
 }
 
+/// A pod of the rollout that runs, or may run later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OpenPod {
+    /// It is on its node.
+    Bound,
+    /// According to the cache, no node has it.
+    Unbound,
+}
+
 impl Standing {
-    /// The standing of a node. `has_pod`: a pod of this rollout runs there, or may run later. `state` is None if
-    /// the node is not selected.
+    /// The standing of a node. `state` is None if the node is not selected.
     pub fn of(
         history: &History<'_>,
         rollout: u64,
-        has_pod: bool,
+        open: Option<OpenPod>,
         failure: Option<Cause>,
         state: Option<&State>,
     ) -> Self {
@@ -54,20 +63,21 @@ impl Standing {
             return Self::Failed { may_recover: cause.is_provisional() };
         }
         let tried = history.latest.as_deref().filter(|latest| latest.was_tried_in(rollout));
-        if !has_pod && tried.is_none() {
+        if open.is_none() && tried.is_none() {
             return Self::Away;
         }
         let is_settled = tried.is_some_and(|latest| latest.has_succeeded() && latest.unclear().is_none());
         match state {
-            Some(State::Skipped(_)) => Self::Away,
             Some(State::Done) if is_settled => Self::Settled,
-            Some(State::Done) => Self::Away,
+            // The manager deletes this pod, which may be bound meanwhile.
+            Some(State::Skipped(_)) if open == Some(OpenPod::Unbound) => Self::Working,
+            Some(State::Skipped(_) | State::Done) => Self::Away,
             Some(State::Waiting(reason)) if reason.cause == Cause::Settling => Self::Settling,
             Some(_) => Self::Working,
-            None if has_pod => Self::Working,
+            None if open.is_some() => Self::Working,
             None if is_settled => Self::Settled,
             // A node that is not selected runs again only if it is selected again.
-            None if tried.is_some_and(|latest| latest.has_succeeded()) => Self::Settling,
+            None if tried.is_some_and(Entry::has_succeeded) => Self::Settling,
             None => Self::Away,
         }
     }

@@ -294,7 +294,7 @@ fn pauses_and_resumes_by_an_annotation() {
 fn a_pause_in_the_spec_stays() {
     let in_spec = ("/spec/paused", json!(true));
     let expected = "daemonjob/a is paused by spec.paused: set it to false in the manifest";
-    assert_eq!(resume(&subject(&[in_spec.clone()])), Err(expected.to_owned()));
+    assert_eq!(resume(&subject(std::slice::from_ref(&in_spec))), Err(expected.to_owned()));
     let both = subject(&[in_spec, annotated(PAUSED, "incident 7")]);
     assert_eq!(resume(&both).unwrap().message, "daemonjob/a resumed, but spec.paused is true");
 }

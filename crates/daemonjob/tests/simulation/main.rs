@@ -243,7 +243,7 @@ fn keeps_its_invariants() {
 fn a_leader_with_old_caches_breaks_invariants() {
     for stale in [(true, false), (false, true)] {
         let wrong = first_failure(20_000, 0, stale).unwrap();
-        let invariants = ["one pod a node: ", "once: ", "released: "];
+        let invariants = ["one pod a node: ", "once: ", "released: ", "waves: "];
         assert!(invariants.iter().any(|invariant| wrong.starts_with(invariant)), "{stale:?}: {wrong}");
     }
 }

@@ -418,6 +418,13 @@ impl View {
         let pods = server.pods.objects.values().map(|pod| &*pod.seen);
         let open = pods.filter(|pod| occupies(pod) && is_seen(&pod.meta.uid) && rollout_of(pod) == rollout);
         let is_there = |uid: &str| pass.world.nodes.iter().any(|node| &*node.meta.uid == uid);
+        // A skipped node does not count, except while the manager deletes its pod, which may be bound meanwhile.
+        let is_bound = |uid: &str| {
+            let known = pass.world.pods.iter().find(|pod| &*pod.meta.uid == uid);
+            known.is_some_and(|pod| pod.node.is_some())
+        };
+        let open =
+            open.filter(|pod| !(is_bound(&pod.meta.uid) && skipped(annotation(pod, NODE_NAME_ANNOTATION))));
         let open = open.map(|pod| label(pod, NODE_UID_LABEL)).filter(|uid| is_there(uid));
         let mut started: BTreeSet<&str> = open.collect();
         for (node, _) in selected(pass, &Placement::of(job.spec.template.spec())) {
@@ -492,10 +499,12 @@ impl View {
             if machine.is_odd {
                 continue;
             }
-            if machine.suspect_rollout().is_some() && !self.may_be_written_off(node, job) {
+            // A lost node counts only for the rollout of its attempt.
+            let is_written_off = self.may_be_written_off(node, job);
+            if machine.suspect_rollout().is_some() && !is_written_off {
                 return wrong(name, "has not been Ready since its attempt");
             }
-            if self.is_done(node, job) && self.is_settling(&node.meta.uid, job) {
+            if self.is_done(node, job) && self.is_settling(&node.meta.uid, job) && !is_written_off {
                 return wrong(name, "has not settled");
             }
             if failed.contains(name) {

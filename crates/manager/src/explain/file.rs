@@ -142,7 +142,7 @@ type Rule = fn(&Value) -> bool;
 /// The CEL rules by path, in the definition's order. The messages come from the definition.
 const RULES: &[(&str, &[Rule])] = &[
     ("", &[|job| job["metadata"]["name"].as_str().is_some_and(|name| name.len() <= 63)]),
-    ("spec", &[is_never_restarted, names_containers]),
+    ("spec", &[is_never_restarted, names_containers, waves_can_fail]),
     (
         "spec.template",
         &[|template| {
@@ -158,6 +158,14 @@ const RULES: &[(&str, &[Rule])] = &[
                 || rule.get("policy").is_none_or(|policy| *policy == "SkipAfter")
         }],
     ),
+    (
+        "spec.rollout",
+        &[|rollout| {
+            rollout.get("approval").is_none_or(|approval| *approval == "None")
+                || rollout.get("waveSizes").is_some()
+        }],
+    ),
+    ("spec.rollout.waveSizes", &[|sizes| items(sizes).all(|size| is_count(size, 1)), grows]),
     (
         "spec.podFailurePolicy.rules[]",
         &[|rule| {
@@ -186,6 +194,16 @@ fn names_containers(spec: &Value) -> bool {
     items(&spec["podFailurePolicy"]["rules"])
         .filter_map(|rule| rule["onExitCodes"]["containerName"].as_str())
         .all(|wanted| containers().any(|container| container["name"] == *wanted))
+}
+
+fn waves_can_fail(spec: &Value) -> bool {
+    let policy = spec["failurePolicy"]["type"].as_str();
+    spec["rollout"].get("waveSizes").is_none() || matches!(policy, Some("FailFast" | "Pause"))
+}
+
+/// Whether the numbers in a list grow. Percentages are compared with nothing.
+fn grows(sizes: &Value) -> bool {
+    items(sizes).filter_map(Value::as_i64).is_sorted_by(|one, next| one < next)
 }
 
 /// Whether a value is a count from `least` up to a million, or a percentage from `least` on.
