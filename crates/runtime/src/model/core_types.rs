@@ -103,6 +103,20 @@ mod tests {
     }
 
     #[test]
+    fn keeps_the_annotations_of_a_node_that_plans_read() {
+        let node = |annotations: Value| -> Node {
+            serde_json::from_value(json!({"metadata": {"name": "n", "annotations": annotations}})).unwrap()
+        };
+        let marked = node(json!({"dj.dysproz.io/marked-u": "1/2", "other": "x"}));
+        assert_eq!(marked.meta.annotations.get("dj.dysproz.io/marked-u"), Some("1/2"));
+        assert_eq!(marked.meta.annotations.get("other"), None);
+        let other = node(json!({"other": "x"}));
+        assert_eq!((other.meta.annotations.iter().count(), other.has_annotations), (0, true));
+        assert!(!node(json!(null)).has_annotations);
+        assert!(!marked.same(&other) && other.same(&node(json!({"another": "y"}))));
+    }
+
+    #[test]
     fn detects_another_machine_or_boot() {
         let node = |machine: &str, boot: &str| -> Node {
             let info = json!({"machineID": machine, "bootID": boot});

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::NodeSystemInfo;
 use serde::Deserialize;
 
-use super::WireCondition;
+use super::{WireCondition, is_read};
 use crate::model::object::{Meta, Object, Pairs};
 use crate::model::protobuf;
 
@@ -23,8 +23,10 @@ pub struct Taint {
 #[derive(Clone, Debug, PartialEq, Default, Deserialize)]
 #[serde(from = "WireNode")]
 pub struct Node {
-    /// The metadata, without annotations.
+    /// The metadata, with only the annotations that plans read.
     pub meta: Meta,
+    /// Whether the Node has annotations, even those that no plan reads. A JSON patch cannot add to an absent map.
+    pub has_annotations: bool,
     /// Whether the node is cordoned.
     pub unschedulable: bool,
     /// Taints.
@@ -69,8 +71,15 @@ struct WireNodeStatus {
 
 impl From<WireNode> for Node {
     fn from(wire: WireNode) -> Self {
+        let mut meta = wire.metadata;
+        let has_annotations = meta.annotations.iter().next().is_some();
+        // Most Nodes have none that a plan reads.
+        let is_one_read = meta.annotations.iter().any(|(key, _)| is_read(key));
+        let annotations = std::mem::take(&mut meta.annotations);
+        meta.annotations = if is_one_read { annotations.only(is_read) } else { Pairs::default() };
         Self {
-            meta: Meta { annotations: Pairs::default(), ..wire.metadata },
+            meta,
+            has_annotations,
             unschedulable: wire.spec.unschedulable,
             taints: wire.spec.taints.unwrap_or_default(),
             ready: wire
