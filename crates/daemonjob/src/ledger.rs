@@ -120,6 +120,8 @@ pub struct Attempt {
     pub hash: Arc<str>,
     /// The number of its rollout.
     pub rollout: u64,
+    /// The number of its pod.
+    pub pod: u64,
     /// A digest of the node's boot ID when a successful pod was created. Empty if unknown.
     pub boot: Arc<str>,
     /// A digest of the node's machine ID when a successful pod was created. Empty if unknown.
@@ -212,6 +214,7 @@ impl Entry {
                 result,
                 hash: entry.hash.clone(),
                 rollout: entry.rollout,
+                pod: entry.pod,
                 boot: of_success(boot),
                 machine: of_success(machine),
                 clear: was_clear && !is_unclear,
@@ -327,8 +330,8 @@ impl fmt::Display for Entry {
         }
         if let Some(attempt) = &self.attempt {
             if self.outcome.implies().is_none() {
-                let Attempt { result, hash, rollout, .. } = attempt;
-                write!(f, " attempt={result}/{}/{rollout}", encoded(hash))?;
+                let Attempt { result, hash, rollout, pod, .. } = attempt;
+                write!(f, " attempt={result}/{}/{rollout}/{pod}", encoded(hash))?;
             }
             for (word, id) in [("boot", &attempt.boot), ("machine", &attempt.machine)] {
                 if !id.is_empty() {
@@ -394,8 +397,10 @@ fn parse(words: &[(&str, Cow<'_, str>)]) -> Option<Entry> {
             "exit" => entry.exit = Some(text()),
             "attempt" => {
                 let (result, rest) = value.split_once('/')?;
+                let (rest, pod) = rest.rsplit_once('/')?;
                 let (hash, rollout) = rest.rsplit_once('/')?;
-                stored = Some((result.parse().ok()?, Arc::from(hash), rollout.parse().ok()?));
+                let (rollout, pod) = (rollout.parse().ok()?, pod.parse().ok()?);
+                stored = Some((result.parse().ok()?, Arc::from(hash), rollout, pod));
             }
             "boot" => boot = text(),
             "machine" => machine = text(),
@@ -405,8 +410,9 @@ fn parse(words: &[(&str, Cow<'_, str>)]) -> Option<Entry> {
             _ => unknown.push(format!("{key}={}", encoded(value)).into_boxed_str()),
         }
     }
-    let implied = entry.outcome.implies().map(|result| (result, entry.hash.clone(), entry.rollout));
-    let attempt = |(result, hash, rollout)| Attempt { result, hash, rollout, boot, machine, clear };
+    let implied =
+        entry.outcome.implies().map(|result| (result, entry.hash.clone(), entry.rollout, entry.pod));
+    let attempt = |(result, hash, rollout, pod)| Attempt { result, hash, rollout, pod, boot, machine, clear };
     entry.attempt = implied.or(stored).map(attempt);
     entry.unknown = unknown.into();
     Some(entry)
@@ -603,10 +609,10 @@ mod tests {
         "node=n template=v1-b rollout=2 run=1 pod=2 outcome=FailedJob failures=1 clear=true ended=2026-01-01T00:00:00Z"
     )]
     #[case(
-        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Disrupted disruptions=1 attempt=Succeeded/v1-a/1 boot=x clear=true ended=2026-01-01T00:00:00Z"
+        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Disrupted disruptions=1 attempt=Succeeded/v1-a/1/1 boot=x clear=true ended=2026-01-01T00:00:00Z"
     )]
     #[case(
-        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Ignored ignored=1 attempt=Disrupted/v1-b/2 ended=2026-01-01T00:00:00Z"
+        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Ignored ignored=1 attempt=Disrupted/v1-b/2/1 ended=2026-01-01T00:00:00Z"
     )]
     #[case(
         "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Rejected disruptions=3 rejected-since=2025-12-31T23:59:00Z ended=2026-01-01T00:00:00Z"
@@ -616,7 +622,7 @@ mod tests {
     )]
     #[case("node= template=v1-b rollout=2 run=1 pod=0 outcome=RecordLost ended=2026-01-01T00:00:00Z")]
     #[case(
-        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=NodeDeleted attempt=Disrupted/v1-b/2 gone=2026-01-01T00:00:00Z ended=2026-01-01T00:00:00Z"
+        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=NodeDeleted attempt=Disrupted/v1-b/2/2 gone=2026-01-01T00:00:00Z ended=2026-01-01T00:00:00Z"
     )]
     fn golden_lines(#[case] line: &str) {
         assert_eq!(line.parse::<Entry>().unwrap().to_string(), line);
@@ -637,6 +643,9 @@ mod tests {
     #[case::outcome("node=n template=v1-b rollout=2 run=1 pod=2 outcome=Vanished ended=2026-01-01T00:00:00Z")]
     #[case::number("node=n template=v1-b rollout=two run=1 pod=2 outcome=Failed ended=2026-01-01T00:00:00Z")]
     #[case::time("node=n template=v1-b rollout=2 run=1 pod=2 outcome=Failed ended=yesterday")]
+    #[case::no_pod_of_the_attempt(
+        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Rejected attempt=Failed/a/1 ended=2026-01-01T00:00:00Z"
+    )]
     #[case::a_word_is_missing(LINE)]
     fn marks_a_line_with_an_unknown_value_as_newer(#[case] line: &str) {
         assert!(matches!(line.parse::<Entry>(), Err(Unusable::Newer(_))), "{line}");
@@ -711,7 +720,8 @@ mod tests {
         let done = Entry::after(None, ended(1, 1, Outcome::Succeeded));
         let next = Entry::after(Some(&done), Ended { has_started, ..ended(2, 2, outcome) });
         assert_eq!(next.has_succeeded(), stays);
-        assert_eq!(next.attempt.unwrap().rollout, if stays { 1 } else { 2 });
+        let attempt = next.to_string().parse::<Entry>().unwrap().attempt.unwrap();
+        assert_eq!((attempt.rollout, attempt.pod), if stays { (1, 1) } else { (2, 2) });
     }
 
     #[test]
@@ -792,15 +802,17 @@ mod tests {
         #[test]
         fn parses_every_line_that_it_prints(
             outcome in 0..Outcome::VARIANTS.len(), pod in 0..=MOST_PODS, failures: u32, disruptions: u32, ignored: u32,
-            node in ".{0,9}", stored in prop::option::of((0..3_usize, ".{1,9}", any::<u64>())), boot in "[a-z2-7]{0,10}",
+            node in ".{0,9}", stored in prop::option::of((0..3_usize, ".{1,9}", any::<u64>(), any::<u64>())), boot in "[a-z2-7]{0,10}",
             clear: bool, exit in prop::option::of("[0-9]{0,3}/.{1,9}"), second in 0..4_000_000_000_i64, gone: bool,
         ) {
             let outcome = Outcome::VARIANTS[outcome];
             let time = Timestamp::from_second(second).unwrap();
-            let itself = outcome.implies().map(|result| (result, Arc::from("v1-7ji4ojlv5d"), 3));
-            let stored = stored.map(|(result, hash, rollout)| (AttemptResult::VARIANTS[result], hash.as_str().into(), rollout));
-            let attempt = itself.or(stored).map(|(result, hash, rollout)| Attempt {
-                result, hash, rollout, boot: boot.as_str().into(), machine: "".into(), clear,
+            let itself = outcome.implies().map(|result| (result, Arc::from("v1-7ji4ojlv5d"), 3, pod));
+            let stored = stored.map(|(result, hash, rollout, pod)| {
+                (AttemptResult::VARIANTS[result], hash.as_str().into(), rollout, pod)
+            });
+            let attempt = itself.or(stored).map(|(result, hash, rollout, pod)| Attempt {
+                result, hash, rollout, pod, boot: boot.as_str().into(), machine: "".into(), clear,
             });
             let entry = Entry {
                 node: node.as_str().into(), hash: "v1-7ji4ojlv5d".into(), rollout: 3, run: 4, pod, outcome, failures,

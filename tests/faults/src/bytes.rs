@@ -101,7 +101,7 @@ const DECODERS: [Decoder; 13] = [
 
 /// A line of a ledger.
 const LINE: &str = "node=n1 template=v1-abc rollout=2 run=1 pod=3 outcome=Disrupted failures=1 disruptions=1 ignored=1 \
-    attempt=Disrupted/v1-abc/2 clear=true n-mark=a%20b ended=2026-01-01T00:00:03Z";
+    attempt=Disrupted/v1-abc/2/3 clear=true n-mark=a%20b ended=2026-01-01T00:00:03Z";
 
 const NOW: Timestamp = Timestamp::constant(1_767_225_600, 0);
 

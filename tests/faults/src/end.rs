@@ -177,6 +177,11 @@ const PARTICULAR_WORDS: [&str; 7] =
 /// Words that differ because no manager counts a pod that was disrupted before any manager saw it.
 const DISRUPTION_WORDS: [&str; 2] = ["disruptions=", "ignored="];
 
+/// A word of a ledger line without the pod number of the attempt.
+fn without_pod(word: &str) -> &str {
+    if word.starts_with("attempt=") { word.rsplit_once('/').map_or(word, |(rest, _)| rest) } else { word }
+}
+
 fn begins_with_one(word: &str, of: &[&str]) -> bool {
     of.iter().any(|begin| word.starts_with(begin))
 }
@@ -193,7 +198,7 @@ fn ledger(
         .filter_map(|(uid, line)| {
             let node = nodes.get(uid)?;
             let words = line.as_str().unwrap_or_default().split(' ');
-            let words: Vec<&str> = words.filter(|word| !is_left_out(word)).collect();
+            let words: Vec<&str> = words.filter(|word| !is_left_out(word)).map(without_pod).collect();
             Some(format!("ledger of {} {node}: {}", owner(shard), words.join(" ")))
         })
         .collect()

@@ -239,6 +239,10 @@ impl Worlds {
         entry.gone = entry.gone.map(|at| aged(at, seconds, &GONE_AGES));
         // Only pendingDeadlineSeconds reads this.
         entry.rejected_since = entry.rejected_since.map(|_| NOW);
+        // Only onSuccess reads this.
+        if let Some(attempt) = &mut entry.attempt {
+            attempt.pod = entry.pod;
+        }
         self.lines.number(entry.to_string(), entry)
     }
 

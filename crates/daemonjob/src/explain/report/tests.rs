@@ -290,7 +290,7 @@ fn shows_a_node_that_was_done_before_its_last_pod() {
     let job = job(&json!({}));
     let hash = job.spec.template.hash();
     let line = format!(
-        "node=a template=v1-other rollout=1 run=1 pod=2 outcome=Rejected attempt=Succeeded/{hash}/1 clear=true \
+        "node=a template=v1-other rollout=1 run=1 pod=2 outcome=Rejected attempt=Succeeded/{hash}/1/1 clear=true \
          ended=2026-01-01T00:00:30Z"
     );
     let report = explain(&job, &recorded(world(ready(&["a"]), vec![]), "a", &line));
