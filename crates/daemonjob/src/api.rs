@@ -1,5 +1,7 @@
 //! The DaemonJob custom resource: the tutorial's fields, Quintet's additions, and the status.
 
+mod on_success;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
@@ -9,6 +11,8 @@ use quintet_runtime::model::schema::{number_or_percentage, short_name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_with::skip_serializing_none;
+
+pub use on_success::{OnSuccess, RemovedTaint, TaintEffect};
 
 /// The pod template of a DaemonJob, and the rules for its runs.
 #[skip_serializing_none]
@@ -156,6 +160,10 @@ pub struct DaemonJobSpec {
     /// How a rollout advances over the nodes. By default, the nodes run in one wave, without approval, and a
     /// node is finished when it is Ready after its success.
     pub rollout: Option<RolloutSpec>,
+
+    /// The changes that the manager makes to a Node after the success of its pod. The administrator of the
+    /// cluster must allow the keys with the chart value daemonJob.nodeMarks.
+    pub on_success: Option<OnSuccess>,
 
     /// How a run treats nodes that have not run yet and that Kubernetes has tainted as unhealthy. By default,
     /// the run waits 300 seconds for an unhealthy node, and then skips the node.
@@ -499,8 +507,9 @@ pub struct DaemonJobStatus {
     /// pods, for the reason DefinitionOutdated, Paused, PausedByAnnotation, MaxFailedNodesExceeded,
     /// FleetUnhealthy, WaveFailed or WaitsForApproval. PodsRefused: the API server rejects a pod, or with the
     /// reason TemplateInvalid every pod of the template. LedgerLost: the records of some nodes are lost, or
-    /// have an unknown format. LedgerRefused: the API server rejects a write of the outcomes.
-    /// SelectorIgnored: selector or manualSelector is set, but has no effect.
+    /// have an unknown format. LedgerRefused: the API server rejects a write of the outcomes. MarkRefused: the
+    /// manager may not make the changes of onSuccess, or the API server rejects them. SelectorIgnored: selector
+    /// or manualSelector is set, but has no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "conditions")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -511,7 +520,7 @@ fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Conditio
 }
 
 /// The types of a DaemonJob's conditions.
-const CONDITIONS: [&str; 11] = [
+const CONDITIONS: [&str; 12] = [
     "Ready",
     "Complete",
     "Failed",
@@ -522,6 +531,7 @@ const CONDITIONS: [&str; 11] = [
     "PodsRefused",
     "LedgerLost",
     "LedgerRefused",
+    "MarkRefused",
     "SelectorIgnored",
 ];
 
