@@ -14,6 +14,7 @@ use crate::failure_policy::{Failures, failures};
 use crate::fleet::{Fleet, unhealthy_from_start};
 use crate::history::{Histories, History, gone_count, histories};
 use crate::labels::{PAUSED_ANNOTATION, pinned_to};
+use crate::marks::Marks;
 use crate::node_state::{Assessor, Cause, NodeAssessment, Reason, SelectedNode, State, occupants};
 use crate::observe::World;
 use crate::outcome::Rules;
@@ -67,6 +68,9 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     survey.waves = Waves::of(job, survey.key.rollout, survey.base, rollout, survey.progress);
     survey.hold = hold(job, world, &mut survey, now);
     take_turns(&mut survey, job, world, now);
+    survey.marks = Marks::of(job, world, &survey.nodes, &survey.histories, now);
+    let again = survey.marks.as_ref().and_then(|marks| marks.again);
+    survey.requeue_at(again);
     if survey.ending.is_none() && survey.works() {
         let deadline = deadline(job, &survey, now);
         survey.requeue_at(deadline);

@@ -29,6 +29,7 @@ use crate::clocks::Clocks;
 use crate::eligibility::Placement;
 use crate::index::Index;
 use crate::ledger::{LEDGER_LABEL, SHARDS, Shard, shard_name};
+use crate::mark_prefixes::{MarkPrefix, MarkPrefixes};
 use crate::metrics::Metrics;
 use crate::observe::{World, may_have_lost_its_label};
 use crate::plan::{eligible_node, plan, pod_on_trial};
@@ -46,6 +47,7 @@ struct DaemonJobs {
     stop: watch::Receiver<bool>,
     clock: Clock,
     deletion_taints: Arc<[String]>,
+    mark_prefixes: MarkPrefixes,
     /// The start of the steady clock.
     origin: Instant,
     /// Without a term the controller does not reconcile.
@@ -90,6 +92,7 @@ impl Reconciler for DaemonJobs {
             nodes: self.nodes.all(),
             stopping: *self.stop.borrow(),
             deletion_taints: self.deletion_taints.clone(),
+            permitted_marks: self.mark_prefixes.of(&key.namespace),
             refusals,
             ..World::default()
         };
@@ -313,10 +316,12 @@ fn concerns(placement: &Placement, change: &Change<'_, Node>) -> bool {
 }
 
 /// Adds the DaemonJob controller to the process. Returns the cache of the DaemonJobs that it serves.
-/// `deletion_taints` are further keys of taints that announce the deletion of a node.
+/// `deletion_taints` are further keys of taints that announce the deletion of a node. `mark_prefixes` allow keys in
+/// `onSuccess`.
 pub fn register(
     context: &Context,
     deletion_taints: &[String],
+    mark_prefixes: &[MarkPrefix],
 ) -> Result<Informer<DaemonJob>, prometheus::Error> {
     let (pods, nodes) = (context.pods(), context.nodes());
     let objects = context.informer::<DaemonJob>(Resource::of::<DaemonJob>(), None);
@@ -336,6 +341,7 @@ pub fn register(
         clock: context.clock,
         gate: context.gate.clone(),
         deletion_taints: deletion_taints.iter().filter(|key| !key.is_empty()).cloned().collect(),
+        mark_prefixes: mark_prefixes.into(),
         origin: Instant::now(),
         memories: Mutex::default(),
     };

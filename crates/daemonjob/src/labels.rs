@@ -35,6 +35,10 @@ pub const APPROVED_ANNOTATION: &str = "dj.dysproz.io/approved";
 /// Annotation of a DaemonJob: the reason why a user has paused it.
 pub const PAUSED_ANNOTATION: &str = "dj.dysproz.io/paused";
 
+/// Annotation of a Node, before the UID of a DaemonJob: the success for which the manager has changed the Node, as
+/// `<rollout number>/<pod number>`.
+pub const MARKED_ANNOTATION: &str = "dj.dysproz.io/marked-";
+
 /// The DaemonJob that controls a pod.
 pub fn daemonjob_of(pod: &Pod) -> Option<&Owner> {
     pod.meta.owner.as_deref().filter(|owner| owner.is_a(&Resource::of::<DaemonJob>()))

@@ -20,6 +20,8 @@ pub mod history;
 pub mod index;
 pub mod labels;
 pub mod ledger;
+pub mod mark_prefixes;
+pub mod marks;
 pub mod metrics;
 pub mod node_state;
 pub mod observe;
@@ -63,6 +65,12 @@ pub const RULES: &[Rule] = &[
     Rule::allow("", &["nodes"], &["list", "watch"])
         .because("The controller creates pods for the nodes that the template selects."),
 ];
+
+/// The optional RBAC rules of the controller: see `daemonJob.nodeMarks` of the chart. After an unclear answer to a
+/// patch, the manager reads the Node.
+pub const NODE_MARK_RULES: &[Rule] = &[Rule::allow("", &["nodes"], &["get", "patch"]).because(
+    "The controller makes the changes of onSuccess. RBAC cannot restrict them to some labels and taints.",
+)];
 
 /// The RBAC rules of [`sweep`], which runs even if the kind is disabled. No finalizer may block a deletion.
 pub const SWEEP_RULES: &[Rule] = &[

@@ -35,6 +35,7 @@ pub struct Metrics {
     attempts: IntCounter,
     failures: IntCounterVec,
     ledger_writes: IntCounter,
+    marks: IntCounter,
 }
 
 impl Metrics {
@@ -61,6 +62,11 @@ impl Metrics {
             ledger_writes: register_int_counter_with_registry!(
                 "quintet_daemonjob_ledger_writes_total",
                 "Writes to the ledgers' ConfigMaps.",
+                registry
+            )?,
+            marks: register_int_counter_with_registry!(
+                "quintet_daemonjob_node_marks_total",
+                "Nodes that were marked after a success, as onSuccess requires.",
                 registry
             )?,
         };
@@ -93,6 +99,7 @@ impl Metrics {
         for (verb, kind, _) in &execution.done {
             self.attempts.inc_by(u64::from((*verb, *kind) == (Verb::Create, "Pod")));
             self.ledger_writes.inc_by(u64::from(*kind == "ConfigMap"));
+            self.marks.inc_by(u64::from(*kind == "Node"));
         }
     }
 }
@@ -147,10 +154,12 @@ mod tests {
                 (Verb::Delete, "Pod", "c".into()),
                 (Verb::MergePatch, "ConfigMap", "d".into()),
                 (Verb::Create, "ConfigMap", "e".into()),
+                (Verb::JsonPatch, "Pod", "f".into()),
+                (Verb::JsonPatch, "Node", "g".into()),
             ],
             ..Execution::default()
         };
         metrics.count(&execution);
-        assert_eq!((metrics.attempts.get(), metrics.ledger_writes.get()), (2, 2));
+        assert_eq!((metrics.attempts.get(), metrics.ledger_writes.get(), metrics.marks.get()), (2, 2, 1));
     }
 }

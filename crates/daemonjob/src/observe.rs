@@ -12,6 +12,7 @@ use crate::clocks::Clocks;
 use crate::index::Index;
 use crate::labels::HASH_LABEL;
 use crate::ledger::Shard;
+use crate::mark_prefixes::Permitted;
 
 /// The state that a plan reads besides the DaemonJob.
 #[derive(Debug, Default)]
@@ -35,6 +36,8 @@ pub struct World {
     pub stopping: bool,
     /// The keys of further taints that announce the deletion of a node.
     pub deletion_taints: Arc<[String]>,
+    /// The keys that `onSuccess` may use in this namespace.
+    pub permitted_marks: Permitted,
     /// How long nodes have been not Ready or unhealthy, as this process has seen it.
     pub clocks: Clocks,
     /// The index of this state, or of an earlier one.

@@ -8,7 +8,7 @@
 //! 2. Write outcomes to the ledger, if something waits for them.
 //! 3. Release the deleted pods that were just recorded, and delete recorded pods that are not needed. Release
 //!    the other recorded pods when the run rests.
-//! 4. Create pods, if the status has their rollout and run.
+//! 4. Create pods, if the status has their rollout and run. Mark nodes after a success.
 
 use jiff::Timestamp;
 use quintet_runtime::KIND_LABEL;
@@ -75,7 +75,10 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
         State::Due(number) => Some((selected.node, number)),
         _ => None,
     });
-    let creations: Actions = due.map(|(node, number)| create(job, node, &survey.key, number)).collect();
+    let creations = due.map(|(node, number)| create(job, node, &survey.key, number));
+    // One step: a rejected creation does not keep a node from its mark, and a rejected mark stops no creation.
+    let marks = survey.marks.iter().flat_map(|marks| marks.writes.iter().cloned());
+    let creations: Actions = marks.chain(creations).collect();
     plan.steps.extend([first, ledger, last, creations].into_iter().filter(|step| !step.is_empty()));
 
     let status = status::status(job, world, &record, now);

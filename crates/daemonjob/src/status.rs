@@ -11,6 +11,7 @@ use quintet_runtime::model::refusals::{Refusal, RefusalReason};
 use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout};
 use crate::deadline::worked;
 use crate::failure_policy::{max_failed, tolerates};
+use crate::marks::{MARKING, Marks, REFUSED};
 use crate::node_state::{Cause, Reason, SelectedNode, State, counted, refusal};
 use crate::observe::World;
 use crate::record::Record;
@@ -191,8 +192,10 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
     let is_suspect =
         |one: &&SelectedNode<'_>| matches!(one.state, State::Failed(_)) && one.holds_slot.is_some();
     let suspect = survey.nodes.iter().find(is_suspect).filter(|_| is_tolerated);
-    let is_over = is_over && suspect.is_none();
-    let complete = is_over && (failed == 0 || is_tolerated);
+    let has_failed = failed > 0 && !is_tolerated;
+    let unmarked = survey.marks.as_ref().filter(|marks| is_over && !has_failed && marks.missing > 0);
+    let is_over = is_over && suspect.is_none() && unmarked.is_none();
+    let complete = is_over && !has_failed;
     let so_far = format!("{done} of {desired} nodes are done");
     let (reason, message) = if complete && is_tolerated {
         let max = max_failed(job, survey.base);
@@ -218,6 +221,8 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
         (hold.cause.word(), format!("{}; {so_far}.", hold.message))
     } else if let Some(suspect) = suspect {
         ("NodesPending", format!("{so_far}; {} has not been Ready since its pod ran", suspect.node.meta.name))
+    } else if let Some(marks) = unmarked {
+        unmarked_result(marks, &so_far)
     } else {
         let waits = survey.nodes.iter().find_map(|selected| match &selected.state {
             State::Starting(reason) | State::Waiting(reason)
@@ -238,9 +243,23 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
         failed: is_over && !complete || ending.is_some() && !survey.has_counted_pods(),
         // A complete run needs no pods.
         stalled: !complete
-            && (ending.is_some() || stays_failed || hold.is_some_and(|hold| needs_user(hold.cause, survey))),
+            && (ending.is_some()
+                || stays_failed
+                || hold.is_some_and(|hold| needs_user(hold.cause, survey))
+                || hold.is_none() && unmarked.is_some_and(Marks::needs_user)),
         reason,
         message,
+    }
+}
+
+/// The reason and the message while only marks are missing.
+fn unmarked_result(marks: &Marks, so_far: &str) -> (&'static str, String) {
+    let nodes = counted(marks.missing as u64, "node");
+    match &marks.refusal {
+        Some(refusal) => {
+            (REFUSED, format!("{so_far}, and {nodes} of them without a mark; {}", refusal.message))
+        }
+        None => (MARKING, format!("{so_far}, and {nodes} of them without a mark")),
     }
 }
 
@@ -321,6 +340,9 @@ fn conditions(job: &DaemonJob, world: &World, record: &Record<'_>) -> Vec<Wanted
             if refusal.reason == RefusalReason::NameTaken { Cause::NameTaken.word() } else { "FailedWrite" };
         add("LedgerRefused", reason, format!("outcomes cannot be recorded: {}", refusal.message));
     }
+    if let Some(refusal) = survey.marks.as_ref().and_then(|marks| marks.refusal.as_ref()) {
+        add(REFUSED, refusal.reason(), refusal.message.clone());
+    }
     if job.spec.selector.is_some() || job.spec.manual_selector.is_some() {
         let message = "selector and manualSelector are accepted without effect: pods belong to their DaemonJob by owner \
                        reference";
@@ -365,6 +387,7 @@ pub fn events(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Ev
         ("PodsRefused", EventType::Warning, "TemplateInvalid", "Create"),
         ("LedgerLost", EventType::Warning, "LedgerLost", "Skip"),
         ("LedgerRefused", EventType::Warning, "LedgerRefused", "Record"),
+        (REFUSED, EventType::Warning, REFUSED, "Mark"),
     ] {
         let find = |conditions| {
             // The manager retries a rejected pod. An invalid template needs a user.

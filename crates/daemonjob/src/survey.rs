@@ -9,6 +9,7 @@ use crate::failure_policy::Failures;
 use crate::fleet::Fleet;
 use crate::history::{AssessedPod, Histories};
 use crate::labels::{NODE_UID_LABEL, pinned_to};
+use crate::marks::Marks;
 use crate::node_state::{Cause, Reason, SelectedNode, State};
 use crate::rollout::{Ending, Key};
 use crate::waves::{Progress, Waves};
@@ -67,6 +68,8 @@ pub struct Survey<'a> {
     pub ending: Option<Ending>,
     /// The reason why no pods are created, apart from a lack of nodes.
     pub hold: Option<Reason>,
+    /// The marks of nodes. None without `onSuccess`.
+    pub marks: Option<Marks>,
     /// When time alone would change the survey.
     pub again: Option<Timestamp>,
 }

@@ -8,6 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt as _;
 use quintet_book::api::Book;
 use quintet_daemonjob::api::DaemonJob;
+pub use quintet_daemonjob::mark_prefixes::MarkPrefix;
 use quintet_greeting::api::Greeting;
 use quintet_greeting::printer::Printer;
 use quintet_podset::api::PodSet;
@@ -52,6 +53,8 @@ pub struct Finalizer {
 pub struct Options {
     /// Keys of additional taints that announce the deletion of a node, for DaemonJob.
     pub deletion_taints: Vec<String>,
+    /// The keys that `onSuccess` may use, for DaemonJob.
+    pub mark_prefixes: Vec<MarkPrefix>,
     /// The image for PulsarConsumers whose spec names no image.
     pub consumer_image: Image,
     /// The unique identity of this process, for Greeting.
@@ -81,7 +84,8 @@ pub const KINDS: [Kind; 5] = [
         uninstall_rules: quintet_daemonjob::UNINSTALL_RULES,
         finalizer: Some(Finalizer { name: quintet_daemonjob::FINALIZER, resource: || PODS }),
         register: |context, options, is_enabled| {
-            let register = || quintet_daemonjob::register(context, &options.deletion_taints);
+            let (taints, marks) = (&options.deletion_taints, &options.mark_prefixes);
+            let register = || quintet_daemonjob::register(context, taints, marks);
             let served = is_enabled.then(register).transpose()?;
             quintet_daemonjob::sweep::register(context, served);
             Ok(())

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, Command as ClapCommand, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use quintet_kinds::KINDS;
+use quintet_kinds::{KINDS, MarkPrefix};
 use quintet_runtime::LEASE_NAME;
 
 use crate::api_client::{ClusterArgs, is_name, parse_name};
@@ -74,6 +74,11 @@ pub struct Args {
     /// taint when it was last Ready, DaemonJobs do not count its deletion as a failure.
     #[arg(long, value_name = "KEY,...", value_delimiter = ',', value_parser = parse_taint_key)]
     pub daemon_job_deletion_taints: Vec<String>,
+
+    /// Beginnings of the keys of labels and taints that DaemonJobs of a namespace may change with spec.onSuccess, such as
+    /// team-a=example.com/. Repeat the flag to allow more keys. The manager needs the permission to get and patch nodes.
+    #[arg(long, value_name = "NAMESPACE=PREFIX,...", value_delimiter = ',', value_parser = str::parse::<MarkPrefix>)]
+    pub daemon_job_node_marks: Vec<MarkPrefix>,
 
     /// Leader election.
     #[command(flatten)]
@@ -405,6 +410,18 @@ mod tests {
         assert_eq!(args.daemon_job_deletion_taints, ["a", "example.com/b"]);
         let refusal = refusal("quintet --daemon-job-deletion-taints=a=b:NoSchedule");
         assert!(refusal.contains("is not a taint key"), "{refusal}");
+    }
+
+    #[test]
+    fn node_marks_must_have_a_namespace_and_a_domain() {
+        let args =
+            manager("quintet --daemon-job-node-marks=a=x.io/,a=y.io/ --daemon-job-node-marks=b=x.io/z-");
+        let expected: [MarkPrefix; 3] = ["a=x.io/", "a=y.io/", "b=x.io/z-"].map(|text| text.parse().unwrap());
+        assert_eq!(args.daemon_job_node_marks, expected);
+        for (flag, expected) in [("x.io/", "there is no ="), ("a=k8s.io/", "belongs to Kubernetes")] {
+            let refusal = refusal(&format!("quintet --daemon-job-node-marks={flag}"));
+            assert!(refusal.contains(expected), "{refusal}");
+        }
     }
 
     /// Generates a word of a command line: a flag of Quintet, an unusual value, or a flag with such a value.

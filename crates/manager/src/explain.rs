@@ -15,6 +15,7 @@ use quintet_daemonjob::explain::print;
 use quintet_daemonjob::explain::report::{Origin, Report, report};
 use quintet_daemonjob::labels::daemonjob_of;
 use quintet_daemonjob::ledger::{Shard, shard_names};
+use quintet_daemonjob::mark_prefixes::Permitted;
 use quintet_daemonjob::observe::World;
 use quintet_runtime::KIND_LABEL;
 use quintet_runtime::model::clock::Clock;
@@ -179,7 +180,7 @@ async fn observe(
         ),
         (Some(file), found) => merged(file, found, namespace),
     };
-    let mut world = World::default();
+    let mut world = World { permitted_marks: Permitted::Unknown, ..World::default() };
     if origin != Origin::New {
         // In this order: the DaemonJob's status lists the required shards, and the ledger records a pod before the pod goes.
         read_pods(cluster, &job.key(), &mut world).await?;

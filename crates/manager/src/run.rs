@@ -290,6 +290,7 @@ fn register(args: &Args, context: &Context, identity: &str) -> Result<()> {
         Image { name: args.pulsar_consumer_image.clone(), health_port: (port > 0).then_some(port) };
     let options = Options {
         deletion_taints: args.daemon_job_deletion_taints.clone(),
+        mark_prefixes: args.daemon_job_node_marks.clone(),
         consumer_image,
         identity: identity.to_owned(),
     };
