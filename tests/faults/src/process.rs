@@ -25,6 +25,9 @@ use tokio::time::timeout;
 /// The prefix of managers' names.
 pub const MANAGER: &str = "manager-";
 
+/// The keys that DaemonJobs of the scenarios may use in `onSuccess`.
+const MARK_PREFIX: &str = "default=example.com/";
+
 /// Which kinds a scenario's managers serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -139,7 +142,9 @@ impl Process {
             let own = context.windowed();
             match kind {
                 Kind::DaemonJob => {
-                    served = Some(quintet_daemonjob::register(&jobs, &[]).map_err(|error| fails(&error))?);
+                    let prefix = MARK_PREFIX.parse()?;
+                    let registered = quintet_daemonjob::register(&jobs, &[], &[prefix]);
+                    served = Some(registered.map_err(|error| fails(&error))?);
                 }
                 Kind::PodSet => quintet_podset::register(&own).map_err(|error| fails(&error))?,
                 Kind::PulsarConsumer => {

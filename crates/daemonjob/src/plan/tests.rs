@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use quintet_runtime::model::core_types::{Exit, Phase, Pod, Taint};
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
+use quintet_runtime::model::resource::NODES;
 use rstest::rstest;
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ mod creation;
 mod health;
 mod holds;
 mod ledger;
+mod node_marks;
 mod nodes;
 mod outcomes;
 mod places;
@@ -216,7 +218,15 @@ fn deleted(plan: &Plan<DaemonJobStatus>) -> Vec<&str> {
 /// The pods whose finalizers a plan removes.
 fn released(plan: &Plan<DaemonJobStatus>) -> Vec<&str> {
     picked(plan, |action| match action {
-        Action::JsonPatch { name, .. } => Some(&**name),
+        Action::JsonPatch { resource: PODS, name, .. } => Some(&**name),
+        _ => None,
+    })
+}
+
+/// The nodes that a plan patches, and the operations.
+fn patched(plan: &Plan<DaemonJobStatus>) -> Vec<(&str, &Value)> {
+    picked(plan, |action| match action {
+        Action::JsonPatch { resource: NODES, name, operations, .. } => Some((&**name, operations)),
         _ => None,
     })
 }

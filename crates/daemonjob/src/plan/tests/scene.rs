@@ -9,6 +9,7 @@ use crate::labels::{
     APPROVED_ANNOTATION, MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, PAUSED_ANNOTATION, ROLLOUT_ANNOTATION,
     RUN_ANNOTATION,
 };
+use quintet_runtime::model::object::Pairs;
 
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
@@ -36,12 +37,41 @@ pub fn tolerate(job: &mut DaemonJob, nodes: i32) {
     job.spec.failure_policy.as_mut().unwrap().max_failed_nodes = Some(IntOrString::Int(nodes));
 }
 
-fn add_taint(node: &mut Node, key: &str) {
+pub fn add_taint(node: &mut Node, key: &str) {
     node.taints = node.taints.iter().cloned().chain([taint(key, "NoSchedule")]).collect();
 }
 
 fn remove_taint(node: &mut Node, key: &str) {
     node.taints = node.taints.iter().filter(|taint| &*taint.key != key).cloned().collect();
+}
+
+/// Applies a JSON patch of a Node, which must fit: maps of metadata, and the removal of taints.
+fn apply_mark(node: &mut Node, operations: &Value) {
+    let of = |path: &str, prefix: &str| path.strip_prefix(prefix).map(|key| key.replace("~1", "/"));
+    let with = |pairs: &Pairs, key: &str, value: &str| {
+        pairs.iter().filter(|(known, _)| *known != key).chain([(key, value)]).collect::<Pairs>()
+    };
+    for operation in operations.as_array().unwrap() {
+        let (op, path, value) = (&operation["op"], operation["path"].as_str().unwrap(), &operation["value"]);
+        if op == "remove" {
+            let at: usize = of(path, "/spec/taints/").unwrap().parse().unwrap();
+            let mut taints = node.taints.to_vec();
+            taints.remove(at);
+            node.taints = taints.into();
+        } else if op == "add" && path == "/metadata/annotations" {
+            let pairs = value.as_object().unwrap().iter();
+            node.meta.annotations = pairs.map(|(key, text)| (key.as_str(), text.as_str().unwrap())).collect();
+            node.has_annotations = true;
+        } else if op == "add"
+            && let Some(key) = of(path, "/metadata/annotations/")
+        {
+            node.meta.annotations = with(&node.meta.annotations, &key, value.as_str().unwrap());
+        } else if op == "add"
+            && let Some(key) = of(path, "/metadata/labels/")
+        {
+            node.meta.labels = with(&node.meta.labels, &key, value.as_str().unwrap());
+        }
+    }
 }
 
 /// The constructors.
@@ -212,6 +242,9 @@ impl Scene {
                 self.world.pods.retain(|pod| !is_over(pod) || pod.meta.has_finalizer(FINALIZER));
                 self.world.clocks.tidied = Some(now);
             }
+            Action::JsonPatch { resource: NODES, name, operations, .. } => {
+                self.edit_node_unseen(name, |node| apply_mark(node, operations));
+            }
             Action::JsonPatch { name, .. } => {
                 self.edit_pod_named(name, |pod| pod.meta.finalizers = Box::default());
                 self.world.pods.retain(|pod| *pod.meta.name != **name || pod.meta.deleted.is_none());
@@ -254,6 +287,15 @@ impl Scene {
     /// Whether failed nodes stop the rollout now and after each of these waits, without a new pod.
     pub fn stays_braked(&mut self, waits: &[i64]) -> bool {
         self.is_braked() && waits.iter().all(|seconds| self.wait(*seconds).is_empty() && self.is_braked())
+    }
+
+    /// Reconciles once, and the process dies before its writes to Nodes.
+    pub fn die_before_marks(&mut self) -> &mut Self {
+        let nodes = self.world.nodes.clone();
+        self.pass();
+        self.world.nodes = nodes;
+        self.world.clocks = Clocks::default();
+        self
     }
 
     /// Another process becomes the leader, with empty clocks.
