@@ -502,8 +502,8 @@ pub struct DaemonJobStatus {
     pub more_skipped_nodes: Option<i32>,
     /// Ready: the DaemonJob is complete or suspended, or was complete before new, recovered or changed nodes
     /// began to run. Complete: every selected node is done, skipped, or failed within maxFailedNodes. Failed:
-    /// the run ended, and is not Complete. Finished: Complete or Failed is True. Stalled: the manager creates
-    /// no pods until a user acts. Suspended: spec.suspend is true. Paused: the manager creates no further
+    /// the run ended, and is not Complete. Finished: Complete or Failed is True. Stalled: the DaemonJob stays as
+    /// it is until a user acts. Suspended: spec.suspend is true. Paused: the manager creates no further
     /// pods, for the reason DefinitionOutdated, Paused, PausedByAnnotation, MaxFailedNodesExceeded,
     /// FleetUnhealthy, WaveFailed or WaitsForApproval. PodsRefused: the API server rejects a pod, or with the
     /// reason TemplateInvalid every pod of the template. LedgerLost: the records of some nodes are lost, or

@@ -5,16 +5,18 @@ use quintet_runtime::model::rollout::{RolloutState, RolloutStatus, Step};
 
 use super::subject::{PAUSED_ANNOTATION, Subject, WaitingFor};
 use crate::api::{DaemonJobStatus, NodeReason};
+use crate::marks::REFUSED as MARK_REFUSED;
 
 /// The number of nodes that the details list.
 const LISTED: usize = 5;
 
-/// Why the manager creates no pods. The conditions Suspended, Paused and PodsRefused have the names of the
-/// variants as reasons.
+/// Why the manager creates no pods, or does not mark the done nodes. The conditions Suspended, Paused and
+/// PodsRefused have the names of the variants as reasons, and so has the condition Ready for MarkRefused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 pub(super) enum Hold {
     DefinitionOutdated,
     FleetUnhealthy,
+    MarkRefused,
     MaxFailedNodesExceeded,
     Paused,
     PausedByAnnotation,
@@ -37,7 +39,7 @@ pub(super) enum Phase {
     Complete,
     /// The rollout has ended, and is not complete.
     Failed,
-    /// The manager creates no pods.
+    /// The manager creates no pods, or does not mark the done nodes.
     Held(Hold),
 }
 
@@ -101,12 +103,18 @@ fn hold(subject: &Subject, status: &DaemonJobStatus) -> Option<Hold> {
     };
     // The manager retries a rejected pod, except one of an invalid template.
     let refused = || of("PodsRefused").filter(|hold| *hold == Hold::TemplateInvalid);
-    of("Suspended").or_else(|| of("Paused")).or_else(refused).or_else(|| match subject.waves.waiting_for? {
+    let waits = || match subject.waves.waiting_for? {
         WaitingFor::Approval => Some(Hold::WaitsForApproval),
         WaitingFor::WaveFailed => Some(Hold::WaveFailed),
         // A condition reports the other holds.
         _ => None,
-    })
+    };
+    // The manager retries a rejected mark, except one that the chart does not allow.
+    let unmarked = || {
+        let is_refused = find_true(&status.conditions, "Stalled")?.reason == MARK_REFUSED;
+        is_refused.then_some(Hold::MarkRefused)
+    };
+    of("Suspended").or_else(|| of("Paused")).or_else(refused).or_else(waits).or_else(unmarked)
 }
 
 /// The reason and the message of the condition Ready, which sums up the status.
@@ -201,6 +209,9 @@ fn ways_out(subject: &Subject, hold: Hold) -> Vec<String> {
         ],
         Hold::DefinitionOutdated => {
             vec!["To continue, apply the CustomResourceDefinition of the manager's version.".to_owned()]
+        }
+        Hold::MarkRefused => {
+            vec!["To continue, allow the keys in the chart, or change onSuccess.".to_owned()]
         }
         Hold::TemplateInvalid => vec!["To continue, fix the template.".to_owned()],
         Hold::Other => vec![format!("To list all nodes, run: quintet explain {target}")],

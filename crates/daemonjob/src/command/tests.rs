@@ -93,6 +93,11 @@ fn conditions(all: &[(&str, &str, &str)]) -> (&'static str, Value) {
 #[case::rejected_pod(&[conditions(&[("Ready", "False", "NodesPending"), ("PodsRefused", "True", "FailedCreate")])],
     RolloutState::Continues,
     "Wave 1 of 3 (running): 1 of 1 nodes are settled, 1 have started. why")]
+#[case::unmarked(&[waits_for("Nodes"), conditions(&[("Ready", "False", "MarkRefused"),
+    ("MarkRefused", "True", "NotAllowed"), ("Stalled", "True", "MarkRefused")])],
+    RolloutState::Held, "daemonjob/a is held in wave 1 of 3 (MarkRefused): why")]
+#[case::retries_a_mark(&[conditions(&[("Ready", "False", "MarkRefused"), ("MarkRefused", "True", "FailedWrite")])],
+    RolloutState::Continues, "Wave 1 of 3 (running): 1 of 1 nodes are settled, 1 have started. why")]
 #[case::suspended(&[conditions(&[("Ready", "True", "Suspended"), ("Suspended", "True", "Suspended")])],
     RolloutState::Held, "daemonjob/a is held in wave 1 of 3 (Suspended): why")]
 #[case::approval(&[held("Paused", "WaitsForApproval")],
@@ -141,6 +146,7 @@ fn reads_the_progress(#[case] changes: &[(&str, Value)], #[case] state: RolloutS
 ])]
 #[case::annotation(held("Paused", "PausedByAnnotation"), &["To continue, run: quintet rollout resume daemonjob/a -n ns"])]
 #[case::template(held("PodsRefused", "TemplateInvalid"), &["To continue, fix the template."])]
+#[case::mark(held("Stalled", "MarkRefused"), &["To continue, allow the keys in the chart, or change onSuccess."])]
 fn names_the_nodes_and_the_way_out(#[case] hold: (&str, Value), #[case] details: &[&str]) {
     let failed = json!([{"node": "n1", "reason": "BackoffLimitExceeded", "message": "1 failure"}]);
     let changes = [hold, ("/status/failedNodes", failed), annotated(PAUSED, "incident 7")];

@@ -7,6 +7,7 @@ use crate::api::DaemonJob;
 use crate::assess::assess;
 use crate::history::AssessedPod;
 use crate::ledger::{Entry, Outcome};
+use crate::marks::REFUSED;
 use crate::node_state::{Cause, Reason, SelectedNode, State, counted, not_tolerated, occupants};
 use crate::observe::World;
 use crate::outcome::DeletedFor;
@@ -380,6 +381,23 @@ fn wave_note(waves: &Waves) -> Option<String> {
     Some(format!("Wave {number} allows {nodes} to start: {started} started, {settled} done and settled."))
 }
 
+/// The changes of onSuccess, and the number of done nodes without them.
+fn mark_notes(job: &DaemonJob, survey: &Survey<'_>) -> Vec<String> {
+    let (Some(spec), Some(marks)) = (&job.spec.on_success, &survey.marks) else { return Vec::new() };
+    let labels = spec.labels().map(|(key, value)| format!("sets label {key}={value}"));
+    let removed = spec.taints().map(|taint| {
+        let effect: &str = taint.effect.into();
+        format!("removes taint {}:{effect}", taint.key)
+    });
+    let changes: Vec<String> = labels.chain(removed).collect();
+    let mut notes =
+        vec![format!("After each success, the manager changes the Node: {}.", changes.join(", "))];
+    if marks.missing > 0 {
+        notes.push(format!("Done nodes without the changes of their last success: {}.", marks.missing));
+    }
+    notes
+}
+
 fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
     let View { job, survey, .. } = view;
     let mut notes = Vec::new();
@@ -403,6 +421,7 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
         notes.push("A new run begins.".to_owned());
     }
     notes.extend(survey.waves.as_ref().and_then(wave_note));
+    notes.extend(mark_notes(job, survey));
     if report.selected() == 0 {
         notes.push("The template selects no node.".to_owned());
     }
@@ -414,7 +433,7 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
     }
     let Some(status) = job.status.as_ref().filter(|_| report.origin != Origin::New) else { return notes };
     if report.origin != Origin::Changed {
-        for type_ in ["PodsRefused", "LedgerRefused", "Paused"] {
+        for type_ in ["PodsRefused", "LedgerRefused", REFUSED, "Paused"] {
             let found = find_true(&status.conditions, type_);
             if let Some(condition) = found.filter(|_| type_ != "Paused" || survey.hold.is_none()) {
                 let message = condition.message.trim_end_matches('.');

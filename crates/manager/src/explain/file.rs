@@ -11,6 +11,7 @@ use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, bail};
 use quintet_daemonjob::api::DaemonJob;
+use quintet_daemonjob::mark_prefixes::{is_key, is_label_value, is_reserved};
 use quintet_runtime::model::resource::Resource;
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
@@ -152,6 +153,15 @@ const RULES: &[(&str, &[Rule])] = &[
     ("spec.parallelism", &[|value| is_count(value, 1)]),
     ("spec.failurePolicy.maxFailedNodes", &[|value| is_count(value, 0)]),
     (
+        "spec.onSuccess.labels",
+        &[
+            |labels| keys(labels).all(is_key),
+            |labels| labels.as_object().is_none_or(|labels| labels.values().all(is_text_of_a_label)),
+            |labels| !keys(labels).any(is_reserved),
+        ],
+    ),
+    ("spec.onSuccess.removeTaints[].key", &[|key| key.as_str().is_some_and(is_key), is_free]),
+    (
         "spec.unhealthyNodes",
         &[|rule| {
             rule.get("skipAfterSeconds").is_none()
@@ -182,6 +192,19 @@ const RULES: &[(&str, &[Rule])] = &[
 
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
+}
+
+fn keys(map: &Value) -> impl Iterator<Item = &str> {
+    map.as_object().into_iter().flatten().map(|(key, _)| &**key)
+}
+
+fn is_text_of_a_label(value: &Value) -> bool {
+    value.as_str().is_some_and(is_label_value)
+}
+
+/// Whether a key does not belong to Kubernetes.
+fn is_free(key: &Value) -> bool {
+    key.as_str().is_some_and(|key| !is_reserved(key))
 }
 
 fn is_never_restarted(spec: &Value) -> bool {
@@ -299,6 +322,9 @@ fn limits(value: &Value, schema: &Value, path: &str) -> Option<String> {
         }
         Value::Array(items) => {
             Some((count(items.len()), "minItems", "maxItems", "the number of entries of "))
+        }
+        Value::Object(fields) => {
+            Some((count(fields.len()), "minProperties", "maxProperties", "the number of entries of "))
         }
         _ => None,
     };
@@ -474,6 +500,14 @@ mod tests {
     #[case("spec.podFailurePolicy.rules[0]: a rule of podFailurePolicy needs one of", with(&json!({"podFailurePolicy": {"rules": [{"action": "Ignore"}]}})))]
     #[case("spec.podFailurePolicy.rules[0].onExitCodes: onExitCodes with operator In", with(&json!({"podFailurePolicy": {"rules": [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": [0]}}]}})))]
     #[case("the number of entries of spec.podFailurePolicy.rules[0].onExitCodes.values must be at least 1, got 0", with(&json!({"podFailurePolicy": {"rules": [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": []}}]}})))]
+    #[case("the number of entries of spec.onSuccess.labels must be at most 8, got 9", with(&json!({"onSuccess": {"labels":
+        (0..9).map(|at| (format!("example.com/{at}"), json!(""))).collect::<Map<_, _>>()}})))]
+    #[case("spec.onSuccess.labels: each key of onSuccess.labels must be", with(&json!({"onSuccess": {"labels": {"ready": "yes"}}})))]
+    #[case("spec.onSuccess.labels: each value of onSuccess.labels must be", with(&json!({"onSuccess": {"labels": {"example.com/ready": "a b"}}})))]
+    #[case("spec.onSuccess.labels: onSuccess.labels cannot set labels of kubernetes.io", with(&json!({"onSuccess": {"labels": {"node.kubernetes.io/x": ""}}})))]
+    #[case("spec.onSuccess.removeTaints[0].key: each key of onSuccess.removeTaints must be", with(&json!({"onSuccess": {"removeTaints": [{"key": "", "effect": "NoSchedule"}]}})))]
+    #[case("spec.onSuccess.removeTaints[0].key: onSuccess.removeTaints cannot remove taints of kubernetes.io", with(&json!({"onSuccess": {"removeTaints": [{"key": "k8s.io/x", "effect": "NoSchedule"}]}})))]
+    #[case("spec.onSuccess.removeTaints[0].effect must be one of NoSchedule, PreferNoSchedule, NoExecute", with(&json!({"onSuccess": {"removeTaints": [{"key": "example.com/x", "effect": "no"}]}})))]
     #[case("metadata.name: the name is also a label", with(&json!({})).replace("\"a\"", &format!("\"{}\"", "a".repeat(64))))]
     fn names_the_rejected_field(#[case] expected: &str, #[case] text: String) {
         let refusal = refusal(&text);
@@ -489,6 +523,8 @@ mod tests {
                 "podFailurePolicy": {"rules": [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [42]}},
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}}),
             json!({"failurePolicy": {"type": "Pause", "maxFailedNodes": "0%"}}),
+            json!({"onSuccess": {"labels": {"example.com/ready": "", "a-b.example.org/C_d": "1.0"},
+                "removeTaints": [{"key": "notk8s.io/x", "effect": "NoExecute"}]}}),
             json!({"template": {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}},
                 "ports": [{"containerPort": 80}], "livenessProbe": {"httpGet": {"port": "web"}}}]}}}),
         ] {

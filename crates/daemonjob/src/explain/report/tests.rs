@@ -1,5 +1,6 @@
 use super::*;
 use crate::ledger::{SHARDS, shard_name, shard_of};
+use crate::mark_prefixes::Permitted;
 use crate::rollout::Ending;
 use rstest::rstest;
 use serde_json::json;
@@ -387,4 +388,30 @@ fn explains_a_node_that_settles() {
     let row = row(&report, "a");
     assert_eq!((&*row.message, row.number), ("the node must stay Ready for settleSeconds", Some(1)));
     assert!(report.all_run());
+}
+
+#[test]
+fn notes_the_changes_of_on_success() {
+    let on_success = json!({"labels": {"example.com/ready": "yes"},
+        "removeTaints": [{"key": "example.com/raw", "effect": "NoSchedule"}]});
+    let mut job = job(&json!({"onSuccess": on_success}));
+    let message = "let an administrator set the chart value daemonJob.nodeMarks";
+    let condition = json!([{"type": "MarkRefused", "status": "True", "reason": "NotAllowed", "message": message,
+        "lastTransitionTime": "2026-01-01T00:01:00Z"}]);
+    job.status.as_mut().unwrap().conditions = serde_json::from_value(condition).unwrap();
+    let hash = job.spec.template.hash();
+    let line = format!(
+        "node=a template={hash} rollout=1 run=1 pod=2 outcome=Succeeded clear=true ended=2026-01-01T00:00:30Z"
+    );
+    let notes = |node: Value| {
+        let world = World { permitted_marks: Permitted::Unknown, ..world(vec![node], Vec::new()) };
+        explain(&job, &recorded(world, "a", &line)).notes
+    };
+    let changes = "After each success, the manager changes the Node: sets label example.com/ready=yes, removes taint \
+                   example.com/raw:NoSchedule.";
+    let missing = "Done nodes without the changes of their last success: 1.";
+    let refused = format!("The condition MarkRefused is True: {message}.");
+    assert_eq!(notes(node("a", &json!({}))), [changes, missing, &refused]);
+    let record = json!({"/metadata/annotations": {"dj.dysproz.io/marked-job": "1/2"}});
+    assert_eq!(notes(node("a", &record)), [changes, &refused]);
 }
