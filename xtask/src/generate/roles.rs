@@ -25,16 +25,46 @@ const BY_HAND: [&str; 4] = [
     "leader_election_role_binding.yaml",
 ];
 
-/// Not in the kustomization: a value of the chart adds these rules to the manager's role.
-const OPTIONAL: &str = "config/rbac/pulsarconsumer_secrets_role.yaml";
+/// The rules that a value of the chart adds to the manager's role.
+struct Optional {
+    /// The name of the rules.
+    name: &'static str,
+    controller: &'static str,
+    rules: &'static [Rule],
+}
+
+const OPTIONAL: [Optional; 2] = [
+    Optional {
+        name: "pulsarconsumer-secrets",
+        controller: quintet_pulsarconsumer::CONTROLLER,
+        rules: quintet_pulsarconsumer::SECRET_RULES,
+    },
+    Optional {
+        name: "daemonjob-node-marks",
+        controller: quintet_daemonjob::CONTROLLER,
+        rules: quintet_daemonjob::NODE_MARK_RULES,
+    },
+];
+
+impl Optional {
+    /// The file for kustomize. The kustomization omits it.
+    fn path(&self) -> String {
+        format!("config/rbac/{}_role.yaml", self.name.replace('-', "_"))
+    }
+
+    fn source(&self) -> String {
+        format!("crates/{}", self.controller)
+    }
+}
 
 /// Adds the roles of `config/rbac` and the rules of the chart.
 pub(super) fn insert(kinds: &[Kind], files: &mut Files) {
     insert_people(kinds, files);
     insert_chart_rules(kinds, files);
     insert_manager_roles(kinds, files);
+    let is_optional = |path: &&String| OPTIONAL.iter().any(|optional| optional.path() == **path);
     let names =
-        files.keys().filter(|path| *path != OPTIONAL).filter_map(|path| path.strip_prefix("config/rbac/"));
+        files.keys().filter(|path| !is_optional(path)).filter_map(|path| path.strip_prefix("config/rbac/"));
     let roles: Vec<&str> = BY_HAND.into_iter().chain(names).collect();
     let about = "*_editor_role.yaml and *_viewer_role.yaml are for users, not for the manager. They aggregate to the cluster's default roles view, edit and admin.";
     let kustomization = kustomization(about, &roles);
@@ -79,13 +109,9 @@ fn insert_chart_rules(kinds: &[Kind], files: &mut Files) {
         ("uninstall", "every kind".to_owned(), uninstall),
         ("uninstall-manager", source.to_owned(), UNINSTALL_MANAGER_RULES.to_vec()),
         ("uninstall-lease", source.to_owned(), UNINSTALL_LEASE_RULES.to_vec()),
-        (
-            "pulsarconsumer-secrets",
-            "crates/pulsarconsumer".to_owned(),
-            quintet_pulsarconsumer::SECRET_RULES.to_vec(),
-        ),
         ("nodes", "every kind".to_owned(), node_rules()),
     ];
+    lists.extend(OPTIONAL.iter().map(|optional| (optional.name, optional.source(), optional.rules.to_vec())));
     lists.extend(kinds.iter().map(|kind| {
         let controller = kind.row.controller;
         (controller, format!("crates/{controller}"), namespaced_rules(kind.row))
@@ -111,10 +137,12 @@ fn insert_manager_roles(kinds: &[Kind], files: &mut Files) {
         + &rule_list(&node_rules(), 2);
     files.insert("config/rbac/nodes_role.yaml".to_owned(), nodes);
 
-    let name = format!("{NAME}-pulsarconsumer-secrets");
-    let about = "Bind this role only if you need it: see docs/pulsarconsumer.md.";
-    let secrets = role_without_rules("crates/pulsarconsumer", about, "ClusterRole", &name, None);
-    files.insert(OPTIONAL.to_owned(), secrets + &rule_list(quintet_pulsarconsumer::SECRET_RULES, 2));
+    for optional in &OPTIONAL {
+        let name = format!("{NAME}-{}", optional.name);
+        let about = format!("Bind this role only if you need it: see docs/{}.md.", optional.controller);
+        let role = role_without_rules(&optional.source(), &about, "ClusterRole", &name, None);
+        files.insert(optional.path(), role + &rule_list(optional.rules, 2));
+    }
 
     let name = format!("{NAME}-leader-election");
     let mut election =
