@@ -44,7 +44,8 @@ fn apply(site: &Site, kind: &str, usual: &str) -> Vec<(String, String, String)> 
 #[test]
 fn every_sample_ends_as_its_comment_states() {
     // The third node is a control plane node for samples that select one.
-    let site = Site::with_chart("real-samples", 3);
+    let site = Site::new("real-samples", 3);
+    site.install(&["--set", "daemonJob.nodeMarks.default={example.com/}"]);
     let role = "node-role.kubernetes.io/control-plane";
     site.kubectl(&["label", "node", "node-3", &format!("{role}=")]).unwrap();
     site.kubectl(&["taint", "node", "node-3", &format!("{role}=:NoSchedule")]).unwrap();

@@ -43,11 +43,12 @@ const FAILED: [&str; 7] = [
     "paused by failed nodes",
     "wave failed",
 ];
-const HELD: [&str; 6] = [
+const HELD: [&str; 7] = [
     "paused by the user",
     "paused by an annotation",
     "settling",
     "waiting for approval",
+    "marks are not allowed",
     "suspended",
     "the template is invalid",
 ];
@@ -216,11 +217,14 @@ fn held_by_the_spec() {
         daemonjob(&env, "waits", &json!({ "failurePolicy": { "type": "Pause" }, "rollout": rollout }));
     let mut stops = daemonjob(&env, "stops", &json!({}));
     stops["metadata"]["annotations"] = json!({ "dj.dysproz.io/paused": "incident" });
-    env.apply(&list(&[pauses, sleeps, wrong, settles, waits, stops])).unwrap();
+    let on_success = json!({ "labels": { "example.com/ready": "yes" } });
+    let marks = daemonjob(&env, "marks", &json!({ "onSuccess": on_success }));
+    env.apply(&list(&[pauses, sleeps, wrong, settles, waits, stops, marks])).unwrap();
     judge.wait("paused by the user", "pauses", |job| is_true(job, "Paused", "Paused"));
     judge.wait("paused by an annotation", "stops", |job| is_true(job, "Paused", "PausedByAnnotation"));
     judge.wait("settling", "settles", |job| condition(job, "Complete").1 == "Settling");
     judge.wait("waiting for approval", "waits", |job| is_true(job, "Paused", "WaitsForApproval"));
+    judge.wait("marks are not allowed", "marks", |job| condition(job, "Complete").1 == "MarkRefused");
     judge.wait("suspended", "sleeps", |job| is_true(job, "Suspended", "Suspended"));
     judge.wait("the template is invalid", "wrong", |job| is_true(job, "PodsRefused", "TemplateInvalid"));
     judge.end(&HELD);

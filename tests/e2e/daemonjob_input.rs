@@ -119,6 +119,51 @@ fn rollout_mistakes() -> Vec<(Value, &'static str)> {
     ]
 }
 
+/// The same for the changes to a Node.
+fn on_success_mistakes() -> Vec<(Value, &'static str)> {
+    let template = json!({ "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+    let with = |on_success: Value| json!({ "template": template, "onSuccess": on_success });
+    let label = |key: &str, value: &str| with(json!({ "labels": { key: value } }));
+    let taint = |key: &str, effect: &str| with(json!({ "removeTaints": [{ "key": key, "effect": effect }] }));
+    let label_key = "each key of onSuccess.labels must be the key of a label with a domain";
+    let label_value = "each value of onSuccess.labels must be the value of a label";
+    let label_domain = "onSuccess.labels cannot set labels of kubernetes.io or k8s.io: use another domain";
+    let taint_key = "each key of onSuccess.removeTaints must be the key of a taint with a domain";
+    let taint_domain =
+        "onSuccess.removeTaints cannot remove taints of kubernetes.io or k8s.io: use another domain";
+    let many_labels: serde_json::Map<_, _> =
+        (0..9).map(|at| (format!("example.com/{at}"), json!(""))).collect();
+    let many_taints: Vec<Value> =
+        (0..9).map(|at| json!({ "key": format!("example.com/{at}"), "effect": "NoSchedule" })).collect();
+    vec![
+        (label("", "yes"), label_key),
+        (label("ready", "yes"), label_key),
+        (label("example.com/", "yes"), label_key),
+        (label("example.com/a/b", "yes"), label_key),
+        (label("Example.com/ready", "yes"), label_key),
+        (label("example.com/ready", "a b"), label_value),
+        (label("example.com/ready", "-"), label_value),
+        (label("example.com/ready", &"a".repeat(64)), "Too long"),
+        (label("kubernetes.io/hostname", "x"), label_domain),
+        (label("node-role.kubernetes.io/worker", ""), label_domain),
+        (label("x.k8s.io/ready", "yes"), label_domain),
+        (with(json!({ "labels": many_labels })), "must have at most 8 items"),
+        (taint("", "NoSchedule"), taint_key),
+        (taint("unprepared", "NoSchedule"), taint_key),
+        (taint("node.kubernetes.io/not-ready", "NoExecute"), taint_domain),
+        (taint("k8s.io/x", "NoSchedule"), taint_domain),
+        (
+            taint("example.com/x", "Never"),
+            r#"supported values: "NoSchedule", "PreferNoSchedule", "NoExecute""#,
+        ),
+        (
+            with(json!({ "removeTaints": [{ "key": "example.com/x" }] })),
+            "spec.onSuccess.removeTaints[0].effect: Required value",
+        ),
+        (with(json!({ "removeTaints": many_taints })), "must have at most 8 items"),
+    ]
+}
+
 fn apply(env: &TestEnv, name: &str, spec: &Value) -> Result<String, String> {
     env.apply(&json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
         "metadata": { "name": name }, "spec": spec }))
@@ -127,7 +172,7 @@ fn apply(env: &TestEnv, name: &str, spec: &Value) -> Result<String, String> {
 #[test]
 fn rejects_each_mistake_with_one_message() {
     let env = TestEnv::new("dj-mistakes");
-    for (spec, words) in mistakes().into_iter().chain(rollout_mistakes()) {
+    for (spec, words) in mistakes().into_iter().chain(rollout_mistakes()).chain(on_success_mistakes()) {
         let text = apply(&env, "bad", &spec).expect_err(&spec.to_string());
         assert!(text.contains(words), "{spec}\n{text}");
         // After a wrong type, the API server reports that it did not check the rest.
@@ -157,6 +202,10 @@ fn accepts_valid_specs_and_null() {
         "pendingDeadlineSeconds": 1, "backoffLimit": 0, "ttlSecondsAfterFinished": 0,
         "lateNodes": "Ignore", "rerunOn": ["NodeReboot", "TemplateChange"],
         "rollout": { "waveSizes": [1, "1%", "99%", 5, "100%"], "approval": "EveryWave", "settleSeconds": 0 },
+        "onSuccess": {
+            "labels": { "example.com/ready": "", "notk8s.io/x": "a.b_c-d" },
+            "removeTaints": [{ "key": "example.com/raw", "effect": "NoExecute" }],
+        },
     });
     apply(&env, &"x".repeat(63), &full).unwrap();
     // A chart whose value is empty writes null.
@@ -173,6 +222,7 @@ fn accepts_valid_specs_and_null() {
         "lateNodes",
         "rerunOn",
         "rollout",
+        "onSuccess",
         "ttlSecondsAfterFinished",
         "selector",
         "manualSelector",
@@ -181,6 +231,7 @@ fn accepts_valid_specs_and_null() {
     }
     apply(&env, "empty", &empty).unwrap();
     empty["rollout"] = json!({ "waveSizes": null, "approval": null, "settleSeconds": null });
+    empty["onSuccess"] = json!({ "labels": null, "removeTaints": null });
     apply(&env, "empty-rollout", &empty).unwrap();
     apply(&env, "least", &json!({ "template": { "spec": spec }, "parallelism": 1, "rerunOn": [] })).unwrap();
 }

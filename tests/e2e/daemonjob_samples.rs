@@ -52,7 +52,7 @@ fn every_sample_ends_as_its_comment_states() {
     let role = "node-role.kubernetes.io/control-plane";
     env.kubectl(&["label", "node", &node, &format!("{role}=")]).unwrap();
     env.kubectl(&["taint", "node", &node, &format!("{role}=:NoSchedule")]).unwrap();
-    let _manager = env.manager("daemonjob");
+    let _manager = env.manager_with("manager", "daemonjob", &[&env.node_marks()]);
     // Nodes of other tests come and go, and a final condition may change again, so a watch keeps each status.
     let watch = env.watch("daemonjobs.dj.dysproz.io", "");
 
@@ -110,6 +110,12 @@ fn every_sample_ends_as_its_comment_states() {
     assert!(pods.iter().any(|pod| pod["spec"]["nodeName"] == *node), "{pods:#?}");
     let network = env.list("pods", "daemonjob=daemonjob-host-network");
     assert!(network.iter().all(|pod| pod["spec"]["hostNetwork"] == true) && !network.is_empty());
+    let annotated = |node: &Value| node["metadata"]["annotations"].to_string();
+    let job = env.get("daemonjob", "daemonjob-on-success").unwrap();
+    let record = format!("dj.dysproz.io/marked-{}", job["metadata"]["uid"].as_str().unwrap());
+    let prepared = env.list("nodes", "app=v1,example.com/prepared=true");
+    let marked = prepared.iter().filter(|node| annotated(node).contains(&record));
+    assert_eq!(marked.count(), env.cluster().nodes());
     env.wait("finished pods are deleted after their ttl", || {
         env.list("pods", "daemonjob=daemonjob-ttl").is_empty()
     });

@@ -16,6 +16,7 @@ mod daemonjob_faults;
 mod daemonjob_health;
 mod daemonjob_input;
 mod daemonjob_ledger;
+mod daemonjob_marks;
 mod daemonjob_placement;
 mod daemonjob_policies;
 mod daemonjob_promises;

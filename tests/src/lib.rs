@@ -85,9 +85,15 @@ impl TestEnv {
         self.manager_with("manager", controllers, &[])
     }
 
-    /// Starts the manager with all kinds.
+    /// Starts the manager with all kinds, and with [`TestEnv::node_marks`].
     pub fn manager_of_all(&self) -> Manager {
-        self.manager(&KINDS.map(|kind| kind.controller).join(","))
+        let kinds = KINDS.map(|kind| kind.controller).join(",");
+        self.manager_with("manager", &kinds, &[&self.node_marks()])
+    }
+
+    /// The manager's flag that lets DaemonJobs of this namespace change labels and taints of `example.com`.
+    pub fn node_marks(&self) -> String {
+        format!("--daemon-job-node-marks={}=example.com/", self.namespace)
     }
 
     /// Starts a manager with another name and further flags.
@@ -301,17 +307,33 @@ impl TestEnv {
 
     /// Like [`TestEnv::audited`], with dry runs.
     fn answered(&self) -> Vec<Value> {
+        let writes = self.answered_writes().into_iter();
+        writes
+            .filter(|entry| entry["objectRef"]["namespace"] == *self.namespace)
+            .filter(|entry| {
+                !matches!(entry["objectRef"]["resource"].as_str(), Some("events" | "leases") | None)
+            })
+            .collect()
+    }
+
+    /// Answered writes of managers, if their lines in the audit log contain the name of this namespace.
+    fn answered_writes(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.cluster.audit_log()).expect("there is an audit log");
         log.lines()
             .filter(|line| line.contains(&self.namespace))
             .filter_map(|line| serde_json::from_str::<Value>(line).ok())
             .filter(|entry| entry["userAgent"].as_str().is_some_and(|agent| agent.starts_with(USER_AGENT)))
-            .filter(|entry| entry["objectRef"]["namespace"] == *self.namespace)
             .filter(|entry| entry["stage"] == "ResponseComplete")
             .filter(|entry| !matches!(entry["verb"].as_str(), Some("get" | "list" | "watch")))
-            .filter(|entry| {
-                !matches!(entry["objectRef"]["resource"].as_str(), Some("events" | "leases") | None)
-            })
+            .collect()
+    }
+
+    /// The codes of the answers to managers' writes to a Node of [`TestEnv::node`], from the audit log.
+    pub fn node_writes(&self, node: &str) -> Vec<u64> {
+        let writes = self.answered_writes().into_iter();
+        writes
+            .filter(|entry| entry["objectRef"]["resource"] == "nodes" && entry["objectRef"]["name"] == *node)
+            .map(|entry| entry["responseStatus"]["code"].as_u64().unwrap_or_default())
             .collect()
     }
 

@@ -66,7 +66,7 @@ impl Metrics {
             )?,
             marks: register_int_counter_with_registry!(
                 "quintet_daemonjob_node_marks_total",
-                "Nodes that were marked after a success, as onSuccess requires.",
+                "Nodes that the manager changed after a success, as onSuccess requires.",
                 registry
             )?,
         };

@@ -14,7 +14,9 @@ pub fn install(kube: &Kube) -> Result<()> {
             .args(["upgrade", "--install", "quintet"])
             .arg(paths::workspace().join("charts/quintet"))
             .args(["--namespace", manager::NAMESPACE, "--create-namespace"])
-            .args(["--set", "replicas=0,uninstallHook.enabled=false"]),
+            .args(["--set", "replicas=0,uninstallHook.enabled=false"])
+            // The right to change Nodes. Flags allow it to the managers that need it.
+            .args(["--set", "daemonJob.nodeMarks.default={example.com/}"]),
     )?;
     definitions_are_established(kube)?;
     step.done();
