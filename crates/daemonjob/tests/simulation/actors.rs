@@ -6,6 +6,7 @@ use quintet_daemonjob::labels::NODE_NAME_ANNOTATION;
 use quintet_runtime::model::core_types::{Phase, Pod};
 use serde_json::{Value, json};
 
+use crate::marks::{LABEL, TAINT};
 use crate::server::Server;
 
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -265,6 +266,14 @@ impl Server {
         self.replace_taints(node, &["upkeep"], taints);
     }
 
+    /// An administrator puts a node into quarantine: a taint that a success removes, and no label.
+    pub fn quarantine(&mut self, node: &str) {
+        self.replace_taints(node, &[TAINT], Some(json!({"key": TAINT, "effect": "NoSchedule"})));
+        self.edit_node(node, |json| {
+            json["metadata"]["labels"].as_object_mut().unwrap().remove(LABEL);
+        });
+    }
+
     /// An autoscaler announces the deletion of a node, or cancels it.
     pub fn mark_for_deletion(&mut self, node: &str, is_marked: bool) {
         let taint = is_marked.then(|| json!({"key": LEAVING, "effect": "NoSchedule"}));
@@ -319,7 +328,8 @@ impl Server {
         });
     }
 
-    /// Every node is Ready and neither cordoned nor tainted, and terminating Nodes are removed.
+    /// Every node is Ready and not cordoned, and has no taint except that of a quarantine. Terminating Nodes are
+    /// removed.
     pub fn heal_nodes(&mut self) {
         for node in self.nodes.objects.keys().cloned().collect::<Vec<_>>() {
             if self.nodes.objects[&node].seen.meta.deleted.is_some() {
@@ -329,7 +339,9 @@ impl Server {
         for node in self.nodes.objects.keys().cloned().collect::<Vec<_>>() {
             self.set_ready(&node, true);
             self.cordon(&node, false);
-            self.edit_node(&node, |json| json["spec"]["taints"] = json!([]));
+            self.edit_node(&node, |json| {
+                json["spec"]["taints"].as_array_mut().unwrap().retain(|taint| taint["key"] == TAINT);
+            });
         }
     }
 }

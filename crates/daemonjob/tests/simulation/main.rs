@@ -9,6 +9,7 @@
 mod actors;
 mod machines;
 mod manager;
+mod marks;
 mod ops;
 mod rollout;
 mod server;
@@ -47,6 +48,7 @@ fn op(take_overs: u32) -> impl Strategy<Value = Op> {
         3 => any::<u8>().prop_map(Op::Late),
         1 => (1..4_u8).prop_map(Op::RefusePods),
         1 => (1..4_u8).prop_map(Op::RefuseLedger),
+        1 => (1..4_u8).prop_map(Op::RefuseMarks),
         5 => Just(Op::AllGoesWell),
         6 => (any::<u8>(), prop::bool::weighted(0.2)).prop_map(|(by, full)| Op::Pod(by, PodOp::Schedule(full))),
         6 => any::<u8>().prop_map(|by| Op::Pod(by, PodOp::Start)),
@@ -63,6 +65,7 @@ fn op(take_overs: u32) -> impl Strategy<Value = Op> {
         2 => (any::<u8>(), any::<bool>()).prop_map(|(by, same)| Op::Node(by, NodeOp::Replace(same))),
         2 => (any::<u8>(), any::<bool>()).prop_map(|(by, cordoned)| Op::Node(by, NodeOp::Cordon(cordoned))),
         2 => (any::<u8>(), 0..3_u8).prop_map(|(by, effect)| Op::Node(by, NodeOp::Taint(effect))),
+        2 => any::<u8>().prop_map(|by| Op::Node(by, NodeOp::Quarantine)),
         1 => (any::<u8>(), 0..3_u8).prop_map(|(by, effect)| Op::Node(by, NodeOp::Remediate(effect))),
         1 => (any::<u8>(), any::<bool>()).prop_map(|(by, is_marked)| Op::Node(by, NodeOp::Leave(is_marked))),
         1 => any::<u8>().prop_map(|by| Op::Node(by, NodeOp::OutOfService)),
@@ -158,10 +161,12 @@ fn fields() -> impl Strategy<Value = Vec<(&'static str, Value)>> {
         prop::option::weighted(0.3, 1..30_u8),
         prop::option::weighted(0.3, 0..30_u8),
     );
-    let rules = (failure_policy(), unhealthy_nodes(), rerun, parallelism, late, outdated, rollout());
+    let on_success = prop_oneof![2 => Just(Value::Null), 1 => Just(marks::on_success())];
+    let rules =
+        (failure_policy(), unhealthy_nodes(), rerun, parallelism, late, outdated, rollout(), on_success);
     (limits, rules).prop_map(|(limits, rules)| {
         let (backoff, disruptions, deadline, pending, ttl) = limits;
-        let (policy, unhealthy, rerun, parallelism, late, outdated, rollout) = rules;
+        let (policy, unhealthy, rerun, parallelism, late, outdated, rollout, on_success) = rules;
         let fields = vec![
             ("backoffLimit", json!(backoff)),
             ("disruptionLimit", json!(disruptions)),
@@ -175,6 +180,7 @@ fn fields() -> impl Strategy<Value = Vec<(&'static str, Value)>> {
             ("lateNodes", late),
             ("outdatedPods", outdated),
             ("rollout", rollout),
+            ("onSuccess", on_success),
         ];
         fields.into_iter().filter(|(_, value)| !value.is_null()).collect()
     })

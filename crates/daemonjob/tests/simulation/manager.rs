@@ -11,15 +11,16 @@ use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus};
 use quintet_daemonjob::clocks::Clocks;
 use quintet_daemonjob::index::Index;
 use quintet_daemonjob::ledger::{SHARDS, Shard, shard_name};
+use quintet_daemonjob::mark_prefixes::{MarkPrefix, MarkPrefixes};
 use quintet_daemonjob::observe::World;
 use quintet_runtime::model::clock::doubled;
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::Object;
 use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Refusals, Verb};
-use quintet_runtime::model::resource::{CONFIG_MAPS, PODS, Resource};
+use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS, Resource};
 
-use crate::server::{Change, JOB, Kind, Server};
+use crate::server::{Change, JOB, Kind, NAMESPACE, Server};
 
 /// The shortest time between two status writes, as `Executor::STATUS_PACE`.
 const STATUS_PACE: SignedDuration = SignedDuration::from_secs(1);
@@ -68,6 +69,7 @@ impl<T: Object> View<T> {
 #[derive(Clone, Copy, Default)]
 struct Written {
     pods: u64,
+    nodes: u64,
     shards: u64,
     job: u64,
 }
@@ -145,7 +147,7 @@ impl Manager {
     pub fn follow(&mut self, server: &Server, lags: [Lag; 4]) {
         let before = (self.pods.applied, self.nodes.applied, self.shards.applied, self.jobs.applied);
         self.pods.follow(&server.pods, lags[0], self.written.pods);
-        self.nodes.follow(&server.nodes, lags[1], 0);
+        self.nodes.follow(&server.nodes, lags[1], self.written.nodes);
         for shard in self.shards.follow(&server.shards, lags[2], self.written.shards) {
             self.deselected.insert(shard.meta.uid.clone(), shard);
         }
@@ -188,6 +190,10 @@ impl Manager {
                 // The executor waits for a deleted pod by its UID. The simulation waits for all events.
                 let revision = found.map_or(server.revision, |found| found.parse().unwrap());
                 self.written.pods = self.written.pods.max(revision);
+            } else if resource == NODES {
+                let found = server.nodes.objects.get(&name).map(|node| node.seen.resource_version());
+                let revision = found.map_or(server.revision, |found| found.parse().unwrap());
+                self.written.nodes = self.written.nodes.max(revision);
             } else if resource == CONFIG_MAPS {
                 if let Some(found) = server.shards.objects.get(&name) {
                     self.written.shards =
@@ -236,6 +242,7 @@ impl Manager {
             nodes: self.nodes.objects.values().cloned().collect(),
             stopping,
             refusals: self.refusals.clone(),
+            permitted_marks: MarkPrefixes::from(&[mark_prefix()][..]).of(NAMESPACE),
             ..World::default()
         };
         if job.terminating() {
@@ -348,7 +355,9 @@ impl Manager {
         let Some((verb, name)) = name_of(action) else { return };
         if resource_of(action) == CONFIG_MAPS {
             self.clocks.flushed = Some(self.local(now));
-        } else if matches!(action, Action::Delete { .. } | Action::JsonPatch { .. }) {
+        } else if resource_of(action) == PODS
+            && matches!(action, Action::Delete { .. } | Action::JsonPatch { .. })
+        {
             self.clocks.tidied = Some(self.local(now));
         }
         self.refusals.forget(verb, &resource_of(action), name);
@@ -360,8 +369,14 @@ impl Manager {
 
     /// The next plan must know this resourceVersion of an object.
     fn saw(&mut self, action: &Action<DaemonJobStatus>, revision: u64) {
-        let written =
-            if resource_of(action) == PODS { &mut self.written.pods } else { &mut self.written.shards };
+        let resource = resource_of(action);
+        let written = if resource == PODS {
+            &mut self.written.pods
+        } else if resource == NODES {
+            &mut self.written.nodes
+        } else {
+            &mut self.written.shards
+        };
         *written = (*written).max(revision);
     }
 
@@ -398,6 +413,11 @@ impl Manager {
         self.written.job = self.written.job.max(revision);
         self.status_written = Some(now);
     }
+}
+
+/// The keys that `onSuccess` may use.
+fn mark_prefix() -> MarkPrefix {
+    format!("{NAMESPACE}=example.com/").parse().unwrap()
 }
 
 fn resource_of(action: &Action<DaemonJobStatus>) -> Resource {

@@ -37,6 +37,7 @@ pub enum Op {
     Late(u8),
     RefusePods(u8),
     RefuseLedger(u8),
+    RefuseMarks(u8),
     /// Each actor does its work.
     AllGoesWell,
     CollectPods,
@@ -76,6 +77,7 @@ pub enum NodeOp {
     Replace(bool),
     Cordon(bool),
     Taint(u8),
+    Quarantine,
     /// An operator taints a node that is not Ready.
     Remediate(u8),
     /// An autoscaler marks the node for deletion.
@@ -131,6 +133,7 @@ impl Simulation {
             }
             Op::RefusePods(count) => self.server.refuse_pods = count,
             Op::RefuseLedger(count) => self.server.refuse_ledger = count,
+            Op::RefuseMarks(count) => self.server.refuse_marks = count,
             Op::AllGoesWell => {
                 self.all_goes_well()?;
             }
@@ -205,6 +208,7 @@ impl Simulation {
             NodeOp::Replace(same) => server.replace_node(&node, same),
             NodeOp::Cordon(cordoned) => server.cordon(&node, cordoned),
             NodeOp::Taint(by) | NodeOp::Remediate(by) => server.taint(&node, effect(by)),
+            NodeOp::Quarantine => server.quarantine(&node),
             NodeOp::Leave(is_marked) => server.mark_for_deletion(&node, is_marked),
             NodeOp::OutOfService => server.take_out_of_service(&node),
             NodeOp::Select(is_selected) => server.select(&node, is_selected),

@@ -235,7 +235,7 @@ impl View {
     }
 
     /// Whether the node surely has not been Ready for settleSeconds since its success.
-    fn is_settling(&self, uid: &str, job: &DaemonJob) -> bool {
+    pub fn is_settling(&self, uid: &str, job: &DaemonJob) -> bool {
         let machine = self.machines.get(uid).filter(|machine| !machine.is_odd);
         let last = machine.and_then(|machine| machine.last.as_ref());
         let seen = last

@@ -12,9 +12,11 @@ use quintet_daemonjob::ledger::Shard;
 use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::plan::Action;
-use quintet_runtime::model::resource::{CONFIG_MAPS, PODS, Resource};
+use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS, Resource};
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use crate::marks::TAINT;
 
 /// The only namespace.
 pub const NAMESPACE: &str = "ns";
@@ -78,6 +80,10 @@ pub struct Server {
     pub refuse_pods: u8,
     /// The number of ledger writes that the server will reject.
     pub refuse_ledger: u8,
+    /// The number of patches of Nodes that the server will reject.
+    pub refuse_marks: u8,
+    /// Whether new nodes register with a taint.
+    pub registers_taint: bool,
     /// Nodes that are down. They have booted and lost their containers when they are Ready again.
     pub down: BTreeSet<String>,
 }
@@ -148,6 +154,8 @@ impl Server {
             jobs: Kind::new(),
             refuse_pods: 0,
             refuse_ledger: 0,
+            refuse_marks: 0,
+            registers_taint: false,
             down: BTreeSet::new(),
         }
     }
@@ -247,9 +255,11 @@ impl Server {
 
     pub fn create_node(&mut self, name: &str) {
         let info = json!({"bootID": self.uid(), "machineID": self.uid()});
+        let taints: Vec<Value> =
+            self.registers_taint.then(|| json!({"key": TAINT, "effect": "NoSchedule"})).into_iter().collect();
         let mut json = json!({
             "metadata": {"name": name, "labels": {"pool": "a"}},
-            "spec": {"taints": []},
+            "spec": {"taints": taints},
             "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": info},
         });
         self.give_identity(&mut json);
@@ -347,8 +357,11 @@ impl Server {
                     && resource_version.as_ref().is_none_or(|version| **version == *meta.resource_version);
                 if is_same { Answer::Done(self.delete_pod(name, None)) } else { Answer::News }
             }
+            Action::JsonPatch { resource, name, operations, .. } if *resource == NODES => {
+                self.patch_node(name, operations)
+            }
             Action::JsonPatch { resource, name, operations, .. } => {
-                assert_eq!(*resource, PODS, "only pods are patched");
+                assert_eq!(*resource, PODS, "only pods and Nodes are patched");
                 self.patch_pod(name, operations)
             }
             Action::MergePatch { resource, name, body, .. } if *resource == CONFIG_MAPS => {
@@ -392,21 +405,24 @@ impl Server {
         }
     }
 
-    /// A JSON patch with the operations `test` and `remove`.
+    fn patch_node(&mut self, name: &str, operations: &Value) -> Answer {
+        let Some(stored) = self.nodes.objects.get(name) else { return Answer::News };
+        if self.refuse_marks > 0 {
+            self.refuse_marks -= 1;
+            return Answer::Refused;
+        }
+        let mut json = stored.json.clone();
+        if !fits(&mut json, operations) {
+            return Answer::News;
+        }
+        Answer::Done(self.nodes.put(&mut self.revision, json))
+    }
+
     fn patch_pod(&mut self, name: &str, operations: &Value) -> Answer {
         let Some(stored) = self.pods.objects.get(name) else { return Answer::News };
         let mut json = stored.json.clone();
-        for operation in operations.as_array().unwrap() {
-            let path = text(operation, "/path");
-            match text(operation, "/op") {
-                "test" if json.pointer(path) == operation.get("value") => {}
-                "test" => return Answer::News,
-                "remove" => {
-                    let (list, at) = path.rsplit_once('/').unwrap();
-                    json.pointer_mut(list).unwrap().as_array_mut().unwrap().remove(at.parse().unwrap());
-                }
-                other => panic!("{other}"),
-            }
+        if !fits(&mut json, operations) {
+            return Answer::News;
         }
         let is_over = json.pointer("/metadata/deletionTimestamp").is_some()
             && json.pointer("/metadata/deletionGracePeriodSeconds") == Some(&json!(0));
@@ -415,6 +431,32 @@ impl Server {
         }
         Answer::Done(self.pods.put(&mut self.revision, json))
     }
+}
+
+/// Applies a JSON patch with the operations `test`, `add` and `remove`. False if it does not fit the object.
+fn fits(json: &mut Value, operations: &Value) -> bool {
+    operations.as_array().unwrap().iter().all(|operation| {
+        let path = text(operation, "/path");
+        let (parent, last) = path.rsplit_once('/').unwrap();
+        let last = last.replace("~1", "/");
+        match (text(operation, "/op"), json.pointer_mut(parent)) {
+            // A test for null holds if the value is absent.
+            ("test", _) => json.pointer(path).unwrap_or(&Value::Null) == &operation["value"],
+            ("add", Some(Value::Object(members))) => {
+                members.insert(last, operation["value"].clone());
+                true
+            }
+            ("remove", Some(Value::Array(items))) => {
+                let at: usize = last.parse().unwrap();
+                let is_there = at < items.len();
+                if is_there {
+                    items.remove(at);
+                }
+                is_there
+            }
+            (op, parent) => panic!("{op} {path}: {parent:?}"),
+        }
+    })
 }
 
 /// A JSON merge patch, in which a uid or resourceVersion is a precondition.

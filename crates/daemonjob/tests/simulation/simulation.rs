@@ -10,10 +10,11 @@ use quintet_daemonjob::plan::plan;
 use quintet_daemonjob::sweep::{self, OwnerState};
 use quintet_daemonjob::waves::paused;
 use quintet_runtime::model::plan::{Action, Plan};
-use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
+use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS};
 use serde_json::{Value, json};
 
 use crate::manager::{Lag, Manager, Next, Pass, name_of};
+use crate::marks::{Marked, TAINT};
 use crate::ops::Op;
 use crate::rollout::{Memory, View, rollout_number};
 use crate::server::{Answer, Clocks, JOB, Server};
@@ -55,6 +56,7 @@ pub struct Simulation {
     leader: usize,
     late: Vec<Late>,
     pub truth: Truth,
+    marked: Marked,
     memory: Memory,
     /// The leader's knowledge when its reconcile began.
     view: Option<View>,
@@ -69,6 +71,7 @@ pub fn template(variant: u8, restart: &str) -> Value {
         "metadata": {"annotations": {"variant": variant.to_string()}},
         "spec": {
             "restartPolicy": restart, "nodeSelector": {"pool": "a"}, "containers": [{"name": "c", "image": "i"}],
+            "tolerations": [{"key": TAINT, "operator": "Exists"}],
         },
     })
 }
@@ -78,6 +81,7 @@ impl Simulation {
         let clocks = scenario.clocks.map(|seconds| SignedDuration::from_secs(i64::from(seconds)));
         let of_server = Clocks { server: clocks[2], nodes: clocks[3] };
         let mut server = Server::new("2026-01-01T00:00:00.25Z".parse().unwrap(), of_server);
+        server.registers_taint = scenario.spec["onSuccess"].is_object();
         server.create_job(&scenario.spec);
         for node in 0..scenario.nodes {
             server.create_node(&format!("n{node}"));
@@ -92,6 +96,7 @@ impl Simulation {
             leader: 0,
             late: Vec::new(),
             truth: Truth::default(),
+            marked: Marked::default(),
             memory: Memory::default(),
             view: None,
             nodes,
@@ -176,6 +181,8 @@ impl Simulation {
         if let Some(status) = pass.plan.status.as_ref().filter(|_| !has_old_caches) {
             status_is_true(view, pass, status)?;
             view.outcome_is_true(pass, status)?;
+            view.marks_are_due(pass)?;
+            view.is_marked(pass, status)?;
         }
         has_the_time_of_the_next_change(pass)
     }
@@ -239,12 +246,19 @@ impl Simulation {
             (Action::JsonPatch { .. }, Some(pod)) => self.truth.released(&self.server, pod),
             _ => Ok(()),
         };
+        let node = self.server.nodes.objects.get(&name).map(|node| node.json.clone());
         let answer = self.server.commit(action);
         self.note(|| format!("    {:?} -> {answer:?}", name_of(action)));
         if matches!(answer, Answer::Done(_)) {
             released?;
         }
         match action {
+            Action::JsonPatch { resource, .. } if *resource == NODES => {
+                if let (Answer::Done(_), Some(before)) = (&answer, &node) {
+                    let after = &self.server.nodes.objects[&name].json;
+                    self.marked.accepted(&self.server, before, after)?;
+                }
+            }
             Action::Create { resource, .. } if *resource == PODS => {
                 if let Answer::Done(revision) = answer {
                     let pod = self.server.pods.objects[&name].seen.clone();
@@ -384,7 +398,7 @@ impl Simulation {
         while !self.late.is_empty() {
             self.do_late(0)?;
         }
-        (self.server.refuse_pods, self.server.refuse_ledger) = (0, 0);
+        (self.server.refuse_pods, self.server.refuse_ledger, self.server.refuse_marks) = (0, 0, 0);
         self.server.heal_nodes();
         Ok(())
     }

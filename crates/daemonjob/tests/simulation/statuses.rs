@@ -190,7 +190,9 @@ fn has_reasons(pass: &Pass, status: &DaemonJobStatus) -> Judgement {
     let waits = |one: &Condition| {
         one.type_ == "Complete" && one.message.contains("has not been Ready since its pod ran")
     };
-    let is_explained = status.conditions.iter().any(waits)
+    let is_marking =
+        |one: &Condition| one.type_ == "Complete" && matches!(one.reason.as_str(), "Marking" | "MarkRefused");
+    let is_explained = status.conditions.iter().any(|one| waits(one) || is_marking(one))
         || is("Complete")
         || is("Failed")
         || is("Suspended")
