@@ -228,6 +228,11 @@ impl Asker<'_> {
             json!([{ "op": "test", "path": "/metadata/uid", "value": "another" }, { "op": "replace", "path": "/data/k", "value": "7" }]),
             json!([{ "op": "test", "path": "/metadata/finalizers/0", "value": "x" }, { "op": "remove", "path": "/metadata/finalizers/0" }]),
             json!([{ "op": "test", "path": "/metadata/resourceVersion", "value": "{version of a}" }, { "op": "add", "path": "/data/n", "value": "8" }]),
+            // A test for null holds if the value is absent.
+            json!([{ "op": "test", "path": "/metadata/annotations", "value": null }, { "op": "add", "path": "/metadata/annotations", "value": { "x/y": "1" } }]),
+            json!([{ "op": "test", "path": "/metadata/annotations/x~1z", "value": null }, { "op": "add", "path": "/metadata/annotations/x~1z", "value": "2" }]),
+            json!([{ "op": "test", "path": "/metadata/annotations/x~1y", "value": null }, { "op": "add", "path": "/metadata/annotations/x~1y", "value": "3" }]),
+            json!([{ "op": "test", "path": "/metadata/annotations", "value": null }]),
         ] {
             self.ask("PATCH", &a, PATCH, operations).await;
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use quintet_fake_apiserver::store::State;
 use serde_json::{Map, Value, json};
 
+use crate::marks::MARKED;
 use crate::promises;
 
 fn text<'v>(value: &'v Value, path: &str) -> &'v str {
@@ -41,7 +42,8 @@ pub fn state(state: &State) -> Vec<String> {
         .flat_map(|(plural, object)| {
             let kind = plural.split('.').next().unwrap_or_default();
             match kind {
-                "leases" | "events" | "namespaces" | "nodes" => Vec::new(),
+                "leases" | "events" | "namespaces" => Vec::new(),
+                "nodes" => marked(object),
                 // If the watch of PodSets is behind an orphaning deletion, the manager writes the owner again, and the
                 // garbage collector deletes the revision.
                 "controllerrevisions" if owner(object).is_empty() => Vec::new(),
@@ -151,6 +153,17 @@ pub fn without_history(state: &State) -> Vec<String> {
         .collect();
     lines.sort();
     lines
+}
+
+/// A Node that `onSuccess` has changed: its labels and taints.
+fn marked(node: &Value) -> Vec<String> {
+    let annotations = node["metadata"]["annotations"].as_object();
+    let is_marked = annotations.into_iter().flatten().any(|(key, _)| key.starts_with(MARKED));
+    let line = || {
+        let (name, taints) = (text(node, "/metadata/name"), normal(&node["spec"]["taints"]));
+        format!("node {name}: labels {}, taints {taints}", node["metadata"]["labels"])
+    };
+    is_marked.then(line).into_iter().collect()
 }
 
 fn pod(pod: &Value) -> String {

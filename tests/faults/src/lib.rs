@@ -11,6 +11,7 @@ mod dice;
 mod end;
 #[cfg(test)]
 mod load;
+mod marks;
 mod moments;
 #[cfg(test)]
 mod outdated;

@@ -11,6 +11,8 @@ use quintet_fake_apiserver::Commit;
 use quintet_fake_apiserver::store::State;
 use serde_json::Value;
 
+use crate::marks::Marks;
+
 const FINALIZER: &str = "dj.dysproz.io/ledger";
 /// The time for which a manager may not know of a change.
 const LAG: SignedDuration = SignedDuration::from_secs(5);
@@ -76,6 +78,7 @@ pub struct Assessor {
     paused: BTreeMap<String, Timestamp>,
     /// The approvals that were ever set: UID of the DaemonJob and rollout number.
     approved: BTreeSet<(String, String)>,
+    marks: Marks,
     /// UIDs of the nodes on which a container started, by UID of the DaemonJob and rollout number.
     started: BTreeMap<(String, String), BTreeSet<String>>,
 }
@@ -186,7 +189,10 @@ impl Assessor {
             "nodes" => {
                 self.node(commit);
                 self.outage(commit);
-                Vec::new()
+                match (commit.old, commit.new) {
+                    (Some(old), Some(new)) if is_manager => self.marks.patched(old, new),
+                    _ => Vec::new(),
+                }
             }
             "pods" => {
                 let mut wrong = Vec::new();
@@ -294,6 +300,8 @@ impl Assessor {
         if text(pod, "/status/phase") == "Succeeded" {
             self.acts += 1;
             self.failed.remove(&key);
+            let success = format!("{}/{}", annotation(pod, "rollout"), label(pod, "pod-number"));
+            self.marks.succeeded(&job, &key.1, success);
             self.done.insert((job, key.1, label(pod, "template-hash").to_owned()));
         } else if text(pod, "/metadata/deletionTimestamp").is_empty() {
             let rollout = annotation(pod, "rollout").to_owned();
@@ -638,13 +646,15 @@ impl Assessor {
 
 /// If a run makes no progress, a condition or a pending node must give the reason.
 pub fn unexplained(job: &Value) -> Option<String> {
-    let is_explained = ["Complete", "Failed", "Suspended", "Paused", "PodsRefused"]
+    let is_explained = ["Complete", "Failed", "Suspended", "Paused", "PodsRefused", "MarkRefused"]
         .iter()
         .any(|type_| true_condition(job, type_).is_some());
+    let mut conditions = job["status"]["conditions"].as_array().into_iter().flatten();
+    let is_marking = conditions.any(|one| one["type"] == "Complete" && one["reason"] == "Marking");
     let has_pods = number(job, "/status/active") + number(job, "/status/terminating") > 0;
     let pending = job["status"]["pendingNodes"].as_array();
     let has_reason = pending.is_some_and(|nodes| nodes.iter().any(|node| !text(node, "/reason").is_empty()));
     let is_new = job["status"]["conditions"].is_null();
-    (!is_explained && !has_pods && !has_reason && !is_new)
+    (!is_explained && !is_marking && !has_pods && !has_reason && !is_new)
         .then(|| "a run makes no progress, and no condition or pending node gives the reason".to_owned())
 }

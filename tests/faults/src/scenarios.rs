@@ -357,6 +357,47 @@ const DAEMONJOB_SCENARIOS: &[Named] = &[
         ],
     ),
     (
+        "daemonjob-marks",
+        &[
+            (at_once(), |server| {
+                raw_node(server, "n1");
+                raw_node(server, "n2");
+                let on_success = json!({ "labels": { "example.com/ready": "yes" },
+                    "removeTaints": [{ "key": "example.com/raw", "effect": "NoSchedule" }] });
+                let rollout = json!({ "settleSeconds": 4 });
+                let template = preparing("done");
+                daemonjob(
+                    server,
+                    &json!({ "template": template, "onSuccess": on_success, "rollout": rollout }),
+                );
+            }),
+            // The next success reverts this change of an administrator.
+            (SETTLED, |server| {
+                change(
+                    server,
+                    NODES,
+                    "n2",
+                    &json!({ "metadata": { "labels": { "example.com/ready": null } } }),
+                );
+            }),
+            (SETTLED, |server| {
+                change(server, DAEMONJOBS, "d", &json!({ "spec": { "template": preparing("done-too") } }));
+            }),
+            // No success follows a quarantine, although the manager reconciles for another node.
+            (SETTLED, |server| {
+                let taints = json!([{ "key": "example.com/raw", "effect": "NoSchedule" }]);
+                let labels = json!({ "example.com/ready": null });
+                change(
+                    server,
+                    NODES,
+                    "n1",
+                    &json!({ "metadata": { "labels": labels }, "spec": { "taints": taints } }),
+                );
+            }),
+            (SETTLED, |server| raw_node(server, "n3")),
+        ],
+    ),
+    (
         "daemonjob-failed-node-tainted",
         &[
             (at_once(), |server| {
@@ -815,6 +856,22 @@ fn tainted_node(server: &Server, name: &str) {
     let mut node = ready_node(name);
     node["spec"]["taints"] = json!([{ "key": "no", "effect": "NoSchedule" }]);
     server.create(WHO, NODES, &node);
+}
+
+/// A node that registers with a taint. Another taint comes first.
+fn raw_node(server: &Server, name: &str) {
+    let mut node = ready_node(name);
+    let taint = |key: &str, effect: &str| json!({ "key": key, "effect": effect });
+    node["spec"]["taints"] =
+        json!([taint("other", "PreferNoSchedule"), taint("example.com/raw", "NoSchedule")]);
+    server.create(WHO, NODES, &node);
+}
+
+/// A template that tolerates the taint of [`raw_node`].
+fn preparing(image: &str) -> Value {
+    let mut template = template(image);
+    template["spec"]["tolerations"] = json!([{ "key": "example.com/raw", "operator": "Exists" }]);
+    template
 }
 
 fn unready_node(server: &Server, name: &str) {

@@ -50,10 +50,11 @@ fn troubles(scenario: &Scenario, name: &str) -> impl Iterator<Item = Trouble> {
     let of_watches: &[Trouble] = if name.starts_with("watch-") { &Trouble::OF_WATCHES } else { &[] };
     // In place of a pod whose adoption is rejected, the manager would create another one.
     let adopts = name == "apply-pods" && scenario.name == "podset-adopt-again";
-    // The API server keeps running, so the write of another node's record or retry reaches the restored store. See the accepted
-    // effects in docs/reliability.md.
-    let is_beside =
-        name.ends_with("-configmaps") || name == "create-pods" && scenario.name == "daemonjob-retry";
+    // The API server keeps running, so the write of another node's record, mark or retry reaches the restored store. See the
+    // accepted effects in docs/reliability.md.
+    let is_beside = name.ends_with("-configmaps")
+        || name == "patch-nodes"
+        || name == "create-pods" && scenario.name == "daemonjob-retry";
     // If the first failure ends the run, a delayed node may never get a pod.
     let waits = !is_ended_by_a_failure(scenario) && matches!(name, "create-pods" | "create-configmaps");
     let is_possible = move |trouble: &Trouble| match trouble {

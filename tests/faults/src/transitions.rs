@@ -149,6 +149,9 @@ fn daemonjob(path: &str) -> Option<&'static [&'static str]> {
             r#"{"spec":{"nodeSelector":{"no":"where"},"containers":[{"name":"main","image":"done"}]}}"#,
         ]),
         "backoffLimit" => Some(&["0", "1", "6"]),
+        // The managers may not change the second key.
+        "onSuccess/labels" => Some(&[r#"{"example.com/ready":"yes"}"#, r#"{"example.org/ready":"yes"}"#]),
+        "onSuccess/removeTaints[]/key" => Some(&[r#""example.com/raw""#]),
         _ => None,
     }
 }
