@@ -621,6 +621,73 @@ pub(super) const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-daemonjob", "rejects_approvals_without_effect")],
     },
     Mutant {
+        name: "removes a taint again after its mark",
+        file: "crates/daemonjob/src/marks.rs",
+        edits: &[
+            (
+                "if Success::recorded(node, annotation) == Some(success) {",
+                "if Success::recorded(node, annotation) == Some(success) && !node.taints.iter().any(|taint| removes(spec, taint)) {",
+            ),
+            (
+                "let is_marked = Success::recorded(selected.node, &annotation) == Some(success);",
+                "let is_marked = Success::recorded(selected.node, &annotation) == Some(success) && !selected.node.taints.iter().any(|taint| removes(spec, taint));",
+            ),
+        ],
+        catchers: &[
+            Catcher::Tests("quintet-daemonjob", "an_administrators_change_stays"),
+            Catcher::Tests("quintet-daemonjob", "keeps_its_invariants"),
+            Catcher::Plans("daemonjob-marks", "/"),
+        ],
+    },
+    Mutant {
+        name: "marks a suspect node",
+        file: "crates/daemonjob/src/marks.rs",
+        edits: &[("latest.attempt.as_ref().filter(|attempt| attempt.clear)?;", "latest.attempt.as_ref()?;")],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "finds_the_success_of_a_node")],
+    },
+    Mutant {
+        name: "a mark does not test the record that it replaces",
+        file: "crates/daemonjob/src/marks.rs",
+        edits: &[(
+            "operations.push(test(&path, json!(node.meta.annotations.get(annotation))));",
+            "operations.push(test(\"/metadata/name\", json!(&*node.meta.name)));",
+        )],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "one_patch_has_the_changes_and_their_record")],
+    },
+    Mutant {
+        name: "removes a taint with another key",
+        file: "crates/daemonjob/src/marks.rs",
+        edits: &[(
+            "operations.push(test(&format!(\"{path}/key\"), json!(&*taint.key)));",
+            "operations.push(test(\"/metadata/name\", json!(&*node.meta.name)));",
+        )],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "one_patch_has_the_changes_and_their_record")],
+    },
+    Mutant {
+        name: "marks with keys that the namespace may not use",
+        file: "crates/daemonjob/src/marks.rs",
+        edits: &[(
+            "Some((key, permitted.refuses(key)?))",
+            "Some((key, permitted.refuses(key).filter(|why| *why == NotAllowed::Reserved)?))",
+        )],
+        catchers: &[
+            Catcher::Tests("quintet-daemonjob", "changes_only_allowed_keys"),
+            Catcher::Tests("quintet-daemonjob", "reports_what_is_not_allowed_and_marks_later"),
+        ],
+    },
+    Mutant {
+        name: "Complete does not wait for marks",
+        file: "crates/daemonjob/src/status.rs",
+        edits: &[(
+            "filter(|marks| is_over && !has_failed && marks.missing > 0);",
+            "filter(|marks| is_over && !has_failed && marks.missing > 1_000_000);",
+        )],
+        catchers: &[
+            Catcher::Tests("quintet-daemonjob", "is_complete_after_the_last_mark"),
+            Catcher::Tests("quintet-daemonjob", "keeps_its_invariants"),
+        ],
+    },
+    Mutant {
         name: "plan creates no pods",
         file: "crates/daemonjob/src/plan.rs",
         edits: &[(
