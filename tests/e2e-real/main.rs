@@ -8,6 +8,7 @@ mod canary;
 mod consumers;
 mod drain;
 mod managers;
+mod marks;
 mod nodes;
 mod restarts;
 mod samples;

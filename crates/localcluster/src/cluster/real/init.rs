@@ -55,6 +55,21 @@ pub(super) fn forget_boot(files: &Path) {
     let _ = fs::remove_file(identity(files).join(BOOT_ID));
 }
 
+fn taint_file(files: &Path) -> PathBuf {
+    files.join("register-with-taint")
+}
+
+/// The taint with which the node registers, as text for the kubelet's flag; `None` for no taint.
+pub(super) fn registered_taint(files: &Path) -> Option<String> {
+    fs::read_to_string(taint_file(files)).ok()
+}
+
+/// Sets the taint with which the node registers.
+pub(super) fn register_with_taint(files: &Path, taint: &str) -> Result<()> {
+    make(files)?;
+    state::write(&taint_file(files), taint.as_bytes())
+}
+
 /// The pause before an exited program is restarted.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -209,7 +224,8 @@ impl Node {
                     format!("--hostname-override={}", self.name),
                     format!("--node-ip={}", network::node(self.number)),
                     "--node-labels=app=v1".to_owned(),
-                ]),
+                ])
+                .args(registered_taint(&self.files).map(|taint| format!("--register-with-taints={taint}"))),
             _ => command
                 .arg("--kubeconfig")
                 .arg(self.dir.kubeconfig("kube-proxy"))

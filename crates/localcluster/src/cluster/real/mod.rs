@@ -245,16 +245,23 @@ fn wait_for(cluster: &Cluster, number: u8) -> Result<()> {
     }
 }
 
-/// Whether a node has reported Ready since its last start, and has no taints.
+/// Whether a node has reported Ready since its last start, and has no taints except that of its registration.
 fn is_ready(cluster: &Cluster, number: u8) -> Result<bool> {
     let node = cluster.kube.get("default", "node", &name_of(number))?.unwrap_or_default();
-    let booted = init::boot_id(&node_files(cluster.dir(), number));
+    let files = node_files(cluster.dir(), number);
+    let booted = init::boot_id(&files);
     if booted.as_deref() != node["status"]["nodeInfo"]["bootID"].as_str() {
         return Ok(false);
     }
     let conditions = node["status"]["conditions"].as_array();
     let ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
-    let tainted = node["spec"]["taints"].as_array().is_some_and(|taints| !taints.is_empty());
+    let registered = init::registered_taint(&files);
+    let part = |taint: &Value, member: &str| taint[member].as_str().unwrap_or_default().to_owned();
+    let is_other = |taint: &Value| {
+        let text = format!("{}={}:{}", part(taint, "key"), part(taint, "value"), part(taint, "effect"));
+        registered.as_ref() != Some(&text)
+    };
+    let tainted = node["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(is_other));
     Ok(!tainted && conditions.is_some_and(|all| all.iter().any(ready)))
 }
 
@@ -303,6 +310,12 @@ impl Cluster {
         let keeper = keeper.with_context(|| format!("{name} does not run"))?;
         run::stdout(network::within(&keeper, "ip".as_ref()).args(network::plug(number, is_in)))?;
         Ok(())
+    }
+
+    /// Sets the taint with which a new node registers, such as `example.com/unprepared=:NoSchedule`.
+    pub fn register_with_taint(&self, number: u8, taint: &str) -> Result<()> {
+        ensure!(self.settings.real, "the nodes of cluster {} are simulated", self.name);
+        init::register_with_taint(&node_files(&self.dir, number), taint)
     }
 
     /// Starts a killed node or a new one, and waits until it is Ready.
