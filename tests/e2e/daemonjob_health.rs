@@ -48,7 +48,7 @@ const HELD: [&str; 7] = [
     "paused by an annotation",
     "settling",
     "waiting for approval",
-    "marks are not allowed",
+    "changes of `onSuccess` are not allowed",
     "suspended",
     "the template is invalid",
 ];
@@ -224,7 +224,9 @@ fn held_by_the_spec() {
     judge.wait("paused by an annotation", "stops", |job| is_true(job, "Paused", "PausedByAnnotation"));
     judge.wait("settling", "settles", |job| condition(job, "Complete").1 == "Settling");
     judge.wait("waiting for approval", "waits", |job| is_true(job, "Paused", "WaitsForApproval"));
-    judge.wait("marks are not allowed", "marks", |job| condition(job, "Complete").1 == "MarkRefused");
+    judge.wait("changes of `onSuccess` are not allowed", "marks", |job| {
+        condition(job, "Complete").1 == "MarkRefused"
+    });
     judge.wait("suspended", "sleeps", |job| is_true(job, "Suspended", "Suspended"));
     judge.wait("the template is invalid", "wrong", |job| is_true(job, "PodsRefused", "TemplateInvalid"));
     judge.end(&HELD);

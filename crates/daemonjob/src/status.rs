@@ -254,12 +254,10 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
 
 /// The reason and the message while only marks are missing.
 fn unmarked_result(marks: &Marks, so_far: &str) -> (&'static str, String) {
-    let nodes = counted(marks.missing as u64, "node");
+    let so_far = format!("{so_far}, {} of them without the changes of onSuccess", marks.missing);
     match &marks.refusal {
-        Some(refusal) => {
-            (REFUSED, format!("{so_far}, and {nodes} of them without a mark; {}", refusal.message))
-        }
-        None => (MARKING, format!("{so_far}, and {nodes} of them without a mark")),
+        Some(refusal) => (REFUSED, format!("{so_far}; {}", refusal.message)),
+        None => (MARKING, so_far),
     }
 }
 

@@ -81,7 +81,7 @@ fn is_complete_after_the_last_mark() {
     assert_eq!(patched(&plan).len(), 1);
     assert_eq!((condition(&plan, "Complete"), condition(&plan, "Failed").0), (("False", "Marking"), "False"));
     let message = scene.message("Complete");
-    assert_eq!(message, "1 of 1 nodes are done, and 1 node of them without a mark");
+    assert_eq!(message, "1 of 1 nodes are done, 1 of them without the changes of onSuccess");
     assert_eq!(condition(&scene.pass(), "Complete").0, "True");
 }
 
