@@ -406,7 +406,11 @@ impl View {
             let last = machine.last.as_ref().filter(|last| last.rollout == rollout);
             last.is_some_and(|last| last.end != End::Unsure)
         };
-        if self.machines.get(own).is_some_and(|machine| machine.is_odd || machine.last_is_of(rollout)) {
+        // A node that was skipped left the count, and goes on when it returns.
+        let has_had_pod = |machine: &Machine| {
+            machine.is_odd || machine.last_is_of(rollout) || machine.bound == Some(rollout)
+        };
+        if self.machines.get(own).is_some_and(has_had_pod) {
             return Ok(());
         }
         let skipped = |name: &str| {
