@@ -46,6 +46,12 @@ pub use on_success::{OnSuccess, RemovedTaint, TaintEffect};
         json_path = ".status.rollout.waitingFor",
         priority = 1
     ),
+    printcolumn(
+        name = "Next Due",
+        type_ = "string",
+        json_path = ".status.schedule.nextDueTime",
+        priority = 1
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = short_name(63, "the name is also a label of the pods")
 )]
@@ -72,7 +78,15 @@ pub use on_success::{OnSuccess, RemovedTaint, TaintEffect};
     )
     .message(
         "rollout.waveSizes needs failurePolicy.type Pause or FailFast: with Continue, failed nodes do not stop the rollout"
+    ),
+    validation = Rule::new("!has(self.schedule) || !has(self.rerunOn)")
+        .message("schedule and rerunOn exclude each other: with schedule, every node runs again at each due time"),
+    validation = Rule::new(
+        "!has(self.schedule) || !has(self.rollout) || !has(self.rollout.approval) || self.rollout.approval == 'None'"
     )
+    .message("schedule and rollout.approval exclude each other: a run at a due time cannot wait for a user"),
+    validation = Rule::new("has(self.schedule) || !has(self.timeZone) && !has(self.startingDeadlineSeconds)")
+        .message("timeZone and startingDeadlineSeconds need schedule: set schedule, or remove them")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonJobSpec {
@@ -156,6 +170,24 @@ pub struct DaemonJobSpec {
     /// no effect.
     #[schemars(length(min = 1, max = 63))]
     pub retry_token: Option<String>,
+
+    /// The due times as five crontab fields: minute, hour, day of month, month and day of week, for example
+    /// "30 3 * * *". Every selected node runs again at each due time, and no node runs at other times. If both
+    /// day fields are set and neither begins with *, one of them must match. Without a schedule, nodes run as
+    /// soon as possible.
+    #[schemars(length(min = 1, max = 256))]
+    pub schedule: Option<String>,
+
+    /// The time zone of schedule, as a name in the IANA time zone database, for example Europe/Berlin. A local
+    /// time that does not exist is not a due time. A local time that exists twice is due once. Default UTC.
+    #[schemars(length(min = 1, max = 64))]
+    pub time_zone: Option<String>,
+
+    /// The number of seconds after a due time within which its run must begin. Later, the manager waits for the
+    /// next due time. The run itself may take longer. By default, the run of the last due time begins even if it
+    /// is late.
+    #[schemars(range(min = 1, max = 315_360_000))]
+    pub starting_deadline_seconds: Option<i64>,
 
     /// How a rollout advances over the nodes. By default, the nodes run in one wave, without approval, and a
     /// node is finished when it is Ready after its success.
@@ -474,6 +506,11 @@ pub struct DaemonJobStatus {
     pub rollout: Option<Rollout>,
     /// The number of the current run.
     pub run: Option<i64>,
+    /// The schedule that the manager has observed, and its due times.
+    pub schedule: Option<ScheduleStatus>,
+    /// The last five due times of the schedule, newest first, and what happened at each of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<ScheduledRun>,
     /// The number of seconds that the current run worked before workingSince. If workingSince is absent,
     /// workedSeconds is the complete working time of the run. activeDeadlineSeconds limits the working time.
     pub worked_seconds: Option<i64>,
@@ -500,16 +537,17 @@ pub struct DaemonJobStatus {
     pub skipped_nodes: Vec<NodeReason>,
     /// The number of skipped nodes that are not in skippedNodes.
     pub more_skipped_nodes: Option<i32>,
-    /// Ready: the DaemonJob is complete or suspended, or was complete before new, recovered or changed nodes
-    /// began to run. Complete: every selected node is done, skipped, or failed within maxFailedNodes. Failed:
-    /// the run ended, and is not Complete. Finished: Complete or Failed is True. Stalled: the DaemonJob stays as
-    /// it is until a user acts. Suspended: spec.suspend is true. Paused: the manager creates no further
-    /// pods, for the reason DefinitionOutdated, Paused, PausedByAnnotation, MaxFailedNodesExceeded,
-    /// FleetUnhealthy, WaveFailed or WaitsForApproval. PodsRefused: the API server rejects a pod, or with the
-    /// reason TemplateInvalid every pod of the template. LedgerLost: the records of some nodes are lost, or
-    /// have an unknown format. LedgerRefused: the API server rejects a write of the outcomes. MarkRefused: the
-    /// manager may not make the changes of onSuccess, or the API server rejects them. SelectorIgnored: selector
-    /// or manualSelector is set, but has no effect.
+    /// Ready: the DaemonJob is complete or suspended, waits for a due time, or was complete before new, recovered or
+    /// changed nodes or the nodes of a due time began to run. Complete: every selected node is done, skipped, or
+    /// failed within maxFailedNodes. Failed: the run ended, and is not Complete. Finished: Complete or Failed is True.
+    /// Stalled: the DaemonJob stays as it is until a user acts. Suspended: spec.suspend is true. Paused: the manager
+    /// creates no further pods, for the reason DefinitionOutdated, Paused, PausedByAnnotation,
+    /// MaxFailedNodesExceeded, FleetUnhealthy, WaveFailed or WaitsForApproval. PodsRefused: the API server rejects a
+    /// pod, or with the reason TemplateInvalid every pod of the template. LedgerLost: the records of some nodes are
+    /// lost, or have an unknown format. LedgerRefused: the API server rejects a write of the outcomes. MarkRefused:
+    /// the manager may not make the changes of onSuccess, or the API server rejects them. ScheduleInvalid: schedule
+    /// or timeZone is invalid, and the manager creates no pods. SelectorIgnored: selector or manualSelector is set,
+    /// but has no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "conditions")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -520,7 +558,7 @@ fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Conditio
 }
 
 /// The types of a DaemonJob's conditions.
-const CONDITIONS: [&str; 12] = [
+const CONDITIONS: [&str; 13] = [
     "Ready",
     "Complete",
     "Failed",
@@ -532,20 +570,26 @@ const CONDITIONS: [&str; 12] = [
     "LedgerLost",
     "LedgerRefused",
     "MarkRefused",
+    "ScheduleInvalid",
     "SelectorIgnored",
 ];
 
-/// The rollout of one template. A change of the template or of retryToken begins a new rollout.
+/// The rollout of one template. A change of the template or of retryToken begins a new rollout. With a schedule,
+/// a due time begins a new rollout, and a change of the template has no effect before that.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
-    /// The number of the rollout. The number rises with each change of the template or of retryToken, even if
-    /// the change restores an earlier template.
+    /// The number of the rollout. The number rises with each new rollout, even if its template is an earlier one.
     #[serde(default)]
     pub number: i64,
     /// The retryToken of this rollout.
     pub retry_token: Option<String>,
+    /// The due time that began this rollout. A node is done after a success of this due time or of a later one.
+    pub due_time: Option<Time>,
+    /// Whether every node was finished. Nodes that are not done then wait for the next due time. Only with a
+    /// schedule.
+    pub over: Option<bool>,
     /// The largest number of selected nodes in this rollout. A percentage in maxFailedNodes is a percentage
     /// of base. Nodes that join raise base, except while the failure policy stops the rollout. Nodes that
     /// leave do not lower base.
@@ -582,6 +626,46 @@ pub struct Rollout {
     pub passed_size: Option<IntOrString>,
     /// The approval that was set before the current wave failed. It has no effect on the failed wave.
     pub void_approval: Option<String>,
+}
+
+/// The schedule that the manager has observed, and its due times.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScheduleStatus {
+    /// The schedule that the manager has observed.
+    #[serde(default)]
+    pub schedule: String,
+    /// The timeZone that the manager has observed.
+    pub time_zone: Option<String>,
+    /// The time when the manager observed the last change of the schedule, or the end of a suspend. Earlier due
+    /// times begin no run.
+    pub since: Option<Time>,
+    /// The last due time whose run began, was held or was missed.
+    pub last_due_time: Option<Time>,
+    /// The next due time.
+    pub next_due_time: Option<Time>,
+}
+
+/// A due time of the schedule, and what happened.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScheduledRun {
+    /// The due time.
+    pub due_time: Time,
+    /// The time when its run began.
+    pub start_time: Option<Time>,
+    /// The time when its run became Complete or Failed, or when the run of the next due time began.
+    pub end_time: Option<Time>,
+    /// The number of nodes that are done, as at the end of the run.
+    pub succeeded: Option<i32>,
+    /// The number of nodes that have failed, as at the end of the run.
+    pub failed: Option<i32>,
+    /// The result. Complete and Failed: as the conditions. Unfinished: the next due time came first. Held: failed
+    /// nodes or a failed wave of the rollout before stopped the run. Missed: the run could not begin within
+    /// startingDeadlineSeconds. The field is absent while the run continues.
+    pub result: Option<String>,
 }
 
 /// A node that is not done, and the reason.
