@@ -33,6 +33,7 @@ pub mod release;
 pub mod removal;
 pub mod rollout;
 pub mod run;
+pub mod schedule;
 pub mod status;
 pub mod survey;
 pub mod sweep;
