@@ -16,7 +16,7 @@ use crate::eligibility::Eligibility;
 use crate::index::{Index, PodEntry};
 use crate::labels::{
     BOOT_ID_ANNOTATION, MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, NODE_UID_LABEL, RUN_ANNOTATION,
-    hash_of, numbered, pinned_to,
+    due_time_of, hash_of, numbered, pinned_to,
 };
 use crate::ledger::{
     Attempt, AttemptResult, Ended, Entry, Outcome, SHARDS, Unusable, id_digest, shard_of, still_counts,
@@ -407,6 +407,7 @@ impl Judge<'_> {
         Some(Ended {
             entry,
             has_started: pod.started.is_some(),
+            due: due_time_of(pod),
             boot: id(BOOT_ID_ANNOTATION),
             machine: id(MACHINE_ID_ANNOTATION),
             is_unclear: if self.settles && outcome == Outcome::Succeeded {

@@ -1,5 +1,6 @@
 //! The labels and annotations of a DaemonJob and its pods. Both outlive a process, so the names must never change.
 
+use jiff::Timestamp;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::Owner;
 use quintet_runtime::model::resource::Resource;
@@ -21,6 +22,8 @@ pub const POD_NUMBER_LABEL: &str = "dj.dysproz.io/pod-number";
 pub const ROLLOUT_ANNOTATION: &str = "dj.dysproz.io/rollout";
 /// Annotation: the number of the pod's run.
 pub const RUN_ANNOTATION: &str = "dj.dysproz.io/run";
+/// Annotation: the due time of the schedule for which the pod was created.
+pub const DUE_TIME_ANNOTATION: &str = "dj.dysproz.io/due-time";
 /// Annotation: the name of the node that the pod is for.
 pub const NODE_NAME_ANNOTATION: &str = "dj.dysproz.io/node-name";
 /// Annotation: the node was Ready when the pod was created.
@@ -60,6 +63,11 @@ pub fn number_of(pod: &Pod) -> u64 {
 /// current template, because no pod is better than a second one.
 pub fn hash_of<'p>(pod: &'p Pod, current: &'p str) -> &'p str {
     pod.label(HASH_LABEL).unwrap_or(current)
+}
+
+/// The due time for which a pod was created.
+pub fn due_time_of(pod: &Pod) -> Option<Timestamp> {
+    pod.meta.annotations.get(DUE_TIME_ANNOTATION)?.parse().ok()
 }
 
 /// The number in an annotation.

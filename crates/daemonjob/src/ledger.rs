@@ -122,6 +122,8 @@ pub struct Attempt {
     pub rollout: u64,
     /// The number of its pod.
     pub pod: u64,
+    /// The due time for which its pod was created.
+    pub due: Option<Timestamp>,
     /// A digest of the node's boot ID when a successful pod was created. Empty if unknown.
     pub boot: Arc<str>,
     /// A digest of the node's machine ID when a successful pod was created. Empty if unknown.
@@ -173,6 +175,8 @@ pub struct Ended {
     pub entry: Entry,
     /// Whether a container started.
     pub has_started: bool,
+    /// The due time for which the pod was created.
+    pub due: Option<Timestamp>,
     /// A digest of the node's boot ID when the pod was created.
     pub boot: Arc<str>,
     /// A digest of the node's machine ID when the pod was created.
@@ -186,7 +190,7 @@ pub struct Ended {
 impl Entry {
     /// The record of the node after one more pod.
     pub fn after(before: Option<&Self>, ended: Ended) -> Self {
-        let Ended { mut entry, has_started, boot, machine, is_unclear } = ended;
+        let Ended { mut entry, has_started, due, boot, machine, is_unclear } = ended;
         let nothing = Self::default();
         let same = before.filter(|before| before.counts_on(entry.rollout)).unwrap_or(&nothing);
         let is_rejected = entry.outcome == Outcome::Rejected;
@@ -215,6 +219,7 @@ impl Entry {
                 hash: entry.hash.clone(),
                 rollout: entry.rollout,
                 pod: entry.pod,
+                due,
                 boot: of_success(boot),
                 machine: of_success(machine),
                 clear: was_clear && !is_unclear,
@@ -333,6 +338,9 @@ impl fmt::Display for Entry {
                 let Attempt { result, hash, rollout, pod, .. } = attempt;
                 write!(f, " attempt={result}/{}/{rollout}/{pod}", encoded(hash))?;
             }
+            if let Some(due) = attempt.due {
+                write!(f, " due={due}")?;
+            }
             for (word, id) in [("boot", &attempt.boot), ("machine", &attempt.machine)] {
                 if !id.is_empty() {
                     write!(f, " {word}={}", encoded(id))?;
@@ -381,6 +389,7 @@ fn parse(words: &[(&str, Cow<'_, str>)]) -> Option<Entry> {
     }
     let (mut entry, mut unknown) = (Entry::default(), Vec::new());
     let (mut stored, mut boot, mut machine, mut clear) = (None, Arc::default(), Arc::default(), false);
+    let mut due = None;
     for (key, value) in words {
         let text = || Arc::from(&**value);
         match *key {
@@ -402,6 +411,7 @@ fn parse(words: &[(&str, Cow<'_, str>)]) -> Option<Entry> {
                 let (rollout, pod) = (rollout.parse().ok()?, pod.parse().ok()?);
                 stored = Some((result.parse().ok()?, Arc::from(hash), rollout, pod));
             }
+            "due" => due = Some(value.parse().ok()?),
             "boot" => boot = text(),
             "machine" => machine = text(),
             "clear" => clear = value.parse().ok()?,
@@ -412,7 +422,7 @@ fn parse(words: &[(&str, Cow<'_, str>)]) -> Option<Entry> {
     }
     let implied =
         entry.outcome.implies().map(|result| (result, entry.hash.clone(), entry.rollout, entry.pod));
-    let attempt = |(result, hash, rollout, pod)| Attempt { result, hash, rollout, pod, boot, machine, clear };
+    let attempt = |(result, hash, rollout, pod)| Attempt { result, hash, rollout, pod, due, boot, machine, clear };
     entry.attempt = implied.or(stored).map(attempt);
     entry.unknown = unknown.into();
     Some(entry)
@@ -588,6 +598,7 @@ mod tests {
         Ended {
             entry,
             has_started: outcome != Outcome::Rejected,
+            due: None,
             boot: "b".into(),
             machine: "m".into(),
             is_unclear: false,
@@ -613,6 +624,9 @@ mod tests {
     )]
     #[case(
         "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Ignored ignored=1 attempt=Disrupted/v1-b/2/1 ended=2026-01-01T00:00:00Z"
+    )]
+    #[case(
+        "node=n template=v1-b rollout=2 run=2 pod=2 outcome=Succeeded due=2026-01-01T03:30:00Z boot=x clear=true ended=2026-01-01T03:31:00Z"
     )]
     #[case(
         "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Rejected disruptions=3 rejected-since=2025-12-31T23:59:00Z ended=2026-01-01T00:00:00Z"
@@ -682,6 +696,7 @@ mod tests {
             one.entry.node = format!("ip-10-0-{node:05}.eu-central-1.compute.internal").into();
             one.entry.hash = "v1-7ji4ojlv5d".into();
             (one.boot, one.machine) = ("abcdefghij".into(), "klmnopqrst".into());
+            one.due = Some(at());
             sizes[usize::from(shard_of(&uid))] += uid.len() + Entry::after(None, one).to_string().len();
         }
         let largest = sizes.into_iter().max().unwrap();
@@ -812,7 +827,7 @@ mod tests {
                 (AttemptResult::VARIANTS[result], hash.as_str().into(), rollout, pod)
             });
             let attempt = itself.or(stored).map(|(result, hash, rollout, pod)| Attempt {
-                result, hash, rollout, pod, boot: boot.as_str().into(), machine: "".into(), clear,
+                result, hash, rollout, pod, due: gone.then_some(time), boot: boot.as_str().into(), machine: "".into(), clear,
             });
             let entry = Entry {
                 node: node.as_str().into(), hash: "v1-7ji4ojlv5d".into(), rollout: 3, run: 4, pod, outcome, failures,
