@@ -15,26 +15,65 @@ use crate::fleet::{Fleet, unhealthy_from_start};
 use crate::history::{Histories, History, gone_count, histories};
 use crate::labels::{PAUSED_ANNOTATION, pinned_to};
 use crate::marks::Marks;
-use crate::node_state::{Assessor, Cause, NodeAssessment, Reason, SelectedNode, State, occupants};
+use crate::node_state::{
+    Assessor, Cause, DueTimeWait, NodeAssessment, Reason, SelectedNode, State, occupants,
+};
 use crate::observe::World;
 use crate::outcome::Rules;
 use crate::parallelism::take_turns;
-use crate::rollout::{Key, current_key, ended_before, rollout_before};
+use crate::rollout::{Ending, Key, current_key, ended_before, rollout_before};
 use crate::run;
+use crate::schedule::{Agenda, Decision, PassedOver};
 use crate::survey::Survey;
-use crate::waves::{OpenPod, Progress, Standing, Waves, paused};
+use crate::waves::{OpenPod, Progress, Standing, WaveState, Waves, paused};
 
 /// A status that lacks its rollout for this long means that the definition is outdated.
 const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
 
-/// Surveys every node.
+/// Surveys every node. A due time that has come begins another rollout, unless failed nodes stop the rollout or a user
+/// has paused it.
 pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'a> {
     let rules = Rules::of(job);
-    let key = current_key(job, world);
+    let mut survey = survey_rollout(job, world, &rules, current_key(job, world), Agenda::of(job, now), now);
+    let Some(agenda) = survey.agenda.take() else { return survey };
+    let is_paused = job.spec.paused == Some(true) || paused(job).is_some();
+    survey.agenda = Some(match agenda.decision {
+        Decision::Missed(due) => agenda.passing_over(due, PassedOver::Missed),
+        Decision::Begins(due) if !is_paused && stops_due_times(job, &survey) => {
+            agenda.passing_over(due, PassedOver::Held)
+        }
+        Decision::Begins(due) if !is_paused => {
+            let (hash, rollout) = (job.spec.template.hash().into(), survey.key.rollout + 1);
+            let key = Key { hash, rollout, run: survey.key.run, due: Some(due) };
+            return survey_rollout(job, world, &rules, key, Some(agenda.beginning(due)), now);
+        }
+        Decision::Waits | Decision::Begins(_) => agenda,
+    });
+    survey
+}
+
+/// Whether failed nodes or a failed wave of the last due time stop the next one. A changed template ends that.
+fn stops_due_times(job: &DaemonJob, survey: &Survey<'_>) -> bool {
+    let has_failed = |waves: &Waves| waves.state == WaveState::Failed;
+    let is_stopped = survey.failures.brakes()
+        || survey.ending == Some(Ending::MaxFailedNodesExceeded)
+        || survey.waves.as_ref().is_some_and(has_failed) && survey.count(State::is_unfinished) > 0;
+    is_stopped && job.spec.template.hash() == *survey.key.hash
+}
+
+/// Surveys every node in the rollout of this key.
+fn survey_rollout<'a>(
+    job: &DaemonJob,
+    world: &'a World,
+    rules: &Rules<'_>,
+    key: Key,
+    agenda: Option<Agenda>,
+    now: Timestamp,
+) -> Survey<'a> {
     let before = job.status.as_ref();
     let started = before.and_then(|before| before.start_time.as_ref()).map(|start| start.0);
     let rollout = rollout_before(job, &key);
-    let histories = histories(job, world, &rules, &key, now);
+    let histories = histories(job, world, rules, &key, now);
     let fleet = Fleet::of(histories.selected(), &rules.placement, started);
     let base = rollout.map_or(0, |rollout| usize::try_from(rollout.base).unwrap_or_default());
     // Nodes that join raise the base, except while the failure policy stops the rollout.
@@ -44,6 +83,8 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
         histories,
         // While the DaemonJob is suspended, no node is late.
         start: started.filter(|_| job.spec.suspend != Some(true)).unwrap_or(Timestamp::MAX),
+        is_over: agenda.is_some() && rollout.is_some_and(|rollout| rollout.over == Some(true)),
+        agenda,
         changes: rollout.is_none(),
         braked_since,
         base,
@@ -55,14 +96,14 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
         ..Survey::default()
     };
     survey.ending = ended_before(job, &survey.key);
-    look_at_nodes(&mut survey, job, world, &rules, now);
+    look_at_nodes(&mut survey, job, world, rules, now);
     survey.begins = run::begins(job, &survey);
     if survey.begins {
         survey.key.run += 1;
         survey.start = run::start(world, now);
         survey.fleet = Fleet::of(survey.histories.selected(), &rules.placement, None);
         survey.unhealthy_from_start = survey.fleet.unhealthy;
-        look_at_nodes(&mut survey, job, world, &rules, now);
+        look_at_nodes(&mut survey, job, world, rules, now);
     }
     survey.ending = run::ending(job, &survey, now);
     survey.waves = Waves::of(job, survey.key.rollout, survey.base, rollout, survey.progress);
@@ -75,6 +116,7 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
         let deadline = deadline(job, &survey, now);
         survey.requeue_at(deadline);
     }
+    survey.requeue_at(survey.agenda.as_ref().and_then(|agenda| agenda.next.as_ref().ok().copied()));
     survey
 }
 
@@ -85,6 +127,9 @@ fn hold(job: &DaemonJob, world: &World, survey: &mut Survey<'_>, now: Timestamp)
     }
     if let Some(ending) = survey.ending {
         return Some(Reason::new(Cause::of_ending(ending), "the run has ended"));
+    }
+    if let Some(Err(why)) = survey.agenda.as_ref().map(|agenda| &agenda.next) {
+        return Some(Reason::new(Cause::ScheduleInvalid, conditions::shorten(why.clone(), 256)));
     }
     if let Some(since) = world.clocks.untold {
         let until = since.checked_add(UNTOLD).unwrap_or(now);
@@ -123,6 +168,12 @@ fn hold(job: &DaemonJob, world: &World, survey: &mut Survey<'_>, now: Timestamp)
     {
         return Some(hold);
     }
+    // No due time has come yet.
+    if let Some(Ok(next)) = survey.agenda.as_ref().map(|agenda| &agenda.next)
+        && survey.key.run == 0
+    {
+        return Some(Reason::new(Cause::WaitsForDueTime, format!("the first run begins at {next}")));
+    }
     let is_terminating = world.refusals.namespace_terminating;
     is_terminating.then(|| Reason::new(Cause::NamespaceTerminating, "the namespace is being deleted"))
 }
@@ -140,6 +191,7 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
         key: &key,
         is_fleet_unhealthy: survey.is_fleet_unhealthy(),
         start: survey.start,
+        due_times: due_time_wait(survey, job),
         now,
     };
     let rollout = survey.key.rollout;
@@ -206,6 +258,16 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
     survey.pods_elsewhere = elsewhere.count();
     survey.failures = failures;
     look_elsewhere(survey);
+}
+
+/// With a schedule, which nodes wait for the next due time.
+fn due_time_wait(survey: &Survey<'_>, job: &DaemonJob) -> Option<DueTimeWait> {
+    let agenda = survey.agenda.as_ref()?;
+    let has_other_template = || job.spec.template.hash() != *survey.key.hash;
+    Some(DueTimeWait {
+        for_all: survey.key.due.is_none() || survey.is_over || has_other_template(),
+        next: agenda.next.as_ref().ok().copied(),
+    })
 }
 
 /// Counts the pods of deleted nodes that hold slots, and finds the nodes with several pods.

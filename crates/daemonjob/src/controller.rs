@@ -33,6 +33,7 @@ use crate::mark_prefixes::{MarkPrefix, MarkPrefixes};
 use crate::metrics::Metrics;
 use crate::observe::{World, may_have_lost_its_label};
 use crate::plan::{eligible_node, plan, pod_on_trial};
+use crate::rollout::hash_in_force;
 use crate::waves::paused;
 use crate::{CONTROLLER, FINALIZER};
 
@@ -224,7 +225,7 @@ impl DaemonJobs {
         memory.clocks.step(object, world, (self.clock.now(), steady));
         world.clocks = memory.clocks.clone();
         world.index = std::mem::take(&mut memory.index);
-        memory.index = world.indexed(&object.spec.template.hash());
+        memory.index = world.indexed(&hash_in_force(object));
         world.index = memory.index.clone();
     }
 

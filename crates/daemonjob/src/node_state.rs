@@ -86,6 +86,7 @@ pub enum Cause {
     RecordLost,
     Rejected,
     Restarting,
+    ScheduleInvalid,
     Scheduling,
     Settling,
     Starting,
@@ -97,6 +98,7 @@ pub enum Cause {
     Unschedulable,
     WaitingForTurn,
     WaitsForApproval,
+    WaitsForDueTime,
     WaitsForWave,
     WaveFailed,
 }
@@ -165,6 +167,8 @@ pub enum Message {
     },
     /// The node settles. The time until which it must stay Ready, if this process knows it.
     Settling(Option<Timestamp>),
+    /// The node runs at the next due time, if there is one.
+    DueTime(Option<Timestamp>),
     /// The wave has no room for the node.
     Wave {
         /// The number of the wave.
@@ -193,6 +197,8 @@ impl fmt::Display for Message {
             Self::Text(text) => return f.write_str(text),
             Self::Settling(Some(until)) => return write!(f, "the node must stay Ready until {until}"),
             Self::Settling(None) => return f.write_str("the node must stay Ready for settleSeconds"),
+            Self::DueTime(Some(due)) => return write!(f, "the node runs at the next due time, {due}"),
+            Self::DueTime(None) => return f.write_str("the node runs at the next due time"),
             Self::Wave { number, size } => {
                 let nodes = counted(*size as u64, "node");
                 return write!(f, "wave {number} allows {nodes} to start");
@@ -257,17 +263,20 @@ pub(crate) fn reruns_on(job: &DaemonJob, what: RerunOn) -> bool {
     job.spec.rerun_on.as_ref().map_or(what == RerunOn::TemplateChange, |list| list.contains(&what))
 }
 
-/// Whether the node's last attempt succeeded and still counts.
-pub(crate) fn is_done(history: &History<'_>, hash: &str, job: &DaemonJob, node: &Node) -> bool {
+/// Whether the node's last attempt succeeded and still counts: with the current template, and at the current due time
+/// or later.
+pub(crate) fn is_done(history: &History<'_>, key: &Key, job: &DaemonJob, node: &Node) -> bool {
     let Some(latest) = history.latest.as_ref().filter(|latest| latest.has_succeeded()) else { return false };
     let Some(attempt) = &latest.attempt else { return false };
-    let is_current = *attempt.hash == *hash || !reruns_on(job, RerunOn::TemplateChange);
+    let is_current = *attempt.hash == *key.hash || !reruns_on(job, RerunOn::TemplateChange);
+    let is_recent = key.due.is_none() || attempt.due >= key.due;
     // A reboot or reinstallation begins a run only if the node is Ready. During a run it always counts.
     let is_known = node.ready || !was_finished(job);
     let changed = |what, then: &str, is: &str| {
         !then.is_empty() && !is.is_empty() && is_known && reruns_on(job, what) && *id_digest(is) != *then
     };
     is_current
+        && is_recent
         && !changed(RerunOn::NodeReboot, &attempt.boot, &node.boot_id)
         && !changed(RerunOn::MachineChange, &attempt.machine, &node.machine_id)
 }
@@ -289,7 +298,18 @@ pub(crate) struct Assessor<'s> {
     pub is_fleet_unhealthy: bool,
     /// When the current run started.
     pub start: Timestamp,
+    /// With a schedule, which nodes wait for the next due time.
+    pub due_times: Option<DueTimeWait>,
     pub now: Timestamp,
+}
+
+/// Which nodes wait for the next due time. Nodes that were created after the start of the run always do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DueTimeWait {
+    /// Whether every node waits that is not done: no run has begun, it is over, or the template has changed.
+    pub for_all: bool,
+    /// The next due time, if the schedule is valid.
+    pub next: Option<Timestamp>,
 }
 
 /// The judgement of a node before its pods count.
@@ -431,7 +451,7 @@ impl Assessor<'_> {
         blocking: Option<&AssessedPod<'_>>,
     ) -> (State, Option<Timestamp>) {
         let state = |state| (state, None);
-        let is_done = is_done(history, &self.key.hash, self.job, node);
+        let is_done = is_done(history, self.key, self.job, node);
         let shows = |reason: &mut Reason| match reason.cause {
             Cause::NodeLost => true,
             Cause::FailedAndGone => blocking.is_none() || assessment.is_written_off,
@@ -464,7 +484,8 @@ impl Assessor<'_> {
         if self.rules.placement.is_tainted(node) {
             return state(State::Skipped(kept_away(history, assessment)));
         }
-        if let Some(reason) = self.late(node).or_else(|| self.given_up(history)) {
+        let waits = self.waits_for_due_time(node).or_else(|| self.late(node));
+        if let Some(reason) = waits.or_else(|| self.given_up(history)) {
             return state(State::Skipped(reason));
         }
         if history.eligibility != Eligibility::Run {
@@ -487,10 +508,19 @@ impl Assessor<'_> {
         Reason::new(Cause::NotReadySinceAttempt, message)
     }
 
+    /// A node that waits for the next due time.
+    fn waits_for_due_time(&self, node: &Node) -> Option<Reason> {
+        let wait = self.due_times.filter(|wait| wait.for_all || self.is_late(node))?;
+        Some(Reason { cause: Cause::WaitsForDueTime, message: Message::DueTime(wait.next) })
+    }
+
+    fn is_late(&self, node: &Node) -> bool {
+        node.meta.created.is_some_and(|created| created > self.start)
+    }
+
     /// A node that joined too late for this run.
     fn late(&self, node: &Node) -> Option<Reason> {
-        let is_late = node.meta.created.is_some_and(|created| created > self.start);
-        let is_ignored = is_late && self.job.spec.late_nodes == Some(LateNodes::Ignore);
+        let is_ignored = self.is_late(node) && self.job.spec.late_nodes == Some(LateNodes::Ignore);
         is_ignored.then(|| Reason::new(Cause::Late, "the node was created after the run started"))
     }
 

@@ -24,8 +24,9 @@ use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::assess::assess;
 use crate::eligibility::{Eligibility, Placement, pinned};
 use crate::labels::{
-    BOOT_ID_ANNOTATION, HASH_LABEL, MACHINE_ID_ANNOTATION, NAME_LABEL, NODE_NAME_ANNOTATION,
-    NODE_READY_ANNOTATION, NODE_UID_LABEL, POD_NUMBER_LABEL, ROLLOUT_ANNOTATION, RUN_ANNOTATION, UID_LABEL,
+    BOOT_ID_ANNOTATION, DUE_TIME_ANNOTATION, HASH_LABEL, MACHINE_ID_ANNOTATION, NAME_LABEL,
+    NODE_NAME_ANNOTATION, NODE_READY_ANNOTATION, NODE_UID_LABEL, POD_NUMBER_LABEL, ROLLOUT_ANNOTATION,
+    RUN_ANNOTATION, UID_LABEL,
 };
 use crate::ledger::{FORMAT, LEDGER_LABEL};
 use crate::node_state::{State, pod_name, refusal};
@@ -129,10 +130,12 @@ fn create(job: &DaemonJob, node: &Node, key: &Key, number: u64) -> Action<Daemon
     let namespace = meta.namespace.as_deref().unwrap_or_default();
     let name = pod_name(job, node, number);
     let (rollout, run) = (key.rollout.to_string(), key.run.to_string());
+    let due = key.due.map(|due| due.to_string()).unwrap_or_default();
     let annotations = [
         (NODE_NAME_ANNOTATION, &*node.meta.name),
         (ROLLOUT_ANNOTATION, &rollout),
         (RUN_ANNOTATION, &run),
+        (DUE_TIME_ANNOTATION, &due),
         (BOOT_ID_ANNOTATION, &node.boot_id),
         (MACHINE_ID_ANNOTATION, &node.machine_id),
         (NODE_READY_ANNOTATION, if node.ready { "true" } else { "" }),

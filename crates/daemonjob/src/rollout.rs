@@ -1,14 +1,15 @@
 //! Rollouts and runs by number, and their state in the last status.
 //!
-//! Failures and limits count for a rollout, which has one template and retryToken. Suspend and resume begin
-//! another run of it. Numbers, not times, identify both, so a wrong clock does not matter.
+//! Failures and limits count for a rollout, which has one template, due time and retryToken. Suspend and resume
+//! begin another run of it. Numbers, not times, identify both, so a wrong clock does not matter.
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use quintet_runtime::model::{conditions, digest};
 
 use crate::api::{DaemonJob, Rollout};
-use crate::labels::{ROLLOUT_ANNOTATION, RUN_ANNOTATION, hash_of, numbered};
+use crate::labels::{ROLLOUT_ANNOTATION, RUN_ANNOTATION, due_time_of, hash_of, numbered};
 use crate::observe::World;
 
 /// The hash and the numbers with which pods and records are compared.
@@ -20,6 +21,8 @@ pub struct Key {
     pub rollout: u64,
     /// The number of the run.
     pub run: u64,
+    /// With a schedule, the due time that began the rollout.
+    pub due: Option<Timestamp>,
 }
 
 /// The reason why a run ends before every node is finished. The status has the names of the variants.
@@ -66,9 +69,19 @@ fn number(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 
-/// The current key, apart from the number of a run that begins now.
+/// The hash of the template with which pods are compared. With a schedule, a changed template has no effect before
+/// the next due time.
+pub fn hash_in_force(job: &DaemonJob) -> Arc<str> {
+    let reported =
+        job.status.as_ref().filter(|before| job.spec.schedule.is_some() && before.rollout.is_some());
+    let reported = reported.and_then(|before| before.template_hash.as_deref());
+    reported.map_or_else(|| job.spec.template.hash().into(), Arc::from)
+}
+
+/// The current key, apart from the number of a run that begins now and from a due time that has come.
 pub fn current_key(job: &DaemonJob, world: &World) -> Key {
-    let hash: Arc<str> = job.spec.template.hash().into();
+    let hash = hash_in_force(job);
+    let is_scheduled = job.spec.schedule.is_some();
     let before = job.status.as_ref();
     let reported = before.and_then(|before| before.rollout.as_ref());
     let run = before.and_then(|before| before.run).map(number);
@@ -76,23 +89,28 @@ pub fn current_key(job: &DaemonJob, world: &World) -> Key {
         let is_same_template = before.and_then(|before| before.template_hash.as_deref()) == Some(&*hash);
         let is_same_token = job.spec.retry_token.is_none() || job.spec.retry_token == rollout.retry_token;
         let changes = !(is_same_template && is_same_token);
+        let due = rollout.due_time.as_ref().filter(|_| is_scheduled).map(|due| due.0);
         let rollout = number(rollout.number) + u64::from(changes);
-        return Key { hash, rollout, run: run.unwrap_or_default() };
+        return Key { hash, rollout, run: run.unwrap_or_default(), due };
     }
     // The status is lost or new. Pods and ledger have the numbers that were used.
-    let (mut last, mut last_run) = ((0, false), run.unwrap_or_default());
+    let (mut last, mut last_run) = ((0, false, None), run.unwrap_or_default());
     let lines = world.shards().flat_map(|shard| shard.entries.values().flatten());
     for line in lines {
-        last = last.max((line.rollout, *line.hash == *hash));
+        let attempt = line.attempt.as_ref().filter(|attempt| attempt.rollout == line.rollout);
+        let due = attempt.and_then(|attempt| attempt.due);
+        last = last.max((line.rollout, *line.hash == *hash, due));
         last_run = last_run.max(line.run);
     }
     for pod in &world.pods {
         let rollout = numbered(pod, ROLLOUT_ANNOTATION).unwrap_or_default();
-        last = last.max((rollout, hash_of(pod, &hash) == &*hash));
+        last = last.max((rollout, hash_of(pod, &hash) == &*hash, due_time_of(pod)));
         last_run = last_run.max(numbered(pod, RUN_ANNOTATION).unwrap_or_default());
     }
-    let continues = last.1 && last.0 > 0 && job.spec.retry_token.is_none();
-    Key { hash, rollout: last.0 + u64::from(!continues), run: last_run }
+    let (rollout, is_same_template, due) = last;
+    let continues = is_same_template && rollout > 0 && job.spec.retry_token.is_none();
+    let due = due.filter(|_| is_scheduled && continues);
+    Key { hash, rollout: rollout + u64::from(!continues), run: last_run, due }
 }
 
 /// Whether every node was finished in the last status.

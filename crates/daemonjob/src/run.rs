@@ -12,10 +12,15 @@ use crate::rollout::{Ending, ended_before, was_finished};
 use crate::survey::Survey;
 
 /// Whether a run begins now: at creation, at resume or at a change of the template. After a finished run, a
-/// Node created since then begins one, and so does a reboot or reinstallation that rerunOn names.
+/// Node created since then begins one, and so does a reboot or reinstallation that rerunOn names. With a schedule,
+/// only a due time begins a run, and a resume after one.
 pub fn begins(job: &DaemonJob, survey: &Survey<'_>) -> bool {
     if job.spec.suspend == Some(true) {
         return false;
+    }
+    if let Some(agenda) = &survey.agenda {
+        let has_start = job.status.as_ref().is_some_and(|before| before.start_time.is_some());
+        return agenda.begins.is_some() || survey.key.due.is_some() && !has_start;
     }
     let Some(before) = &job.status else { return true };
     let Some(start) = &before.start_time else { return true };
@@ -31,7 +36,7 @@ pub fn begins(job: &DaemonJob, survey: &Survey<'_>) -> bool {
                     && latest.attempt.as_ref().is_some_and(|attempt| attempt.hash == survey.key.hash)
             });
             // A done node that is suspect, or whose name another pod occupies, waits and does not run again.
-            let is_changed = has_succeeded && !is_done(history, &survey.key.hash, job, selected.node);
+            let is_changed = has_succeeded && !is_done(history, &survey.key, job, selected.node);
             is_new || is_changed
         })
     };

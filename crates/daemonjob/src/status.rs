@@ -8,7 +8,7 @@ use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::{Event, EventType};
 use quintet_runtime::model::refusals::{Refusal, RefusalReason};
 
-use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout};
+use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout, ScheduledRun};
 use crate::deadline::worked;
 use crate::failure_policy::{max_failed, tolerates};
 use crate::marks::{MARKING, Marks, REFUSED};
@@ -21,6 +21,9 @@ use crate::waves::{WaitingFor, WaveState, Waves};
 
 /// The length of a list of nodes. A further field has the number of the other nodes.
 const LISTED: usize = 20;
+
+/// The reason of Ready while nodes run at a due time.
+pub const RUNS_AT_DUE_TIME: &str = "RunsAtDueTime";
 
 /// The complete status.
 pub(crate) fn status(job: &DaemonJob, world: &World, record: &Record<'_>, now: Timestamp) -> DaemonJobStatus {
@@ -52,9 +55,11 @@ pub(crate) fn status(job: &DaemonJob, world: &World, record: &Record<'_>, now: T
     let terminating =
         survey.pods().iter().filter(|assessed| assessed.occupies() && assessed.is_deleted).count();
     let is_suspended = job.spec.suspend == Some(true);
-    let start = (!is_suspended).then_some(Time(survey.start));
+    // With a schedule, no run has begun before the first due time.
+    let start = (!is_suspended && survey.start < Timestamp::MAX).then_some(Time(survey.start));
     let is_true = |type_| wanted.iter().any(|wanted| wanted.type_ == type_ && wanted.status == Some(true));
     let (complete, has_ended) = (is_true("Complete"), is_true("Finished") || survey.ending.is_some());
+    let is_over = survey.is_over || is_true("Finished") && survey.ending.is_none();
     let (worked_seconds, working_since) = worked(&before, survey, is_suspended, now);
     let mut status = DaemonJobStatus {
         observed_generation: job.metadata.generation,
@@ -72,8 +77,10 @@ pub(crate) fn status(job: &DaemonJob, world: &World, record: &Record<'_>, now: T
         },
         start_time: start,
         template_hash: Some(survey.key.hash.to_string()),
-        rollout: Some(rollout(job, survey, has_ended, now)),
+        rollout: Some(rollout(job, survey, (has_ended, is_over), now)),
         run: i64::try_from(survey.key.run).ok(),
+        schedule: survey.agenda.as_ref().map(|agenda| agenda.status(job)),
+        history: Vec::new(),
         worked_seconds,
         working_since,
         ledger_shards,
@@ -91,6 +98,9 @@ pub(crate) fn status(job: &DaemonJob, world: &World, record: &Record<'_>, now: T
             now,
         ),
     };
+    if let Some(agenda) = &survey.agenda {
+        status.history = agenda.history(&before.history, scheduled_run(&status, survey, now));
+    }
     if let Some(since) = status.working_since.clone().filter(|_| status != before) {
         // A successor counts only the time that a status has.
         let now = whole_seconds(now);
@@ -101,7 +111,28 @@ pub(crate) fn status(job: &DaemonJob, world: &World, record: &Record<'_>, now: T
     status
 }
 
-fn rollout(job: &DaemonJob, survey: &Survey<'_>, has_ended: bool, now: Timestamp) -> Rollout {
+/// The run of the current due time, for the history.
+fn scheduled_run(status: &DaemonJobStatus, survey: &Survey<'_>, now: Timestamp) -> Option<ScheduledRun> {
+    let start_time = Some(status.start_time.clone()?);
+    let is_true = |type_| conditions::is_true(&status.conditions, type_);
+    let result = ["Complete", "Failed"].into_iter().find(|type_| is_true(type_));
+    Some(ScheduledRun {
+        due_time: Time(survey.key.due?),
+        start_time,
+        end_time: result.map(|_| status.completion_time.clone().unwrap_or(Time(whole_seconds(now)))),
+        succeeded: status.succeeded,
+        failed: status.failed,
+        result: result.map(str::to_owned),
+    })
+}
+
+/// `has_ended`: whether the run has ended. `is_over`: whether every node is or was finished.
+fn rollout(
+    job: &DaemonJob,
+    survey: &Survey<'_>,
+    (has_ended, is_over): (bool, bool),
+    now: Timestamp,
+) -> Rollout {
     let before = job.status.as_ref().and_then(|before| before.rollout.as_ref());
     let token = before.and_then(|before| before.retry_token.clone());
     let count = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
@@ -112,6 +143,8 @@ fn rollout(job: &DaemonJob, survey: &Survey<'_>, has_ended: bool, now: Timestamp
         number: i64::try_from(survey.key.rollout).unwrap_or(i64::MAX),
         // A token remains in effect after its removal.
         retry_token: job.spec.retry_token.clone().or(token),
+        due_time: survey.key.due.map(Time),
+        over: (survey.key.due.is_some() && is_over).then_some(true),
         base: count(survey.base),
         unhealthy_from_start: count(survey.unhealthy_from_start),
         braked_since: survey.failures.brakes().then_some(Time(braked_since)),
@@ -138,6 +171,7 @@ fn waiting_for(survey: &Survey<'_>) -> Option<WaitingFor> {
     Some(match survey.hold.as_ref().map(|hold| hold.cause) {
         Some(Cause::Paused | Cause::PausedByAnnotation | Cause::Suspended) => WaitingFor::Paused,
         Some(Cause::WaitsForApproval) => WaitingFor::Approval,
+        Some(Cause::WaitsForDueTime) => return None,
         Some(_) => WaitingFor::Repair,
         None if !runs && waves.progress.settling > 0 => WaitingFor::Settling,
         None => WaitingFor::Nodes,
@@ -184,7 +218,7 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
     let skipped = survey.skipped(|cause| cause != Cause::Tainted);
     let desired = survey.desired();
     let hold = survey.hold.as_ref();
-    let is_idle = hold.is_some_and(|hold| hold.cause == Cause::Suspended);
+    let is_idle = hold.is_some_and(|hold| is_idle(hold.cause));
     let ending = survey.ending.filter(|_| !is_idle);
     let is_over = survey.is_finished() && !is_idle && ending.is_none();
     let is_tolerated = failed > 0 && tolerates(job, failed, survey.base);
@@ -197,6 +231,8 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
     let is_over = is_over && suspect.is_none() && unmarked.is_none();
     let complete = is_over && !has_failed;
     let so_far = format!("{done} of {desired} nodes are done");
+    let next = survey.agenda.as_ref().and_then(|agenda| agenda.next.as_ref().ok());
+    let next = next.filter(|_| is_over).map(|next| format!(" The next due time is {next}."));
     let (reason, message) = if complete && is_tolerated {
         let max = max_failed(job, survey.base);
         ("FailuresTolerated", format!("{done} nodes are done, {failed} failed, maxFailedNodes allows {max}."))
@@ -248,7 +284,7 @@ fn run_result(job: &DaemonJob, survey: &Survey<'_>) -> RunResult {
                 || hold.is_some_and(|hold| needs_user(hold.cause, survey))
                 || hold.is_none() && unmarked.is_some_and(Marks::needs_user)),
         reason,
-        message,
+        message: message + &next.unwrap_or_default(),
     }
 }
 
@@ -261,10 +297,15 @@ fn unmarked_result(marks: &Marks, so_far: &str) -> (&'static str, String) {
     }
 }
 
+/// Whether a hold means that there is no result, even if no node is left to run.
+fn is_idle(hold: Cause) -> bool {
+    matches!(hold, Cause::Suspended | Cause::WaitsForDueTime | Cause::ScheduleInvalid)
+}
+
 /// Whether a hold that neither the user nor an administrator set needs one of them to end it.
 fn needs_user(hold: Cause, survey: &Survey<'_>) -> bool {
     match hold {
-        Cause::DefinitionOutdated | Cause::TemplateInvalid => true,
+        Cause::DefinitionOutdated | Cause::ScheduleInvalid | Cause::TemplateInvalid => true,
         Cause::MaxFailedNodesExceeded => survey.failures.brakes_for_good(),
         Cause::WaveFailed => survey.waves.as_ref().is_some_and(Waves::fails_for_good),
         _ => false,
@@ -272,17 +313,19 @@ fn needs_user(hold: Cause, survey: &Survey<'_>) -> bool {
 }
 
 /// The condition Ready, for tools that wait (kstatus): the DaemonJob matches its spec. It stays True while
-/// nodes join or change after the rollout was complete.
+/// nodes join or change after the rollout was complete, and while nodes run at a due time.
 fn ready(job: &DaemonJob, survey: &Survey<'_>, run_result: &RunResult) -> Wanted {
     let hold = survey.hold.as_ref().map(|hold| hold.cause);
-    let before = job.status.as_ref().filter(|_| !survey.changes);
+    let is_due = survey.agenda.as_ref().is_some_and(|agenda| agenda.begins.is_some());
+    let before = job.status.as_ref().filter(|_| !survey.changes || is_due);
     let ready = before.and_then(|before| conditions::find_true(&before.conditions, "Ready"));
     let was_ready = ready.is_some_and(|ready| ready.reason != Cause::Suspended.word());
     let continues = !run_result.failed && !run_result.stalled && hold.is_none();
-    let (is_ready, reason) = if run_result.complete || hold == Some(Cause::Suspended) {
+    let waits = matches!(hold, Some(Cause::Suspended | Cause::WaitsForDueTime));
+    let (is_ready, reason) = if run_result.complete || waits {
         (true, run_result.reason)
     } else if was_ready && continues {
-        (true, "CompletedBefore")
+        (true, if survey.agenda.is_some() { RUNS_AT_DUE_TIME } else { "CompletedBefore" })
     } else {
         (false, run_result.reason)
     };
@@ -310,7 +353,8 @@ fn conditions(job: &DaemonJob, world: &World, record: &Record<'_>) -> Vec<Wanted
     let of_hold = survey.hold.as_ref().and_then(|hold| match hold.cause {
         Cause::Suspended => Some(("Suspended", hold)),
         Cause::TemplateInvalid => Some(("PodsRefused", hold)),
-        Cause::NamespaceTerminating => None,
+        Cause::ScheduleInvalid => Some(("ScheduleInvalid", hold)),
+        Cause::NamespaceTerminating | Cause::WaitsForDueTime => None,
         _ => survey.ending.is_none().then_some(("Paused", hold)),
     });
     if let Some((type_, hold)) = of_hold {
@@ -386,6 +430,7 @@ pub fn events(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Ev
         ("LedgerLost", EventType::Warning, "LedgerLost", "Skip"),
         ("LedgerRefused", EventType::Warning, "LedgerRefused", "Record"),
         (REFUSED, EventType::Warning, REFUSED, "Mark"),
+        ("ScheduleInvalid", EventType::Warning, "ScheduleInvalid", "Schedule"),
     ] {
         let find = |conditions| {
             // The manager retries a rejected pod. An invalid template needs a user.
@@ -402,6 +447,7 @@ pub fn events(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Ev
         events.push(Event { type_: EventType::Normal, reason: "Resumed", action: "Resume", note });
     }
     events.extend(next_wave(before.rollout.as_ref(), after.rollout.as_ref()));
+    events.extend(due_times(&before.history, &after.history));
     if after.failed > before.failed.or(Some(0)) {
         let first = after.failed_nodes.iter().find(|node| !before.failed_nodes.contains(node));
         let first = first.map(|node| format!("; {}: {}", node.node, node.message)).unwrap_or_default();
@@ -432,4 +478,28 @@ fn next_wave(before: Option<&Rollout>, after: Option<&Rollout>) -> Option<Event>
     let nodes = size.map_or_else(|| "all nodes".to_owned(), |size| format!("{size} nodes in all"));
     let note = format!("Wave {wave} begins: {nodes} may start.");
     before.wave.map(|_| Event { type_: EventType::Normal, reason: "WaveStarted", action: "Advance", note })
+}
+
+/// The Events for due times that begin a run, are held or are missed.
+fn due_times(before: &[ScheduledRun], after: &[ScheduledRun]) -> Vec<Event> {
+    let is_known = |one: &ScheduledRun| before.iter().any(|known| known.due_time == one.due_time);
+    let new = after.iter().filter(|one| !is_known(one));
+    // An older due time returns into the list when it is retried.
+    let new = new.filter(|one| before.first().is_none_or(|last| one.due_time > last.due_time));
+    let event = |one: &ScheduledRun| {
+        let due = one.due_time.0;
+        let (type_, reason, note) = match one.result.as_deref() {
+            Some("Held") => {
+                let note = format!("No run begins at {due}: failed nodes stop the rollout.");
+                (EventType::Warning, "DueTimeHeld", note)
+            }
+            Some("Missed") => {
+                let note = format!("No run begins for {due}: startingDeadlineSeconds have passed.");
+                (EventType::Warning, "DueTimeMissed", note)
+            }
+            _ => (EventType::Normal, "DueTimeReached", format!("The run of {due} begins.")),
+        };
+        Event { type_, reason, action: "Schedule", note }
+    };
+    new.map(event).collect()
 }

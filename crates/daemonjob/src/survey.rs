@@ -12,6 +12,7 @@ use crate::labels::{NODE_UID_LABEL, pinned_to};
 use crate::marks::Marks;
 use crate::node_state::{Cause, Reason, SelectedNode, State};
 use crate::rollout::{Ending, Key};
+use crate::schedule::Agenda;
 use crate::waves::{Progress, Waves};
 
 /// The result of the assessment.
@@ -24,6 +25,10 @@ pub struct Survey<'a> {
     pub start: Timestamp,
     /// Whether a run begins now. The status must have its start before anything else happens.
     pub begins: bool,
+    /// The schedule, if the spec has one.
+    pub agenda: Option<Agenda>,
+    /// With a schedule, whether every node was finished in this rollout. The others wait for the next due time.
+    pub is_over: bool,
     /// Whether the rollout changes now. The status must have its number before anything else happens.
     pub changes: bool,
     /// The selected nodes: Ready nodes first, in the order of their names. Without waves, they get their pods in

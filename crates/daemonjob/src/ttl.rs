@@ -24,7 +24,7 @@ pub(crate) fn pod_expiry(
 ) -> Option<Timestamp> {
     let ttl = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
     let history = survey.histories.of_target(assessed)?;
-    let is_done = is_done(history, &survey.key.hash, job, history.node);
+    let is_done = is_done(history, &survey.key, job, history.node);
     ended_at(survey, assessed)?.checked_add(ttl).ok().filter(|_| is_done)
 }
 

@@ -39,8 +39,8 @@ use crate::api_client::{Cluster, ClusterArgs, Supported, is_name, is_type_absent
 ///
 /// You need permission to get the DaemonJob and ConfigMaps, and to list pods and nodes.
 ///
-/// The exit code is 0 if every selected node is done, runs, would run or waits for its turn. The exit code is 1 if a
-/// selected node would not run, and 2 on an error.
+/// The exit code is 0 if every selected node is done, runs, would run, or waits for its turn or for a due time. The exit
+/// code is 1 if a selected node would not run, and 2 on an error.
 #[derive(Debug, clap::Args)]
 #[command(
     group = clap::ArgGroup::new("what").required(true),

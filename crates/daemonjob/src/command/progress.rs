@@ -6,12 +6,13 @@ use quintet_runtime::model::rollout::{RolloutState, RolloutStatus, Step};
 use super::subject::{PAUSED_ANNOTATION, Subject, WaitingFor};
 use crate::api::{DaemonJobStatus, NodeReason};
 use crate::marks::REFUSED as MARK_REFUSED;
+use crate::status::RUNS_AT_DUE_TIME;
 
 /// The number of nodes that the details list.
 const LISTED: usize = 5;
 
-/// Why the manager creates no pods, or does not mark the done nodes. The conditions Suspended, Paused and
-/// PodsRefused have the names of the variants as reasons, and so has the condition Ready for MarkRefused.
+/// Why the manager creates no pods, or does not mark the done nodes. The conditions Suspended, Paused, PodsRefused,
+/// ScheduleInvalid and Ready have the names of the variants as reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 pub(super) enum Hold {
     DefinitionOutdated,
@@ -20,9 +21,11 @@ pub(super) enum Hold {
     MaxFailedNodesExceeded,
     Paused,
     PausedByAnnotation,
+    ScheduleInvalid,
     Suspended,
     TemplateInvalid,
     WaitsForApproval,
+    WaitsForDueTime,
     WaveFailed,
     /// A reason that this version does not know.
     Other,
@@ -62,7 +65,7 @@ pub fn progress(subject: &Subject) -> RolloutStatus {
         }
         Phase::Held(hold) => {
             let (state, verb) = match hold {
-                Hold::TemplateInvalid => (RolloutState::Failed, "failed"),
+                Hold::ScheduleInvalid | Hold::TemplateInvalid => (RolloutState::Failed, "failed"),
                 _ => (RolloutState::Held, "is held"),
             };
             let wave = wave(subject).map(|wave| format!(" in {wave}")).unwrap_or_default();
@@ -77,9 +80,14 @@ pub fn progress(subject: &Subject) -> RolloutStatus {
 pub(super) fn phase(subject: &Subject) -> Phase {
     let Some(status) = subject.observed() else { return Phase::Unobserved("the change of the spec") };
     let is_true = |type_| find_true(&status.conditions, type_).is_some();
-    // A DaemonJob stays Ready while nodes join after its rollout was complete.
-    if is_true("Ready") && !is_true("Suspended") {
-        return Phase::Complete;
+    let ready = find_true(&status.conditions, "Ready").map(|ready| ready.reason.as_str());
+    match ready {
+        Some(reason) if reason == <&str>::from(Hold::WaitsForDueTime) => {
+            return Phase::Held(Hold::WaitsForDueTime);
+        }
+        // A DaemonJob stays Ready while nodes join after its rollout was complete, and while nodes run at a due time.
+        Some(reason) if reason != RUNS_AT_DUE_TIME && !is_true("Suspended") => return Phase::Complete,
+        _ => {}
     }
     if is_true("Failed") {
         return Phase::Failed;
@@ -114,7 +122,8 @@ fn hold(subject: &Subject, status: &DaemonJobStatus) -> Option<Hold> {
         let is_refused = find_true(&status.conditions, "Stalled")?.reason == MARK_REFUSED;
         is_refused.then_some(Hold::MarkRefused)
     };
-    of("Suspended").or_else(|| of("Paused")).or_else(refused).or_else(waits).or_else(unmarked)
+    let invalid = || of("ScheduleInvalid");
+    of("Suspended").or_else(|| of("Paused")).or_else(refused).or_else(invalid).or_else(waits).or_else(unmarked)
 }
 
 /// The reason and the message of the condition Ready, which sums up the status.
@@ -214,6 +223,8 @@ fn ways_out(subject: &Subject, hold: Hold) -> Vec<String> {
             vec!["To continue, allow the keys in the chart, or change onSuccess.".to_owned()]
         }
         Hold::TemplateInvalid => vec!["To continue, fix the template.".to_owned()],
+        Hold::ScheduleInvalid => vec!["To continue, fix schedule or timeZone.".to_owned()],
+        Hold::WaitsForDueTime => Vec::new(),
         Hold::Other => vec![format!("To list all nodes, run: quintet explain {target}")],
     }
 }

@@ -90,6 +90,13 @@ fn conditions(all: &[(&str, &str, &str)]) -> (&'static str, Value) {
     RolloutState::Failed, "daemonjob/a failed (DeadlineExceeded): why")]
 #[case::invalid_template(&[held("PodsRefused", "TemplateInvalid")],
     RolloutState::Failed, "daemonjob/a failed in wave 1 of 3 (TemplateInvalid): why")]
+#[case::invalid_schedule(&[held("ScheduleInvalid", "ScheduleInvalid")],
+    RolloutState::Failed, "daemonjob/a failed in wave 1 of 3 (ScheduleInvalid): why")]
+#[case::before_the_first_due_time(&[conditions(&[("Ready", "True", "WaitsForDueTime")])],
+    RolloutState::Held, "daemonjob/a is held in wave 1 of 3 (WaitsForDueTime): why")]
+#[case::runs_at_a_due_time(&[conditions(&[("Ready", "True", "RunsAtDueTime")])],
+    RolloutState::Continues,
+    "Wave 1 of 3 (running): 1 of 1 nodes are settled, 1 have started. why")]
 #[case::rejected_pod(&[conditions(&[("Ready", "False", "NodesPending"), ("PodsRefused", "True", "FailedCreate")])],
     RolloutState::Continues,
     "Wave 1 of 3 (running): 1 of 1 nodes are settled, 1 have started. why")]
@@ -147,6 +154,7 @@ fn reads_the_progress(#[case] changes: &[(&str, Value)], #[case] state: RolloutS
 #[case::annotation(held("Paused", "PausedByAnnotation"), &["To continue, run: quintet rollout resume daemonjob/a -n ns"])]
 #[case::template(held("PodsRefused", "TemplateInvalid"), &["To continue, fix the template."])]
 #[case::mark(held("Stalled", "MarkRefused"), &["To continue, allow the keys in the chart, or change onSuccess."])]
+#[case::schedule(held("ScheduleInvalid", "ScheduleInvalid"), &["To continue, fix schedule or timeZone."])]
 fn names_the_nodes_and_the_way_out(#[case] hold: (&str, Value), #[case] details: &[&str]) {
     let failed = json!([{"node": "n1", "reason": "BackoffLimitExceeded", "message": "1 failure"}]);
     let changes = [hold, ("/status/failedNodes", failed), annotated(PAUSED, "incident 7")];

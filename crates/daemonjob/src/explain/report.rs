@@ -12,6 +12,7 @@ use crate::node_state::{Cause, Reason, SelectedNode, State, counted, not_tolerat
 use crate::observe::World;
 use crate::outcome::DeletedFor;
 use crate::removal::deletion_reason;
+use crate::rollout::Key;
 use crate::survey::Survey;
 use crate::waves::Waves;
 use foldhash::{HashMap, HashSet};
@@ -79,7 +80,7 @@ pub struct Row {
     pub termination_message: Option<String>,
     /// Whether the pod that runs there would be deleted.
     pub is_going: bool,
-    /// Whether the node waits only for its turn, or is done and settles.
+    /// Whether the node waits only for its turn or for a due time, or is done and settles.
     pub is_queued: bool,
 }
 
@@ -128,13 +129,13 @@ impl Report {
         self.rows.len() - self.count(Word::NotSelected)
     }
 
-    /// Whether every selected node is done, runs, would run, or waits only for its turn.
+    /// Whether every selected node is done, runs, would run, or waits only for its turn or for a due time.
     pub fn all_run(&self) -> bool {
         self.rows.iter().all(|row| match row.state {
             Word::Done | Word::WouldRun | Word::NotSelected => true,
             Word::Running | Word::Starting => !row.is_going,
-            Word::Waiting => row.is_queued,
-            Word::Failed | Word::Skipped => false,
+            Word::Waiting | Word::Skipped => row.is_queued,
+            Word::Failed => false,
         })
     }
 
@@ -239,7 +240,10 @@ impl View<'_> {
             }
             State::Failed(reason) => row.set_from(Word::Failed, reason),
             State::Starting(reason) => row.set_from(Word::Starting, reason),
-            State::Skipped(reason) => row.set_from(Word::Skipped, reason),
+            State::Skipped(reason) => {
+                row.set_from(Word::Skipped, reason);
+                row.is_queued = reason.cause == Cause::WaitsForDueTime;
+            }
             State::Running => {
                 let since = pod.and_then(|assessed| assessed.pod.started);
                 row.set(Word::Running, "", since.map(|since| format!("since {since}")).unwrap_or_default());
@@ -260,7 +264,7 @@ impl View<'_> {
                 row.number = Some(*run);
                 match self.refused.get(&*selected.node.meta.name) {
                     Some((reason, message)) => row.set(Word::Waiting, *reason, *message),
-                    None => due(&mut row, *run, &self.survey.key.hash),
+                    None => due(&mut row, *run, &self.survey.key),
                 }
             }
         }
@@ -313,18 +317,22 @@ fn done(row: &mut Row, hash: &str) {
 }
 
 /// The reason why a node would run now.
-fn due(row: &mut Row, number: u64, hash: &str) {
-    let (reason, message) = match &row.last {
-        None if number > 1 => ("Retry", format!("pod {number}")),
-        None => ("FirstRun", String::new()),
-        Some(last) if *last.hash != *hash => {
+fn due(row: &mut Row, number: u64, key: &Key) {
+    let is_older = |last: &Entry| last.attempt.as_ref().is_some_and(|attempt| attempt.due < key.due);
+    let (reason, message) = match (&row.last, key.due) {
+        (None, _) if number > 1 => ("Retry", format!("pod {number}")),
+        (None, _) => ("FirstRun", String::new()),
+        (Some(last), Some(due)) if last.has_succeeded() && is_older(last) => {
+            ("DueTime", format!("pod {number}, for the due time {due}"))
+        }
+        (Some(last), _) if *last.hash != *key.hash => {
             ("TemplateChanged", format!("pod {number}; pod {} had template {}", last.pod, last.hash))
         }
-        Some(last) if last.has_succeeded() => (
+        (Some(last), _) if last.has_succeeded() => (
             "NodeChanged",
             format!("pod {number}; the node was rebooted or reinstalled since pod {}", last.pod),
         ),
-        Some(last) => {
+        (Some(last), _) => {
             let failures = match last.failures {
                 0 => String::new(),
                 failures => format!(", after {}", counted(u64::from(failures), "failure")),
@@ -422,6 +430,9 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
     }
     notes.extend(survey.waves.as_ref().and_then(wave_note));
     notes.extend(mark_notes(job, survey));
+    if let Some(Ok(next)) = survey.agenda.as_ref().map(|agenda| &agenda.next) {
+        notes.push(format!("The next due time is {next}."));
+    }
     if report.selected() == 0 {
         notes.push("The template selects no node.".to_owned());
     }

@@ -11,7 +11,7 @@ pub enum RolloutState {
     Complete,
     /// The rollout has ended or made no progress, and is not complete.
     Failed,
-    /// The manager creates no pods until a user or an administrator acts.
+    /// The manager creates no pods until a user or an administrator acts, or a time comes.
     Held,
 }
 
