@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn other_nodes_are_the_first_in_another_run_and_template() {
-        let key = |hash: &str, rollout, run| Key { hash: hash.into(), rollout, run };
+        let key = |hash: &str, rollout, run| Key { hash: hash.into(), rollout, run, due: None };
         let nodes: Vec<String> = (0..100).map(|number| format!("node-{number}")).collect();
         let sorted = |key: &Key| {
             let mut sorted: Vec<&str> = nodes.iter().map(String::as_str).collect();

@@ -31,6 +31,7 @@ mod nodes;
 mod outcomes;
 mod places;
 mod scene;
+mod schedule;
 mod waves;
 
 const START: &str = "2026-01-01T00:00:00Z";

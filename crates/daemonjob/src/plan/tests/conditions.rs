@@ -79,6 +79,10 @@ fn terminate_namespace(scene: &mut Scene) {
     scene.world.refusals.namespace_terminating = true;
 }
 
+fn nightly() -> Value {
+    json!({"schedule": "0 3 * * *"})
+}
+
 fn complete(story: Story) -> Scene {
     told(free(&json!({}), |scene| scene.each(&THREE, Scene::succeed)), story)
 }
@@ -123,6 +127,17 @@ fn complete(story: Story) -> Scene {
     "DeadlineExceeded", "Failed Finished Stalled",
 )]
 #[case::fail_job(fail_job(), "PodFailurePolicy", "Failed Finished Stalled")]
+#[case::waits_for_due_time(free(&nightly(), |scene| scene), "WaitsForDueTime", "Ready")]
+#[case::runs_at_due_time(free(&nightly(), |scene| scene.after(10_800)), "RunsAtDueTime", "Ready")]
+#[case::complete_at_due_time(
+    free(&nightly(), |scene| scene.after(10_800).each(&THREE, Scene::succeed)),
+    "AllNodesDone", "Ready Complete Finished",
+)]
+#[case::failed_at_due_time(
+    free(&nightly(), |scene| scene.after(10_800).each(&THREE, Scene::fail)),
+    "NodesFailed", "Failed Finished Stalled",
+)]
+#[case::invalid_schedule(free(&json!({"schedule": "never"}), |scene| scene), "ScheduleInvalid", "Stalled")]
 #[case::invalid_template(refused(refuse_template), "TemplateInvalid", "Stalled")]
 #[case::refused_pod(refused(refuse_pod), "NodesPending", "")]
 #[case::namespace_terminating(refused(terminate_namespace), "NamespaceTerminating", "")]
