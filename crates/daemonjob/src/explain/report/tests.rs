@@ -415,3 +415,45 @@ fn notes_the_changes_of_on_success() {
     let record = json!({"/metadata/annotations": {"dj.dysproz.io/marked-job": "1/2"}});
     assert_eq!(notes(node("a", &record)), [changes, &refused]);
 }
+
+/// A DaemonJob that runs at each full hour, and the line of a node that was done at midnight.
+fn hourly(last_due_time: &str) -> (DaemonJob, String) {
+    let mut job = job(&json!({"schedule": "0 * * * *"}));
+    let line = format!(
+        "node=a template={} rollout=1 run=1 pod=1 outcome=Succeeded due=2026-01-01T00:00:00Z clear=true \
+         ended=2026-01-01T00:01:00Z",
+        job.spec.template.hash()
+    );
+    let status = job.status.as_mut().unwrap();
+    status.rollout =
+        serde_json::from_value(json!({"number": 1, "dueTime": last_due_time, "over": true})).unwrap();
+    status.schedule =
+        serde_json::from_value(json!({"schedule": "0 * * * *", "since": "2025-12-31T23:30:00Z",
+        "lastDueTime": last_due_time}))
+        .unwrap();
+    (job, line)
+}
+
+#[test]
+fn explains_a_run_at_a_due_time() {
+    let (job, line) = hourly("2026-01-01T00:00:00Z");
+    let report = explain(&job, &recorded(world(ready(&["a"]), vec![]), "a", &line));
+    assert!(report.begins, "{:?}", report.notes);
+    assert_eq!(seen(&report, "a"), (Word::WouldRun, "DueTime"));
+    assert_eq!(row(&report, "a").message, "pod 2, for the due time 2026-01-01T01:00:00Z");
+    let expected = ["A new run begins.", "The next due time is 2026-01-01T02:00:00Z."];
+    assert_eq!(report.notes, expected);
+}
+
+/// Nodes that wait for a due time need no user.
+#[test]
+fn explains_a_node_that_waits_for_a_due_time() {
+    let (mut job, _) = hourly("2026-01-01T01:00:00Z");
+    let report = explain(&job, &world(ready(&["b"]), vec![]));
+    assert_eq!(seen(&report, "b"), (Word::Skipped, "WaitsForDueTime"));
+    assert_eq!(row(&report, "b").message, "the node runs at the next due time, 2026-01-01T02:00:00Z");
+    assert!(report.all_run() && !report.begins);
+    job.spec.schedule = Some("0 25 * * *".into());
+    let report = explain(&job, &world(ready(&["b"]), vec![]));
+    assert_eq!(report.hold.as_ref().map(|hold| hold.cause), Some(Cause::ScheduleInvalid));
+}
