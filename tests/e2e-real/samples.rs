@@ -11,14 +11,10 @@ use crate::site::Site;
 /// The line of a sample with its final condition: `# Ends as: CONDITION (REASON)`.
 const PROMISE: &str = "# Ends as: ";
 
-/// Its Job needs kubectl's image, which no archive contains.
-const NEEDS_AN_IMAGE: &str = "schedule.yaml";
-
 fn samples(kind: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(workspace().join("samples").join(kind)).unwrap();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
-    files.retain(|file| file.file_name().is_some_and(|name| name != NEEDS_AN_IMAGE));
     files.sort();
     files
 }

@@ -43,15 +43,18 @@ const FAILED: [&str; 7] = [
     "paused by failed nodes",
     "wave failed",
 ];
-const HELD: [&str; 7] = [
+const HELD: [&str; 9] = [
     "paused by the user",
     "paused by an annotation",
     "settling",
     "waiting for approval",
     "changes of `onSuccess` are not allowed",
     "suspended",
+    "waiting for the first due time",
+    "the schedule is invalid",
     "the template is invalid",
 ];
+const SCHEDULED: [&str; 1] = ["running at a due time"];
 const NODES: [&str; 5] = [
     "complete before nodes joined",
     "failed, failed nodes can recover",
@@ -93,7 +96,8 @@ fn list(objects: &[Value]) -> Value {
 #[test]
 fn tests_produce_every_row_of_the_table() {
     PAGE.has_exactly(
-        &[&WITHOUT_A_MANAGER[..], &RUNNING, &FAILED, &HELD, &NODES, &DEFINITION, &DELETED].concat(),
+        &[&WITHOUT_A_MANAGER[..], &RUNNING, &FAILED, &HELD, &SCHEDULED, &NODES, &DEFINITION, &DELETED]
+            .concat(),
     );
 }
 
@@ -219,7 +223,9 @@ fn held_by_the_spec() {
     stops["metadata"]["annotations"] = json!({ "dj.dysproz.io/paused": "incident" });
     let on_success = json!({ "labels": { "example.com/ready": "yes" } });
     let marks = daemonjob(&env, "marks", &json!({ "onSuccess": on_success }));
-    env.apply(&list(&[pauses, sleeps, wrong, settles, waits, stops, marks])).unwrap();
+    let nightly = daemonjob(&env, "nightly", &json!({ "schedule": "0 3 29 2 *" }));
+    let never = daemonjob(&env, "never", &json!({ "schedule": "0 25 * * *" }));
+    env.apply(&list(&[pauses, sleeps, wrong, settles, waits, stops, marks, nightly, never])).unwrap();
     judge.wait("paused by the user", "pauses", |job| is_true(job, "Paused", "Paused"));
     judge.wait("paused by an annotation", "stops", |job| is_true(job, "Paused", "PausedByAnnotation"));
     judge.wait("settling", "settles", |job| condition(job, "Complete").1 == "Settling");
@@ -228,8 +234,21 @@ fn held_by_the_spec() {
         condition(job, "Complete").1 == "MarkRefused"
     });
     judge.wait("suspended", "sleeps", |job| is_true(job, "Suspended", "Suspended"));
+    judge.wait("waiting for the first due time", "nightly", |job| is_true(job, "Ready", "WaitsForDueTime"));
+    judge.wait("the schedule is invalid", "never", |job| is_true(job, "ScheduleInvalid", "ScheduleInvalid"));
     judge.wait("the template is invalid", "wrong", |job| is_true(job, "PodsRefused", "TemplateInvalid"));
     judge.end(&HELD);
+}
+
+#[test]
+fn runs_at_a_due_time() {
+    let env = TestEnv::new("dh-scheduled");
+    let judge = Judge::new(&env, PAGE);
+    env.node("a");
+    let _manager = env.manager("daemonjob");
+    env.apply(&held(&env, "minutely", &json!({ "schedule": "* * * * *" }))).unwrap();
+    judge.wait("running at a due time", "minutely", |job| is_true(job, "Ready", "RunsAtDueTime"));
+    judge.end(&SCHEDULED);
 }
 
 /// Nodes join and stop reporting; the node controller taints the silent nodes.

@@ -164,6 +164,35 @@ fn on_success_mistakes() -> Vec<(Value, &'static str)> {
     ]
 }
 
+/// The same for a schedule.
+fn schedule_mistakes() -> Vec<(Value, &'static str)> {
+    let template = json!({ "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+    let with = |field: &str, value: Value| json!({ "template": template, field: value });
+    let nightly = |field: &str, value: Value| {
+        let mut spec = with(field, value);
+        spec["schedule"] = json!("0 3 * * *");
+        spec
+    };
+    let needs_schedule = "timeZone and startingDeadlineSeconds need schedule";
+    vec![
+        (with("schedule", json!("")), "schedule in body should be at least 1 chars long"),
+        (with("schedule", json!("0 ".repeat(200))), "Too long: may not be more than 256"),
+        (with("timeZone", json!("Europe/Berlin")), needs_schedule),
+        (with("startingDeadlineSeconds", json!(60)), needs_schedule),
+        (
+            nightly("startingDeadlineSeconds", json!(0)),
+            "startingDeadlineSeconds in body should be greater than or equal to 1",
+        ),
+        (nightly("rerunOn", json!(["NodeReboot"])), "schedule and rerunOn exclude each other"),
+        (nightly("rerunOn", json!([])), "schedule and rerunOn exclude each other"),
+        (
+            json!({ "template": template, "schedule": "0 3 * * *", "failurePolicy": { "type": "Pause" },
+                "rollout": { "waveSizes": [1], "approval": "FirstWave" } }),
+            "schedule and rollout.approval exclude each other",
+        ),
+    ]
+}
+
 fn apply(env: &TestEnv, name: &str, spec: &Value) -> Result<String, String> {
     env.apply(&json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
         "metadata": { "name": name }, "spec": spec }))
@@ -172,7 +201,8 @@ fn apply(env: &TestEnv, name: &str, spec: &Value) -> Result<String, String> {
 #[test]
 fn rejects_each_mistake_with_one_message() {
     let env = TestEnv::new("dj-mistakes");
-    for (spec, words) in mistakes().into_iter().chain(rollout_mistakes()).chain(on_success_mistakes()) {
+    let more = [rollout_mistakes(), on_success_mistakes(), schedule_mistakes()].into_iter().flatten();
+    for (spec, words) in mistakes().into_iter().chain(more) {
         let text = apply(&env, "bad", &spec).expect_err(&spec.to_string());
         assert!(text.contains(words), "{spec}\n{text}");
         // After a wrong type, the API server reports that it did not check the rest.
@@ -221,6 +251,9 @@ fn accepts_valid_specs_and_null() {
         "pendingDeadlineSeconds",
         "lateNodes",
         "rerunOn",
+        "schedule",
+        "timeZone",
+        "startingDeadlineSeconds",
         "rollout",
         "onSuccess",
         "ttlSecondsAfterFinished",
@@ -230,6 +263,11 @@ fn accepts_valid_specs_and_null() {
         empty[field] = Value::Null;
     }
     apply(&env, "empty", &empty).unwrap();
+    let mut nightly = json!({ "template": { "spec": spec }, "schedule": "0 3 * * *", "timeZone": "Europe/Berlin",
+        "startingDeadlineSeconds": 1 });
+    nightly["failurePolicy"] = json!({ "type": "Pause" });
+    nightly["rollout"] = json!({ "waveSizes": [1], "approval": "None", "settleSeconds": 1 });
+    apply(&env, "nightly", &nightly).unwrap();
     empty["rollout"] = json!({ "waveSizes": null, "approval": null, "settleSeconds": null });
     empty["onSuccess"] = json!({ "labels": null, "removeTaints": null });
     apply(&env, "empty-rollout", &empty).unwrap();

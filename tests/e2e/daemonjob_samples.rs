@@ -139,48 +139,44 @@ fn every_sample_ends_as_its_comment_states() {
     }
 }
 
-/// The CronJob, its Job and the rights of the ServiceAccount are real. The Job's pod is simulated: this test
-/// runs its command.
+/// With a schedule of each minute instead of each night, the sample runs at the next due time, and once at each.
 #[test]
-fn schedule_reruns_every_node() {
+fn schedule_runs_at_its_due_times() {
     let env = TestEnv::new("ds-schedule");
     let _manager = env.manager("daemonjob");
     let file = workspace().join("samples/daemonjob/schedule.yaml");
-    let kinds: Vec<Value> =
-        apply(&env, file.to_str().unwrap()).into_iter().map(|mut one| one["kind"].take()).collect();
-    assert_eq!(kinds, ["DaemonJob", "CronJob", "Role", "ServiceAccount", "RoleBinding"]);
+    let made = apply(&env, file.to_str().unwrap());
+    assert_eq!(made.iter().map(|one| one["kind"].clone()).collect::<Vec<_>>(), ["DaemonJob"]);
     let name = "daemonjob-nightly";
-    let first = env.wait_for("daemonjob", name, "it is complete", is_complete);
-
-    env.kubectl(&["create", "job", "--from=cronjob/daemonjob-nightly", "tonight"]).unwrap();
-    env.wait("the Job has its pod", || !env.list("pods", "batch.kubernetes.io/job-name=tonight").is_empty());
-    let pod = env.list("pods", "batch.kubernetes.io/job-name=tonight").remove(0);
-    let container = &pod["spec"]["containers"][0];
-    let field = container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap();
-    let label = field.strip_prefix("metadata.labels['").and_then(|rest| rest.strip_suffix("']")).unwrap();
-    let job = pod["metadata"]["labels"][label].as_str().expect("the Job controller labels the pods");
-    let account = pod["spec"]["serviceAccountName"].as_str().unwrap();
-    let user = format!("--as=system:serviceaccount:{}:{account}", env.namespace());
-    let command: Vec<String> = container["command"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|word| word.as_str().unwrap().replace("$(JOB_NAME)", job))
-        .collect();
-    assert_eq!(command[0], "kubectl");
-    let patch = || {
-        let mut args = vec![user.as_str()];
-        args.extend(command[1..].iter().map(String::as_str));
-        env.kubectl(&args).unwrap()
-    };
-    assert!(patch().contains("patched"));
-    env.wait_for("daemonjob", name, "the job is complete with another template", |job| {
-        is_complete(job) && job["status"]["templateHash"] != first["status"]["templateHash"]
+    let waits = env.wait_for("daemonjob", name, "it waits", |job| {
+        condition(job, "Ready") == ("True".to_owned(), "WaitsForDueTime".to_owned())
     });
-    // A retried Job sends the same patch, which changes nothing.
-    assert!(patch().contains("no change"));
-    let may = |name: &str| {
-        env.kubectl(&[&user, "auth", "can-i", "patch", &format!("daemonjobs.dj.dysproz.io/{name}")]).is_ok()
+    assert!(
+        waits["status"]["schedule"]["nextDueTime"].as_str().is_some_and(|next| next.ends_with(":30:00Z"))
+    );
+    assert!(env.created_pods().is_empty());
+
+    env.patch("daemonjob", name, &json!({ "spec": { "schedule": "* * * * *" } }));
+    let is_done = |job: &Value, times: usize| {
+        let history = job["status"]["history"].as_array().cloned().unwrap_or_default();
+        is_complete(job) && history.iter().filter(|one| one["result"] == "Complete").count() >= times
     };
-    assert!(may(name) && !may("another"), "the ServiceAccount may change one DaemonJob only");
+    let once = env.wait_for("daemonjob", name, "it is complete once", |job| is_done(job, 1));
+    let again = env.wait_for("daemonjob", name, "it is complete twice", |job| is_done(job, 2));
+    let due = |job: &Value| job["status"]["rollout"]["dueTime"].as_str().unwrap().to_owned();
+    assert!(due(&once) < due(&again) && due(&again).ends_with(":00Z"), "{} {}", due(&once), due(&again));
+    env.patch("daemonjob", name, &json!({ "spec": { "suspend": true } }));
+    let pods = env.list("pods", &format!("daemonjob={name}"));
+    let key = |pod: &Value| {
+        let meta = &pod["metadata"];
+        (
+            meta["labels"]["dj.dysproz.io/node-uid"].to_string(),
+            meta["annotations"]["dj.dysproz.io/due-time"].to_string(),
+        )
+    };
+    let keys: BTreeMap<(String, String), usize> = pods.iter().fold(BTreeMap::new(), |mut keys, pod| {
+        *keys.entry(key(pod)).or_default() += 1;
+        keys
+    });
+    assert!(keys.values().all(|count| *count == 1), "{keys:?}");
 }
