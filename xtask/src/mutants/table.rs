@@ -615,6 +615,45 @@ pub(super) const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-daemonjob", "a_node_that_settles_keeps_its_slot")],
     },
     Mutant {
+        name: "due time before a change of the schedule begins",
+        file: "crates/daemonjob/src/schedule.rs",
+        edits: &[(".filter(|_| is_same && !resumes);", ".filter(|_| is_same || !resumes);")],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "due_times_before_a_change_do_not_begin")],
+    },
+    Mutant {
+        name: "second of two equal local times is due",
+        file: "crates/daemonjob/src/schedule.rs",
+        edits: &[("found.compatible().ok()?", "found.later().ok()?")],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "a_local_time_is_due_once_if_it_exists")],
+    },
+    Mutant {
+        name: "due time begins although nodes failed",
+        file: "crates/daemonjob/src/assess.rs",
+        edits: &[(
+            "if !is_paused && stops_due_times(job, &survey) =>",
+            "if is_paused && stops_due_times(job, &survey) =>",
+        )],
+        catchers: &[Catcher::Tests(
+            "quintet-daemonjob",
+            "no_due_time_begins_while_failed_nodes_stop_the_rollout",
+        )],
+    },
+    Mutant {
+        name: "success of an earlier due time counts",
+        file: "crates/daemonjob/src/node_state.rs",
+        edits: &[(
+            "key.due.is_none() || attempt.due >= key.due;",
+            "key.due.is_none() || attempt.due <= key.due;",
+        )],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "every_node_runs_at_each_due_time")],
+    },
+    Mutant {
+        name: "new node runs between due times",
+        file: "crates/daemonjob/src/node_state.rs",
+        edits: &[("wait.for_all || self.is_late(node)", "wait.for_all")],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "a_node_that_joins_waits_for_the_next_due_time")],
+    },
+    Mutant {
         name: "approves a wave that has not settled",
         file: "crates/daemonjob/src/command/change.rs",
         edits: &[("_ if !is_ahead => Err", "_ if !is_ahead && number > current => Err")],
