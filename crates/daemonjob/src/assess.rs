@@ -47,7 +47,11 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
             let key = Key { hash, rollout, run: survey.key.run, due: Some(due) };
             return survey_rollout(job, world, &rules, key, Some(agenda.beginning(due)), now);
         }
-        Decision::Waits | Decision::Begins(_) => agenda,
+        Decision::Waits => agenda,
+        Decision::Begins(_) => {
+            survey.requeue_at(agenda.late_at);
+            agenda
+        }
     });
     survey
 }

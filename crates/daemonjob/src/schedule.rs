@@ -141,8 +141,14 @@ pub fn decide(
     now: Timestamp,
 ) -> Decision {
     let Some(due) = times.last_within(horizon.at(), now) else { return Decision::Waits };
-    let is_late = deadline.is_some_and(|deadline| now.duration_since(due) > deadline);
+    let is_late = deadline.is_some_and(|deadline| late_at(due, deadline) <= now);
     if is_late { Decision::Missed(due) } else { Decision::Begins(due) }
+}
+
+/// The first second in which it is too late for a run to begin.
+fn late_at(due: Timestamp, deadline: SignedDuration) -> Timestamp {
+    let end = due.checked_add(deadline).and_then(|end| end.checked_add(SignedDuration::from_secs(1)));
+    end.unwrap_or(Timestamp::MAX)
 }
 
 /// Why a due time began no run. The history of the status has the names of the variants.
@@ -161,6 +167,8 @@ pub struct Agenda {
     pub next: Result<Timestamp, String>,
     /// The due time that has come.
     pub decision: Decision,
+    /// When it is too late for the run of that due time to begin.
+    pub late_at: Option<Timestamp>,
     /// The due time whose run begins in this reconcile.
     pub begins: Option<Timestamp>,
     /// The due time that begins no run, and the reason.
@@ -184,16 +192,20 @@ impl Agenda {
             since: since.map_or(whole_seconds(now), |since| since.0),
             last: before.and_then(|before| before.last_due_time.as_ref()).map(|last| last.0),
         };
+        let deadline = spec.starting_deadline_seconds.map(SignedDuration::from_secs);
         let mut decision = Decision::Waits;
         let next = DueTimes::parse(schedule, spec.time_zone.as_deref()).and_then(|times| {
             if !is_suspended {
-                let deadline = spec.starting_deadline_seconds.map(SignedDuration::from_secs);
                 decision = decide(&times, horizon, deadline, now);
             }
             let next = times.next_after(horizon.at().max(now));
             next.ok_or_else(|| format!("schedule {schedule:?} has no due time within five years"))
         });
-        Some(Self { next, decision, begins: None, passed_over: None, horizon })
+        let late_at = match decision {
+            Decision::Begins(due) => deadline.map(|deadline| late_at(due, deadline)),
+            Decision::Waits | Decision::Missed(_) => None,
+        };
+        Some(Self { next, decision, late_at, begins: None, passed_over: None, horizon })
     }
 
     /// This schedule when the run of a due time begins.
@@ -474,6 +486,7 @@ mod tests {
         let agenda = Agenda {
             next: Ok(due(99)),
             decision: Decision::Waits,
+            late_at: None,
             begins: None,
             passed_over: None,
             horizon: Horizon { since: due(0), last: None },

@@ -309,6 +309,8 @@ fn a_pause_delays_a_due_time(#[case] deadline: Value, #[case] begins: bool) {
     let mut scene = nightly(&json!({"startingDeadlineSeconds": deadline}));
     scene.tick(HOUR).pause_for("incident");
     assert!(reach(&mut scene, DUE).is_empty());
+    let until = deadline.as_i64().map_or(DUE + DAY, |deadline| DUE + deadline + 1);
+    assert_eq!(scene.plan().again, Some(later(until)));
     scene.second = DUE + 2 * HOUR;
     scene.pause_for(None);
     assert_eq!(scene.counted().len(), if begins { 2 } else { 0 });
