@@ -10,12 +10,13 @@ use std::sync::Arc;
 use quintet_daemonjob::api::{DaemonJob, RerunOn};
 use quintet_daemonjob::clocks::DELETION_TAINTS;
 use quintet_daemonjob::labels::{
-    BOOT_ID_ANNOTATION, HASH_LABEL, MACHINE_ID_ANNOTATION, NODE_NAME_ANNOTATION, NODE_READY_ANNOTATION,
-    NODE_UID_LABEL, ROLLOUT_ANNOTATION, number_of,
+    BOOT_ID_ANNOTATION, DUE_TIME_ANNOTATION, HASH_LABEL, MACHINE_ID_ANNOTATION, NODE_NAME_ANNOTATION,
+    NODE_READY_ANNOTATION, NODE_UID_LABEL, ROLLOUT_ANNOTATION, number_of,
 };
 use quintet_daemonjob::outcome::DeletedFor;
 use quintet_runtime::model::core_types::{Node, Phase, Pod};
 
+use crate::due_times::Target;
 use crate::server::Server;
 use crate::truth::{Truth, annotation, label, reruns_on};
 
@@ -37,6 +38,8 @@ pub struct Attempt {
     pub number: u64,
     pub rollout: u64,
     pub hash: String,
+    /// Its due time, or an empty text.
+    pub due: String,
     pub boot: String,
     pub machine: String,
     pub end: End,
@@ -94,9 +97,10 @@ impl Machine {
     }
 
     /// Whether its last attempt is a success that still counts, apart from reboots.
-    pub fn is_done(&self, job: &DaemonJob) -> bool {
+    pub fn is_done(&self, job: &DaemonJob, target: &Target) -> bool {
         let Some(last) = self.last.as_ref().filter(|last| last.end == End::Succeeded) else { return false };
-        last.hash == job.spec.template.hash() || !reruns_on(job, RerunOn::TemplateChange)
+        let is_current = last.hash == target.hash || !reruns_on(job, RerunOn::TemplateChange);
+        is_current && last.due >= target.due
     }
 
     /// Whether its last attempt surely failed in this rollout.
@@ -159,6 +163,7 @@ impl Machine {
             number: number_of(pod),
             rollout: rollout_of(pod),
             hash: label(pod, HASH_LABEL).to_owned(),
+            due: annotation(pod, DUE_TIME_ANNOTATION).to_owned(),
             boot: annotation(pod, BOOT_ID_ANNOTATION).to_owned(),
             machine: annotation(pod, MACHINE_ID_ANNOTATION).to_owned(),
             end,

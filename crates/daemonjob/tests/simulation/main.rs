@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
 mod actors;
+mod due_times;
 mod machines;
 mod manager;
 mod marks;
@@ -21,6 +22,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, RngSeed, TestCaseError, TestError, TestRunner};
 use serde_json::{Value, json};
 
+use due_times::SCHEDULES;
 use ops::{NodeOp, Op, PodOp, SpecOp};
 use simulation::{Scenario, Simulation, template};
 
@@ -83,6 +85,7 @@ fn op(take_overs: u32) -> impl Strategy<Value = Op> {
         2 => any::<bool>().prop_map(|by| Op::Spec(SpecOp::Suspend(by))),
         1 => any::<bool>().prop_map(|by| Op::Spec(SpecOp::Pause(by))),
         1 => prop::option::of(1..3_u8).prop_map(|by| Op::Spec(SpecOp::Parallelism(by))),
+        1 => prop::option::of(0..2_u8).prop_map(|by| Op::Spec(SpecOp::Schedule(by))),
         3 => prop::option::of(1..4_u8).prop_map(Op::Approve),
         1 => any::<bool>().prop_map(Op::PauseByAnnotation),
         1 => any::<u8>().prop_map(Op::DeleteShard),
@@ -136,6 +139,13 @@ fn rollout() -> impl Strategy<Value = Value> {
     prop_oneof![3 => Just(Value::Null), 2 => rollout]
 }
 
+/// A schedule and its starting deadline.
+fn schedule() -> impl Strategy<Value = (Value, Value)> {
+    let schedule = (0..SCHEDULES.len()).prop_map(|at| json!(SCHEDULES[at].0));
+    let deadline = prop_oneof![2 => Just(Value::Null), 1 => (1..90_u8).prop_map(Value::from)];
+    prop_oneof![3 => Just((Value::Null, Value::Null)), 1 => (schedule, deadline)]
+}
+
 /// The clocks of the two managers, the API server and the nodes, in seconds ahead.
 fn clocks() -> impl Strategy<Value = [i16; 4]> {
     let clock = || prop_oneof![8 => Just(0_i16), 1 => -5..=5_i16, 1 => -600..=600_i16];
@@ -162,11 +172,17 @@ fn fields() -> impl Strategy<Value = Vec<(&'static str, Value)>> {
         prop::option::weighted(0.3, 0..30_u8),
     );
     let on_success = prop_oneof![2 => Just(Value::Null), 1 => Just(marks::on_success())];
-    let rules =
-        (failure_policy(), unhealthy_nodes(), rerun, parallelism, late, outdated, rollout(), on_success);
+    let others = (schedule(), on_success);
+    let rules = (failure_policy(), unhealthy_nodes(), rerun, parallelism, late, outdated, rollout(), others);
     (limits, rules).prop_map(|(limits, rules)| {
         let (backoff, disruptions, deadline, pending, ttl) = limits;
-        let (policy, unhealthy, rerun, parallelism, late, outdated, rollout, on_success) = rules;
+        let (policy, unhealthy, rerun, parallelism, late, outdated, mut rollout, others) = rules;
+        let ((schedule, starting), on_success) = others;
+        // The API server rejects these fields beside a schedule.
+        let rerun = if schedule.is_null() { rerun } else { Value::Null };
+        if !schedule.is_null() && !rollout["approval"].is_null() {
+            rollout["approval"] = json!("None");
+        }
         let fields = vec![
             ("backoffLimit", json!(backoff)),
             ("disruptionLimit", json!(disruptions)),
@@ -181,6 +197,8 @@ fn fields() -> impl Strategy<Value = Vec<(&'static str, Value)>> {
             ("outdatedPods", outdated),
             ("rollout", rollout),
             ("onSuccess", on_success),
+            ("schedule", schedule),
+            ("startingDeadlineSeconds", starting),
         ];
         fields.into_iter().filter(|(_, value)| !value.is_null()).collect()
     })

@@ -4,6 +4,7 @@ use jiff::SignedDuration;
 use quintet_daemonjob::labels::PAUSED_ANNOTATION;
 use serde_json::json;
 
+use crate::due_times::SCHEDULES;
 use crate::manager::Lag;
 use crate::server::JOB;
 use crate::simulation::{Simulation, template};
@@ -105,6 +106,8 @@ pub enum SpecOp {
     Suspend(bool),
     Pause(bool),
     Parallelism(Option<u8>),
+    /// The number of a schedule, or no schedule.
+    Schedule(Option<u8>),
 }
 
 fn choose<T: Clone>(among: &[T], by: u8) -> Option<T> {
@@ -221,7 +224,7 @@ impl Simulation {
     }
 
     fn apply_to_spec(&mut self, op: SpecOp) {
-        if matches!(op, SpecOp::Template(_) | SpecOp::RetryToken(_)) {
+        if matches!(op, SpecOp::Template(_) | SpecOp::RetryToken(_) | SpecOp::Schedule(_)) {
             self.truth.rollout_changed();
         }
         self.server.edit_spec(|spec| match op {
@@ -241,6 +244,15 @@ impl Simulation {
             SpecOp::Suspend(suspend) => spec["suspend"] = json!(suspend),
             SpecOp::Pause(paused) => spec["paused"] = json!(paused),
             SpecOp::Parallelism(limit) => spec["parallelism"] = json!(limit),
+            SpecOp::Schedule(None) => {
+                (spec["schedule"], spec["startingDeadlineSeconds"]) = (json!(null), json!(null));
+            }
+            // The API server rejects these fields beside a schedule.
+            SpecOp::Schedule(_) if !spec["rerunOn"].is_null() => {}
+            SpecOp::Schedule(_) if !matches!(spec["rollout"]["approval"].as_str(), None | Some("None")) => {}
+            SpecOp::Schedule(Some(by)) => {
+                spec["schedule"] = json!(SCHEDULES[usize::from(by) % SCHEDULES.len()].0);
+            }
         });
     }
 }

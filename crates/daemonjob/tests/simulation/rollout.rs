@@ -16,6 +16,7 @@ use quintet_daemonjob::waves::paused;
 use quintet_runtime::model::conditions::is_true;
 use quintet_runtime::model::core_types::{Node, Phase, Pod};
 
+use crate::due_times::{self, Target, due_time};
 use crate::machines::{End, Machine, machines, rollout_of};
 use crate::manager::Pass;
 use crate::server::Server;
@@ -52,8 +53,8 @@ pub struct Memory {
     counted: BTreeSet<String>,
     /// The largest number of nodes at the same time.
     most_nodes: usize,
-    /// The last written failure: the events that its planner had seen, and the generation.
-    failed: Option<(u64, Option<i64>)>,
+    /// The last written failure: the events that its planner had seen, the generation, and the due time.
+    failed: Option<(u64, Option<i64>, Option<Timestamp>)>,
     /// By node UID: the number of the last pod that succeeded, and when a reconcile first saw that.
     succeeded: BTreeMap<String, (u64, Timestamp)>,
 }
@@ -220,8 +221,8 @@ impl View {
         !node.ready && self.has_been(self.unwell(&node.meta.uid).any, job)
     }
 
-    /// Whether the node is done, according to the events.
-    pub fn is_done(&self, node: &Node, job: &DaemonJob) -> bool {
+    /// Whether the node is done in the rollout of this status, according to the events.
+    pub fn is_done(&self, node: &Node, job: &DaemonJob, status: &DaemonJobStatus) -> bool {
         let machine = self.machine(node);
         let Some(last) = &machine.last else { return false };
         // A change begins a run only while the node is Ready. A run that continues waits for the node.
@@ -229,7 +230,7 @@ impl View {
         let is_other = |what, then: &str, is: &str| {
             is_known && reruns_on(job, what) && !then.is_empty() && !is.is_empty() && then != is
         };
-        machine.is_done(job)
+        machine.is_done(job, &Target::of(job, status))
             && !is_other(RerunOn::NodeReboot, &last.boot, &node.boot_id)
             && !is_other(RerunOn::MachineChange, &last.machine, &node.machine_id)
     }
@@ -353,6 +354,7 @@ impl View {
         if let Some(reason) = paused(job) {
             return Err(format!("paused: {} is created while paused for {reason}", pod.meta.name));
         }
+        due_times::may_make(pass, pod)?;
         self.wave_has_room(server, pass, pod)?;
         let desired = pass.plan.status.as_ref().or(job.status.as_ref()).and_then(|status| status.desired);
         let Some(limit) = parallelism(job, usize::try_from(desired.unwrap_or_default()).unwrap()) else {
@@ -508,7 +510,7 @@ impl View {
             if machine.suspect_rollout().is_some() && !is_written_off {
                 return wrong(name, "has not been Ready since its attempt");
             }
-            if self.is_done(node, job) && self.is_settling(&node.meta.uid, job) && !is_written_off {
+            if self.is_done(node, job, status) && self.is_settling(&node.meta.uid, job) && !is_written_off {
                 return wrong(name, "has not settled");
             }
             if failed.contains(name) {
@@ -517,7 +519,7 @@ impl View {
             if sure.iter().any(|failed| failed == name) {
                 return wrong(name, "has failed and is not counted");
             }
-            if eligibility == Eligibility::Run && !is_skipped && !self.is_done(node, job) {
+            if eligibility == Eligibility::Run && !is_skipped && !self.is_done(node, job, status) {
                 return wrong(name, "is not done");
             }
         }
@@ -544,14 +546,15 @@ impl View {
     ) -> Judgement {
         let is = |type_| is_true(&status.conditions, type_);
         if is("Failed") {
-            memory.failed = Some((self.seen_until, job.metadata.generation));
+            memory.failed = Some((self.seen_until, job.metadata.generation, due_time(Some(status))));
             return Ok(());
         }
-        let Some((since, generation)) = memory.failed else { return Ok(()) };
+        let Some((since, generation, due)) = memory.failed else { return Ok(()) };
         if !is("Complete") {
             return Ok(());
         }
         let is_excused = generation != job.metadata.generation
+            || due != due_time(Some(status))
             || self.machines.values().any(|machine| machine.is_odd)
             || has_recovered(server, since);
         memory.failed = None;

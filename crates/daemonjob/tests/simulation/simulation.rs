@@ -13,9 +13,10 @@ use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS};
 use serde_json::{Value, json};
 
+use crate::due_times::{self, due_time};
 use crate::manager::{Lag, Manager, Next, Pass, name_of};
 use crate::marks::{Marked, TAINT};
-use crate::ops::Op;
+use crate::ops::{Op, SpecOp};
 use crate::rollout::{Memory, View, rollout_number};
 use crate::server::{Answer, Clocks, JOB, Server};
 use crate::statuses::status_is_true;
@@ -232,8 +233,14 @@ impl Simulation {
             return Ok(());
         };
         leader.wrote_status(revision, self.server.now);
+        if due_time(job.status.as_ref()) != due_time(Some(status)) {
+            self.truth.rollout_changed();
+        }
         rollout_is_consistent(&job, status)?;
         waves_are_approved(&job, status)?;
+        if let Some(pass) = &leader.pass {
+            due_times::are_in_order(pass, status)?;
+        }
         let view = self.view.as_ref().filter(|_| leader.pass.is_some());
         view.map_or(Ok(()), |view| view.was_written(&self.server, &mut self.memory, &job, status))
     }
@@ -392,9 +399,13 @@ impl Simulation {
         Ok(self.server.revision != before)
     }
 
-    /// The faults stop, and every node is Ready and neither tainted nor cordoned.
+    /// The faults stop, and every node is Ready and neither tainted nor cordoned. Without its schedule, the DaemonJob
+    /// rests when its nodes are done.
     fn stop_faults(&mut self) -> Judgement {
         self.note(|| "the faults stop".to_owned());
+        if self.job().is_some_and(|job| job.spec.schedule.is_some()) {
+            self.apply(Op::Spec(SpecOp::Schedule(None)))?;
+        }
         while !self.late.is_empty() {
             self.do_late(0)?;
         }
@@ -545,7 +556,7 @@ impl Simulation {
     }
 }
 
-/// The number of the rollout rises when the template or retryToken changes, and only then.
+/// The number of the rollout rises when the template, the due time or retryToken changes, and only then.
 fn rollout_is_consistent(job: &DaemonJob, status: &DaemonJobStatus) -> Judgement {
     let before = job.status.as_ref();
     let (Some(old), Some(new)) = (before.and_then(|before| before.rollout.as_ref()), status.rollout.as_ref())
@@ -553,6 +564,7 @@ fn rollout_is_consistent(job: &DaemonJob, status: &DaemonJobStatus) -> Judgement
         return Ok(());
     };
     let is_other = before.is_some_and(|before| before.template_hash != status.template_hash)
+        || new.due_time.is_some() && new.due_time != old.due_time
         || old.retry_token != new.retry_token;
     let is_rising =
         if is_other { new.number > old.number } else { new.number == old.number && new.base >= old.base };

@@ -83,7 +83,7 @@ pub fn status_is_true(view: &View, pass: &Pass, status: &DaemonJobStatus) -> Jud
         node_is_true(view, pass, status, (node, eligibility), &entry)?;
         if entry == Listed::Nothing {
             let is_odd = view.machine(node).is_odd;
-            let is_done = view.is_done(node, &pass.job);
+            let is_done = view.is_done(node, &pass.job, status);
             done += usize::from(is_odd || is_done);
             least_done += usize::from(!is_odd && is_done && occupant(pass, &node.meta.name).is_none());
         }
@@ -145,7 +145,7 @@ fn node_is_true(
 ) -> Judgement {
     let (job, name) = (&pass.job, &node.meta.name);
     let machine = view.machine(node);
-    let is_done = view.is_done(node, job);
+    let is_done = view.is_done(node, job, status);
     let has_pod = occupant(pass, name).is_some();
     let rollout = rollout_number(Some(status)).unwrap_or_default();
     let limit = job.spec.backoff_limit.map_or(6, i64::from);
@@ -193,6 +193,7 @@ fn has_reasons(pass: &Pass, status: &DaemonJobStatus) -> Judgement {
     let is_marking =
         |one: &Condition| one.type_ == "Complete" && matches!(one.reason.as_str(), "Marking" | "MarkRefused");
     let is_explained = status.conditions.iter().any(|one| waits(one) || is_marking(one))
+        || conditions.contains("WaitsForDueTime")
         || is("Complete")
         || is("Failed")
         || is("Suspended")

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quintet_daemonjob::api::{DaemonJob, RerunOn};
 use quintet_daemonjob::labels::{
-    BOOT_ID_ANNOTATION, HASH_LABEL, MACHINE_ID_ANNOTATION, NODE_NAME_ANNOTATION, NODE_UID_LABEL, number_of,
+    BOOT_ID_ANNOTATION, DUE_TIME_ANNOTATION, HASH_LABEL, MACHINE_ID_ANNOTATION, NODE_NAME_ANNOTATION,
+    NODE_UID_LABEL, number_of,
 };
 use quintet_daemonjob::ledger::{Outcome, shard_of};
 use quintet_daemonjob::outcome::DeletedFor;
@@ -27,6 +28,7 @@ pub enum Maker {
 
 struct Success {
     hash: String,
+    due: String,
     boot: String,
     machine: String,
     revision: u64,
@@ -144,7 +146,9 @@ impl Truth {
         let is_other = |what, key: &str, then: &str| reruns_on(job, what) && annotation(pod, key) != then;
         let is_other_template =
             success.hash != label(pod, HASH_LABEL) && reruns_on(job, RerunOn::TemplateChange);
+        // A pod for a later due time runs again.
         if is_other_template
+            || annotation(pod, DUE_TIME_ANNOTATION) > &*success.due
             || is_other(RerunOn::NodeReboot, BOOT_ID_ANNOTATION, &success.boot)
             || is_other(RerunOn::MachineChange, MACHINE_ID_ANNOTATION, &success.machine)
         {
@@ -174,6 +178,7 @@ impl Truth {
         }
         let success = Success {
             hash: label(pod, HASH_LABEL).to_owned(),
+            due: annotation(pod, DUE_TIME_ANNOTATION).to_owned(),
             boot: annotation(pod, BOOT_ID_ANNOTATION).to_owned(),
             machine: annotation(pod, MACHINE_ID_ANNOTATION).to_owned(),
             revision: server.revision,
