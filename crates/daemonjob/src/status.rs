@@ -114,8 +114,8 @@ pub(crate) fn status(job: &DaemonJob, world: &World, record: &Record<'_>, now: T
 /// The run of the current due time, for the history.
 fn scheduled_run(status: &DaemonJobStatus, survey: &Survey<'_>, now: Timestamp) -> Option<ScheduledRun> {
     let start_time = Some(status.start_time.clone()?);
-    let is_true = |type_| conditions::is_true(&status.conditions, type_);
-    let result = ["Complete", "Failed"].into_iter().find(|type_| is_true(type_));
+    let result = ["Complete", "Failed"];
+    let result = result.into_iter().find(|type_| conditions::is_true(&status.conditions, type_));
     Some(ScheduledRun {
         due_time: Time(survey.key.due?),
         start_time,
