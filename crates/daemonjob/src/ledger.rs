@@ -422,7 +422,8 @@ fn parse(words: &[(&str, Cow<'_, str>)]) -> Option<Entry> {
     }
     let implied =
         entry.outcome.implies().map(|result| (result, entry.hash.clone(), entry.rollout, entry.pod));
-    let attempt = |(result, hash, rollout, pod)| Attempt { result, hash, rollout, pod, due, boot, machine, clear };
+    let attempt =
+        |(result, hash, rollout, pod)| Attempt { result, hash, rollout, pod, due, boot, machine, clear };
     entry.attempt = implied.or(stored).map(attempt);
     entry.unknown = unknown.into();
     Some(entry)

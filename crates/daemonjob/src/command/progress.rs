@@ -123,7 +123,12 @@ fn hold(subject: &Subject, status: &DaemonJobStatus) -> Option<Hold> {
         is_refused.then_some(Hold::MarkRefused)
     };
     let invalid = || of("ScheduleInvalid");
-    of("Suspended").or_else(|| of("Paused")).or_else(refused).or_else(invalid).or_else(waits).or_else(unmarked)
+    of("Suspended")
+        .or_else(|| of("Paused"))
+        .or_else(refused)
+        .or_else(invalid)
+        .or_else(waits)
+        .or_else(unmarked)
 }
 
 /// The reason and the message of the condition Ready, which sums up the status.

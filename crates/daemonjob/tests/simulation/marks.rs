@@ -76,11 +76,12 @@ impl Marked {
 impl View {
     /// A node is marked if its last attempt has succeeded and settled.
     pub fn marks_are_due(&self, pass: &Pass) -> Judgement {
+        let status = pass.plan.status.clone().or_else(|| pass.job.status.clone()).unwrap_or_default();
         for action in pass.plan.steps.iter().flatten() {
             let Action::JsonPatch { resource, name, .. } = action else { continue };
             let node = pass.world.nodes.iter().find(|node| *resource == NODES && *node.meta.name == **name);
             let Some(node) = node.filter(|node| !self.machine(node).is_odd) else { continue };
-            if !self.is_done(node, &pass.job) || self.is_settling(&node.meta.uid, &pass.job) {
+            if !self.is_done(node, &pass.job, &status) || self.is_settling(&node.meta.uid, &pass.job) {
                 return Err(format!("marks: {name} is marked, but is not done or has not settled"));
             }
         }
@@ -101,7 +102,9 @@ impl View {
         for (node, _) in selected(pass, &Placement::of(job.spec.template.spec())) {
             let machine = self.machine(node);
             let is_sure = node.ready && !machine.is_odd && !is_listed(&node.meta.name);
-            let Some(last) = machine.last.filter(|_| is_sure && self.is_done(node, job)) else { continue };
+            let Some(last) = machine.last.filter(|_| is_sure && self.is_done(node, job, status)) else {
+                continue;
+            };
             let expected = format!("{}/{}", last.rollout, last.number);
             let recorded = node.meta.annotations.get(&record);
             if recorded != Some(&*expected) {
