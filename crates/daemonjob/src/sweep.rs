@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_runtime::cache::informer::{Change, Health, Informer};
+use quintet_runtime::cache::informer::{Change, Informer};
+use quintet_runtime::cache::state::Health;
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;

@@ -11,7 +11,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use quintet_runtime::cache::informer::Health;
+use quintet_runtime::cache::state::Health;
 use quintet_runtime::control::activity::Activity;
 use quintet_runtime::control::context::Context;
 use quintet_runtime::probes;

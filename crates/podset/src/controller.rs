@@ -146,7 +146,7 @@ impl PodSets {
     /// permissions must not stop the others.
     async fn search(&self, part: usize) -> Result<(), Error> {
         let selector = format!("{UID_LABEL},!{KIND_LABEL}");
-        let namespace = self.pods.parts()[part].namespace();
+        let namespace = self.pods.parts()[part].state().namespace();
         for pod in self.executor.reads.list::<Pod>(&PODS, namespace, &selector).await? {
             self.deselected.insert(Arc::new(pod));
         }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
-use quintet_runtime::cache::informer::{Health, Informer, any_changed};
+use quintet_runtime::cache::informer::Informer;
+use quintet_runtime::cache::state::{Health, any_changed};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;

@@ -926,7 +926,13 @@ impl Script for Watcher {
             let mut inner = self.inner();
             if asked.is_write() && !inner.unreported.is_empty() {
                 let body = asked.body.to_string();
-                inner.unreported.retain(|name, _| !body.contains(&format!("{name} exists already")));
+                // One Event reports all failures of a pass, and names the first. Only another fault adds a second failure.
+                let is_of_several =
+                    self.plan.is_compound() && body.contains("FailedCreate") && body.contains(" more): ");
+                inner.unreported.retain(|name, owner| {
+                    let is_named = body.contains(&format!("{name} exists already"));
+                    !is_named && (!is_of_several || !body.contains(&**owner))
+                });
             }
             if inner.dead.contains(&asked.who) {
                 return Fate { is_lost: true, then: Then::Silence, ..Fate::default() };

@@ -113,8 +113,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "list removes no deleted objects",
-        file: "crates/runtime/src/cache/informer.rs",
-        edits: &[("for key in &gone {\n            self.delete(key);\n        }", "drop(gone);")],
+        file: "crates/runtime/src/cache/list_watch.rs",
+        edits: &[("chain(undecodable) {", "chain(undecodable).take(0) {")],
         catchers: &[Catcher::Plans("podset-node-lost", "/dropped")],
     },
     Mutant {
@@ -141,7 +141,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "continues a silent watch",
         file: "crates/runtime/src/cache/list_watch.rs",
-        edits: &[("|| self.part.is_silent() {", "|| at.is_empty() {")],
+        edits: &[("|| self.part.state().is_silent() {", "|| at.is_empty() {")],
         catchers: &[Catcher::Tests("quintet-runtime", "lists_again_after_a_long_silence")],
     },
     Mutant {
@@ -181,22 +181,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "plans from a cache without history",
         file: "crates/runtime/src/cache/list_watch.rs",
-        edits: &[("        part.expire();\n", "")],
+        edits: &[("        part.state().expire();\n", "")],
         catchers: &[Catcher::Tests("quintet-runtime", "a_cache_without_history")],
     },
     Mutant {
         name: "plans from a cache whose watch is rejected",
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[(
-            "        part.expire();\n",
-            "        if from.is_none() || interrupted.is_silence() {\n            part.expire();\n        }\n",
+            "        part.state().expire();\n",
+            "        if from.is_none() || interrupted.is_silence() {\n            part.state().expire();\n        }\n",
         )],
         catchers: &[Catcher::Tests("quintet-runtime", "a_rejected_watch_shows_nothing")],
     },
     Mutant {
         name: "plans from a cache whose watch has ended",
         file: "crates/runtime/src/cache/list_watch.rs",
-        edits: &[("        self.part.expire();\n", "")],
+        edits: &[("        self.part.state().expire();\n", "")],
         catchers: &[Catcher::Tests("quintet-runtime", "a_watch_that_ended_shows_nothing")],
     },
     Mutant {
@@ -330,7 +330,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "ignores status code 410",
-        file: "crates/runtime/src/cache/list_watch.rs",
+        file: "crates/runtime/src/cache/response.rs",
         edits: &[(
             "self.code() == Some(410)\n            || matches!(self, Self::Watch(status) if status.reason == \"Expired\" || status.reason == \"Gone\")",
             "self.code() == Some(1)",
@@ -339,7 +339,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "takes a line without end for the end of a watch",
-        file: "crates/runtime/src/cache/list_watch.rs",
+        file: "crates/runtime/src/cache/response.rs",
         edits: &[("if line.len() > LARGEST_EVENT {", "if line.len() > usize::MAX - 1 {")],
         catchers: &[Catcher::Tests("quintet-runtime", "a_line_has_a_limit")],
     },

@@ -12,9 +12,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use futures::future::join_all;
 use kube::Client;
@@ -22,7 +21,8 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::cache::list_watch;
+use crate::cache::list_watch::{self, Part, Seen};
+use crate::cache::state::{Health, State};
 use crate::cache::store::Store;
 use crate::cache::tracked::TrackedCache;
 use crate::lock;
@@ -30,7 +30,6 @@ use crate::model::conditions::shorten;
 use crate::model::object::{Key, MetaOnly, Object, Owner};
 use crate::model::progress::{Progress, revision};
 use crate::model::resource::{Resource, escape};
-use crate::server::client::CALL;
 use crate::server::connectivity::Link;
 use crate::server::gate::Gate;
 
@@ -38,16 +37,6 @@ use crate::server::gate::Gate;
 const LONGEST_ERROR: usize = 512;
 /// The error of an object over which a subscriber or the decoder panicked.
 const PANICKED: &str = "it caused a panic; see the log";
-/// After this long without an event or bookmark, a list replaces the watch. Bookmarks arrive about once a minute, except
-/// from an API server without a watch cache.
-pub const SILENCE: Duration = Duration::from_secs(75);
-
-/// The start of a list; see [`NamespaceInformer::listing`].
-pub(super) struct Listing {
-    began: Instant,
-    /// The most objects that a list had shown before, since one was complete.
-    most_before: usize,
-}
 
 /// A change of an object.
 #[derive(Debug)]
@@ -97,7 +86,7 @@ impl<T> Clone for Informer<T> {
 
 /// The cache of one watch: the objects of one namespace, or of all namespaces.
 pub struct NamespaceInformer<T> {
-    pub(super) inner: Arc<Inner<T>>,
+    inner: Arc<Inner<T>>,
 }
 
 impl<T> Clone for NamespaceInformer<T> {
@@ -106,50 +95,11 @@ impl<T> Clone for NamespaceInformer<T> {
     }
 }
 
-pub(super) struct Inner<T> {
-    pub(super) resource: Resource,
-    pub(super) namespace: String,
-    pub(super) selector: Option<&'static str>,
-    scope: String,
+struct Inner<T> {
+    state: State,
     cache: RwLock<Store<T>>,
     subscribers: Mutex<Vec<Subscriber<T>>>,
-    undecodable: Mutex<BTreeMap<Key, String>>,
-    pub(super) progress: watch::Sender<Progress>,
-    health: watch::Sender<Health>,
-    /// See [`NamespaceInformer::unwatched`].
-    unwatched: Mutex<Option<Instant>>,
-    /// See [`NamespaceInformer::last_answer`].
-    answered: Mutex<Instant>,
-    /// The most objects that a list has shown since one was complete.
-    most_listed: AtomicUsize,
-    /// Whether to ask for protobuf, for types that [`crate::model::protobuf`] can read.
-    pub(super) protobuf: AtomicBool,
-    /// The start time that the next list must reach; None if no list is requested.
-    pub(super) relist: watch::Sender<Option<Instant>>,
-    /// Gets the report of a restore of etcd. Set before the first list.
-    gate: OnceLock<Gate>,
-    patient: AtomicBool,
 }
-
-/// Whether a cache can be relied on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// The first list is not complete.
-    Unsynced,
-    /// The API server does not serve the type.
-    Absent {
-        /// When this was first known.
-        since: Instant,
-    },
-    /// The cache follows its watch.
-    Synced {
-        /// When a list was last complete, or the watch last delivered an event or bookmark.
-        heard: Instant,
-    },
-}
-
-/// The namespaces and names of the objects in one list.
-pub(super) type Seen = std::collections::HashSet<(Arc<str>, Arc<str>)>;
 
 impl<T: Object> Informer<T> {
     /// A cache of `resource` in `namespaces` (empty: all), limited to the objects that `selector` selects.
@@ -164,14 +114,14 @@ impl<T: Object> Informer<T> {
     #[must_use]
     pub fn patient(self) -> Self {
         for part in &*self.parts {
-            part.inner.patient.store(true, Ordering::Relaxed);
+            part.inner.state.patient.store(true, Ordering::Relaxed);
         }
         self
     }
 
     /// The cached type.
     pub fn resource(&self) -> Resource {
-        self.parts[0].inner.resource
+        self.parts[0].inner.state.resource
     }
 
     /// The parts, one per watched namespace.
@@ -245,7 +195,7 @@ impl<T: Object> Informer<T> {
 
     /// The objects that cannot be decoded, with the errors.
     pub fn undecodable(&self) -> Vec<(Key, String)> {
-        self.parts.iter().flat_map(NamespaceInformer::undecodable).collect()
+        self.parts.iter().flat_map(|part| part.inner.state.undecodable()).collect()
     }
 
     /// The names in a namespace with this prefix, in order, of objects for which `wanted` returns true.
@@ -267,13 +217,13 @@ impl<T: Object> Informer<T> {
                 Health::Synced { heard: one.min(other) }
             }
         };
-        let parts = self.parts.iter().map(|part| part.health().borrow().clone());
+        let parts = self.parts.iter().map(|part| part.inner.state.health().borrow().clone());
         parts.reduce(worse).unwrap_or(Health::Unsynced)
     }
 
     /// Receivers that wake when the health of a part changes.
     pub fn watch_health(&self) -> Vec<watch::Receiver<Health>> {
-        self.parts.iter().map(NamespaceInformer::health).collect()
+        self.parts.iter().map(|part| part.inner.state.health()).collect()
     }
 
     /// Lists and watches until the future is dropped, which also drops the subscribers.
@@ -283,8 +233,8 @@ impl<T: Object> Informer<T> {
         async move {
             let parts = subscribed.0.parts.iter().cloned();
             join_all(parts.map(|part| {
-                let gate = part.inner.gate.get_or_init(|| gate.clone()).clone();
-                list_watch::run(part, client.clone(), link.clone(), gate)
+                let gate = part.inner.state.gate.get_or_init(|| gate.clone()).clone();
+                list_watch::run(Arc::new(part), client.clone(), link.clone(), gate)
             }))
             .await;
         }
@@ -307,23 +257,23 @@ impl<T> Drop for Subscribed<T> {
 
 impl<T: Object> TrackedCache for NamespaceInformer<T> {
     fn resource(&self) -> Resource {
-        self.inner.resource
+        self.inner.state.resource
     }
 
     fn covers(&self, namespace: &str) -> bool {
-        self.inner.namespace.is_empty() || self.inner.namespace == namespace
+        self.inner.state.namespace.is_empty() || self.inner.state.namespace == namespace
     }
 
     fn scope(&self) -> &str {
-        &self.inner.scope
+        self.inner.state.scope()
     }
 
     fn progress(&self) -> Progress {
-        *self.inner.progress.borrow()
+        *self.inner.state.progress.borrow()
     }
 
     fn watch_progress(&self) -> watch::Receiver<Progress> {
-        self.inner.progress.subscribe()
+        self.inner.state.progress.subscribe()
     }
 
     fn shows_deletion(&self, key: &Key) -> bool {
@@ -336,7 +286,7 @@ impl<T: Object> TrackedCache for NamespaceInformer<T> {
 
     fn relist(&self, since: Instant) {
         // A repeated request must not end the pause after a failed list.
-        self.inner.relist.send_if_modified(|asked| {
+        self.inner.state.relist.send_if_modified(|asked| {
             let is_later = *asked < Some(since);
             *asked = (*asked).max(Some(since));
             is_later
@@ -345,38 +295,19 @@ impl<T: Object> TrackedCache for NamespaceInformer<T> {
 }
 
 impl<T: Object> NamespaceInformer<T> {
+    /// The state that does not depend on the type of the objects.
+    pub fn state(&self) -> &State {
+        &self.inner.state
+    }
+
     fn new(resource: Resource, namespace: &str, selector: Option<&'static str>) -> Self {
-        let name = resource.crd_name();
         Self {
             inner: Arc::new(Inner {
-                resource,
-                namespace: namespace.to_owned(),
-                selector,
-                scope: if namespace.is_empty() { name } else { format!("{namespace}/{name}") },
+                state: State::new(resource, namespace, selector, T::in_protobuf()),
                 cache: RwLock::default(),
                 subscribers: Mutex::default(),
-                undecodable: Mutex::default(),
-                progress: watch::Sender::new(Progress::default()),
-                health: watch::Sender::new(Health::Unsynced),
-                unwatched: Mutex::default(),
-                answered: Mutex::new(Instant::now()),
-                most_listed: AtomicUsize::new(0),
-                protobuf: AtomicBool::new(true),
-                relist: watch::channel(None).0,
-                gate: OnceLock::new(),
-                patient: AtomicBool::new(false),
             }),
         }
-    }
-
-    /// Whether the type may be absent.
-    pub fn is_patient(&self) -> bool {
-        self.inner.patient.load(Ordering::Relaxed)
-    }
-
-    /// The namespace that the cache is limited to; empty means all namespaces.
-    pub fn namespace(&self) -> &str {
-        &self.inner.namespace
     }
 
     /// The number of objects.
@@ -391,28 +322,13 @@ impl<T: Object> NamespaceInformer<T> {
 
     /// The path of the list that fills the cache; and the namespace, name, UID and resourceVersion of each object.
     pub fn contents(&self) -> (String, BTreeSet<[String; 4]>) {
-        let Inner { resource, namespace, selector, .. } = &*self.inner;
+        let State { resource, namespace, selector, .. } = &self.inner.state;
         let selector = selector.map(|labels| format!("?labelSelector={}", escape(labels)));
         let cache = self.read();
         let objects = cache.objects.iter().map(|((namespace, name), object)| {
             [&**namespace, &**name, &*object.key().uid, object.resource_version()].map(str::to_owned)
         });
         (resource.path(namespace) + &selector.unwrap_or_default(), objects.collect())
-    }
-
-    /// The objects that cannot be decoded, with the errors.
-    pub fn undecodable(&self) -> Vec<(Key, String)> {
-        lock(&self.inner.undecodable).iter().map(|(key, error)| (key.clone(), error.clone())).collect()
-    }
-
-    /// The number of objects that cannot be decoded.
-    pub fn undecodable_count(&self) -> usize {
-        lock(&self.inner.undecodable).len()
-    }
-
-    /// The health of the cache; changes wake the receiver.
-    pub fn health(&self) -> watch::Receiver<Health> {
-        self.inner.health.subscribe()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Store<T>> {
@@ -429,16 +345,6 @@ impl<T: Object> NamespaceInformer<T> {
         is_told
     }
 
-    /// Stores one object as the API server sent it, and passes `came` to the subscribers.
-    pub(super) fn apply(&self, raw: &RawValue, came: bool) -> Result<(Key, String), serde_json::Error> {
-        // A panic over one object must end neither the cache of all other objects nor the process.
-        let taken = catch_unwind(AssertUnwindSafe(|| self.take_in(raw, came)));
-        match taken.unwrap_or_else(|_| Err(PANICKED.to_owned())) {
-            Ok(taken) => Ok(taken),
-            Err(error) => self.set_aside(raw, error),
-        }
-    }
-
     /// Decodes and stores one object.
     fn take_in(&self, raw: &RawValue, came: bool) -> Result<(Key, String), String> {
         let mut object = serde_json::from_str::<T>(raw.get()).map_err(|error| error.to_string())?;
@@ -450,7 +356,7 @@ impl<T: Object> NamespaceInformer<T> {
         let key = object.key();
         let version = object.resource_version().to_owned();
         self.compare(&key, &version);
-        let vanished = self.decodes(&key).into_iter().find(|before| before.uid != key.uid);
+        let vanished = self.inner.state.decodes(&key).into_iter().find(|before| before.uid != key.uid);
         if let Some(before) = &vanished {
             self.tell(&Change::Vanished { key: before });
         }
@@ -472,51 +378,19 @@ impl<T: Object> NamespaceInformer<T> {
     /// every object as of its position.
     fn compare(&self, key: &Key, version: &str) {
         let shown = revision(version);
-        if shown == 0 || shown > self.inner.progress.borrow().position {
+        if shown == 0 || shown > self.inner.state.progress.borrow().position {
             return;
         }
         let place = (key.namespace.clone(), key.name.clone());
         let is_known =
             self.read().objects.get(&place).is_some_and(|object| object.resource_version() == version);
         let is_undecodable = || {
-            let undecodable = lock(&self.inner.undecodable);
+            let undecodable = lock(&self.inner.state.undecodable);
             undecodable.keys().any(|known| (&known.namespace, &known.name) == (&place.0, &place.1))
         };
         if !is_known && !is_undecodable() {
-            self.report_restore(&format!("{key} in version {version}"));
+            self.inner.state.report_restore(&format!("{key} in version {version}"));
         }
-    }
-
-    /// Reports that the store is older than this cache, because etcd was restored. Every cache is then listed again.
-    pub(super) fn report_restore(&self, shown: &str) {
-        let Progress { position, listed, .. } = *self.inner.progress.borrow();
-        if self.inner.gate.get().is_some_and(|gate| gate.restored(listed)) {
-            let resource = self.inner.resource.plural;
-            tracing::warn!(resource, cache = position, shown, "etcd was restored; listing everything again");
-        }
-    }
-
-    /// Records that the cache may lack changes until its watch continues, or until the next list. No plan uses it until
-    /// then.
-    pub(super) fn expire(&self) {
-        self.inner.progress.send_if_modified(|progress| !std::mem::replace(&mut progress.expired, true));
-    }
-
-    /// Records that a list or watch failed.
-    pub(super) fn lost(&self) {
-        lock(&self.inner.unwatched).get_or_insert_with(Instant::now);
-    }
-
-    /// Since when lists or watches have failed without an open watch in between; None while the watch is open, and after
-    /// its orderly end.
-    pub fn unwatched(&self) -> Option<Instant> {
-        *lock(&self.inner.unwatched)
-    }
-
-    /// Records that the watch continues where it was interrupted.
-    pub(super) fn connected(&self) {
-        *lock(&self.inner.unwatched) = None;
-        self.inner.progress.send_if_modified(|progress| std::mem::take(&mut progress.expired));
     }
 
     /// Records an object that cannot be decoded.
@@ -524,7 +398,7 @@ impl<T: Object> NamespaceInformer<T> {
         // If not even the metadata can be decoded, the whole answer is malformed, not only this object.
         let meta = serde_json::from_str::<MetaOnly>(raw.get())?.metadata;
         let key = meta.key();
-        let resource = self.inner.resource;
+        let resource = self.inner.state.resource;
         // A node or pod that cannot be decoded still exists, so the cache keeps its last known version.
         if resource.custom {
             let old = self.write().remove(&key);
@@ -532,13 +406,13 @@ impl<T: Object> NamespaceInformer<T> {
                 self.tell(&Change::Deleted { old: &before });
             }
         }
-        let known = lock(&self.inner.undecodable).get(&key).cloned();
-        if let Some(before) = self.decodes(&key).filter(|before| before.uid != key.uid) {
+        let known = lock(&self.inner.state.undecodable).get(&key).cloned();
+        if let Some(before) = self.inner.state.decodes(&key).filter(|before| before.uid != key.uid) {
             self.tell(&Change::Vanished { key: &before });
         }
         // The error may quote a value in full, and it is kept as long as the object exists.
         let error = shorten(error, LONGEST_ERROR);
-        lock(&self.inner.undecodable).insert(key.clone(), error.clone());
+        lock(&self.inner.state.undecodable).insert(key.clone(), error.clone());
         if known.as_ref() != Some(&error) {
             let resource = resource.plural;
             tracing::warn!(resource, object = %key, error, "skipped an object that cannot be decoded");
@@ -547,8 +421,31 @@ impl<T: Object> NamespaceInformer<T> {
         Ok((key, meta.resource_version.0.into()))
     }
 
-    pub(super) fn delete(&self, key: &Key) {
-        let vanished = self.decodes(key);
+    fn write(&self) -> RwLockWriteGuard<'_, Store<T>> {
+        self.inner.cache.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Object> Part for NamespaceInformer<T> {
+    fn state(&self) -> &State {
+        self.state()
+    }
+
+    fn count(&self) -> usize {
+        self.count()
+    }
+
+    fn apply(&self, raw: &RawValue, came: bool) -> Result<(Key, String), serde_json::Error> {
+        // A panic over one object must end neither the cache of all other objects nor the process.
+        let taken = catch_unwind(AssertUnwindSafe(|| self.take_in(raw, came)));
+        match taken.unwrap_or_else(|_| Err(PANICKED.to_owned())) {
+            Ok(taken) => Ok(taken),
+            Err(error) => self.set_aside(raw, error),
+        }
+    }
+
+    fn delete(&self, key: &Key) {
+        let vanished = self.inner.state.decodes(key);
         let old = self.write().remove(key);
         if let Some(old) = &old {
             self.tell(&Change::Deleted { old });
@@ -557,120 +454,9 @@ impl<T: Object> NamespaceInformer<T> {
         }
     }
 
-    /// Records that the object with this name can be decoded or is gone. Returns the key of an earlier undecodable
-    /// object.
-    fn decodes(&self, key: &Key) -> Option<Key> {
-        let mut undecodable = lock(&self.inner.undecodable);
-        let known =
-            undecodable.keys().find(|known| (&known.namespace, &known.name) == (&key.namespace, &key.name));
-        let known = known.cloned()?;
-        undecodable.remove(&known);
-        Some(known)
+    fn missing(&self, seen: &Seen) -> Vec<Key> {
+        let cache = self.read();
+        let missing = cache.objects.iter().filter(|(name, _)| !seen.contains(*name));
+        missing.map(|(_, object)| object.key()).collect()
     }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Store<T>> {
-        self.inner.cache.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn advance(&self, resource_version: &str, happened: bool) {
-        if let Ok(version) = resource_version.parse::<u64>() {
-            self.inner.progress.send_if_modified(|progress| {
-                let ahead = version > progress.position;
-                progress.position = progress.position.max(version);
-                if happened {
-                    progress.seen = progress.seen.max(version);
-                }
-                ahead
-            });
-        }
-    }
-
-    /// Completes a list: drops the objects that it did not show, and sets the position to `version`.
-    pub(super) fn sweep(&self, seen: &Seen, version: &str, began: Instant) {
-        let version = Some(revision(version)).filter(|version| *version > 0);
-        if version.is_some_and(|version| version < self.inner.progress.borrow().position) {
-            self.report_restore("a list");
-        }
-        let mut gone: Vec<Key> = self
-            .read()
-            .objects
-            .iter()
-            .filter(|(name, _)| !seen.contains(*name))
-            .map(|(_, object)| object.key())
-            .collect();
-        let undecodable = self.undecodable().into_iter().map(|(key, _)| key);
-        gone.extend(undecodable.filter(|key| !seen.contains(&(key.namespace.clone(), key.name.clone()))));
-        for key in &gone {
-            self.delete(key);
-        }
-        self.inner.progress.send_modify(|progress| {
-            progress.position = version.unwrap_or(progress.position);
-            // An object that the list does not show was deleted before the list.
-            progress.seen = version.unwrap_or(progress.seen);
-            progress.listed = Some(began);
-            progress.expired = false;
-        });
-        self.inner.most_listed.store(0, Ordering::Relaxed);
-        self.heard();
-    }
-
-    pub(super) fn heard(&self) {
-        self.inner.health.send_replace(Health::Synced { heard: Instant::now() });
-        self.answered();
-    }
-
-    /// Whether the cache has had no list, event or bookmark for [`SILENCE`].
-    pub(super) fn is_silent(&self) -> bool {
-        matches!(*self.inner.health.borrow(), Health::Synced { heard } if heard.elapsed() >= SILENCE)
-    }
-
-    /// Records an answer of the API server, which may be a rejection.
-    pub(super) fn answered(&self) {
-        *lock(&self.inner.answered) = Instant::now();
-    }
-
-    /// Records that a list has shown this number of objects so far. A slow list is an answer. A list that always breaks at
-    /// the same object is not, nor are the first objects of the first list.
-    pub(super) fn listing(&self, objects: usize, list: &Listing) {
-        let is_more = self.inner.most_listed.fetch_max(objects, Ordering::Relaxed) < objects;
-        if is_more && (list.most_before > 0 || list.began.elapsed() >= CALL) {
-            self.answered();
-        }
-    }
-
-    /// The start of a list.
-    pub(super) fn begin_list(&self, began: Instant) -> Listing {
-        Listing { began, most_before: self.inner.most_listed.load(Ordering::Relaxed) }
-    }
-
-    /// When the API server last delivered an event, a bookmark or a list, or rejected a request for the type; at first
-    /// the creation of the cache.
-    pub fn last_answer(&self) -> Instant {
-        *lock(&self.inner.answered)
-    }
-
-    /// Records that the API server does not serve the type. The cache keeps its objects until the next list, because
-    /// one wrong answer of a proxy must not look like a deletion. Until then no plan uses them.
-    pub(super) fn absent(&self) {
-        let newly = self.inner.health.send_if_modified(|health| {
-            let newly = !matches!(health, Health::Absent { .. });
-            if newly {
-                *health = Health::Absent { since: Instant::now() };
-            }
-            newly
-        });
-        if newly {
-            let crd = self.inner.resource.crd_name();
-            tracing::warn!(
-                crd,
-                "the API server does not serve this type; waiting for its CustomResourceDefinition"
-            );
-        }
-    }
-}
-
-/// Waits until one of several receivers has a change.
-pub async fn any_changed<T>(watched: &mut [watch::Receiver<T>]) {
-    let changes = watched.iter_mut().map(|watched| Box::pin(watched.changed()));
-    let _ = futures::future::select_all(changes).await;
 }

@@ -1,39 +1,31 @@
 //! Fills a cache: lists, follows the watch from there, and backs off after errors.
 
-use std::sync::atomic::Ordering;
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use futures::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, TryStreamExt as _};
-use http::{HeaderValue, Request, Response, header};
+use futures::AsyncBufRead;
+use http::{Request, header};
 use kube::Client;
-use kube::core::Status;
 use kube_runtime::utils::Backoff as _;
 use kube_runtime::watcher::DefaultBackoff;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use crate::cache::informer::{NamespaceInformer, SILENCE, Seen};
-use crate::cache::tracked::TrackedCache as _;
+use crate::cache::response::{self, Events, Interrupted, text};
+use crate::cache::state::{SILENCE, State};
 use crate::log_repeated;
-use crate::model::object::{MetaOnly, Object};
+use crate::model::object::{Key, MetaOnly};
 use crate::model::progress::revision;
-use crate::model::protobuf::{self, Malformed};
 use crate::model::resource::{Resource, escape};
-use crate::server::client::{CALL, brief, brief_causes};
+use crate::server::client::CALL;
 use crate::server::connectivity::Link;
 use crate::server::gate::Gate;
 
 /// The page size if the API server cannot stream lists; small, because a decoded page determines the peak memory.
 const PAGE: usize = 100;
-/// Bytes that are read of an error answer.
-const LONGEST_REFUSAL: usize = 64 * 1024;
-/// Bytes of a buffer that is kept for the next event.
-const BUFFER: usize = 64 * 1024;
-/// The largest event in bytes: many times the limit of etcd.
-const LARGEST_EVENT: usize = 32 * 1024 * 1024;
 /// How long the API server may keep one watch open; the next one continues there. client-go takes 5 to 10 minutes.
 const WATCH: Duration = Duration::from_secs(590);
 /// A watch that lasted this long resets the backoff and the count of interruptions.
@@ -65,62 +57,10 @@ fn pause_after(lists: u32) -> Duration {
     RELIST.saturating_mul(1 << (lists - 1).min(16)).min(LONGEST_RELIST)
 }
 
-/// Why a list or watch ended.
-#[derive(Debug, thiserror::Error)]
-enum Interrupted {
-    #[error("{}", brief(.0))]
-    Kube(#[from] kube::Error),
-    #[error("{}", brief_causes(.0))]
-    Read(#[from] std::io::Error),
-    #[error("unexpected JSON in the answer: {0}")]
-    Json(#[from] serde_json::Error),
-    #[error("{0}")]
-    Protobuf(#[from] Malformed),
-    #[error("the server ended the watch: {} {}", .0.reason, .0.message)]
-    Watch(Box<Status>),
-    #[error("the server was silent for {} s", .0.as_secs())]
-    Silent(Duration),
-    #[error("an event has more than {} bytes", LARGEST_EVENT)]
-    TooLarge,
-    #[error("the request cannot be built: {0}")]
-    Request(#[from] http::Error),
-}
-
 /// Logs ordinary interruptions, less and less often.
 fn tell(times: u64, resource: Resource, interrupted: &Interrupted, next: &str) {
     let (resource, reason) = (resource.plural, interrupted);
     log_repeated!(info, times, resource, %reason, "{next}");
-}
-
-impl Interrupted {
-    /// Whether the API server did not answer: no response, or only a response of a proxy.
-    fn is_silence(&self) -> bool {
-        matches!(
-            self,
-            Self::Kube(kube::Error::Service(_) | kube::Error::HyperError(_))
-                | Self::Read(_)
-                | Self::Silent(_)
-        ) || matches!(self, Self::Kube(kube::Error::Api(status)) if (502..=504).contains(&status.code))
-    }
-
-    fn code(&self) -> Option<u16> {
-        match self {
-            Self::Kube(kube::Error::Api(status)) | Self::Watch(status) => Some(status.code),
-            _ => None,
-        }
-    }
-
-    /// Whether JSON may work instead: the protobuf is malformed, the answer has another format, or the API server or
-    /// a proxy answers 406.
-    fn is_misunderstanding(&self) -> bool {
-        matches!(self, Self::Protobuf(_) | Self::Json(_)) || self.code() == Some(406)
-    }
-
-    /// Whether only a new list helps: the resourceVersion is too old.
-    fn needs_list(&self) -> bool {
-        self.code() == Some(410)
-            || matches!(self, Self::Watch(status) if status.reason == "Expired" || status.reason == "Gone")
-    }
 }
 
 #[derive(Deserialize)]
@@ -163,13 +103,29 @@ enum Next {
     },
 }
 
+/// The namespaces and names of the objects in one list.
+pub(super) type Seen = HashSet<(Arc<str>, Arc<str>)>;
+
+/// A cache of any type, as its list and watch see it.
+pub(super) trait Part: Send + Sync {
+    fn state(&self) -> &State;
+    /// The number of objects.
+    fn count(&self) -> usize;
+    /// Stores one object as the API server sent it, and passes `came` to the subscribers. Returns its resourceVersion too.
+    fn apply(&self, raw: &RawValue, came: bool) -> Result<(Key, String), serde_json::Error>;
+    /// Drops the object with this name.
+    fn delete(&self, key: &Key);
+    /// The objects that a list did not show.
+    fn missing(&self, seen: &Seen) -> Vec<Key>;
+}
+
 /// Lists and watches until the future is dropped.
-pub(super) async fn run<T: Object>(part: NamespaceInformer<T>, client: Client, link: Link, gate: Gate) {
+pub(super) async fn run(part: Arc<dyn Part>, client: Client, link: Link, gate: Gate) {
     let mut keeper = Keeper {
         backoff: DefaultBackoff::default(),
         doubts: link.doubts(),
         returns: link.recoveries(),
-        relists: part.inner.relist.subscribe(),
+        relists: part.state().relist.subscribe(),
         part,
         client,
         link,
@@ -195,8 +151,8 @@ pub(super) async fn run<T: Object>(part: NamespaceInformer<T>, client: Client, l
 }
 
 /// The state of the loop of one cache.
-struct Keeper<T> {
-    part: NamespaceInformer<T>,
+struct Keeper {
+    part: Arc<dyn Part>,
     client: Client,
     link: Link,
     gate: Gate,
@@ -223,14 +179,14 @@ fn is_back(failing: &mut Option<Instant>, link: &Link) {
     }
 }
 
-impl<T: Object> Keeper<T> {
+impl Keeper {
     async fn list(&mut self) -> Next {
         let began = Instant::now();
         match self.part.list(&self.client).await {
             Ok(version) => {
-                let (resource, objects) = (self.part.resource().plural, self.part.count());
+                let (resource, objects) = (self.part.state().resource.plural, self.part.count());
                 tracing::debug!(resource, objects, version, "listed");
-                self.lists = if self.part.unwatched().is_some() { self.lists + 1 } else { 0 };
+                self.lists = if self.part.state().unwatched().is_some() { self.lists + 1 } else { 0 };
                 self.next_list = Instant::now() + pause_after(self.lists);
                 // Lists that no watch follows are not a recovery.
                 if self.lists < 2 {
@@ -260,14 +216,14 @@ impl<T: Object> Keeper<T> {
     /// may have passed the version since.
     async fn resume(&mut self, at: String) -> Next {
         // An API server that lost etcd also ends watches in an orderly way.
-        self.part.expire();
+        self.part.state().expire();
         // Nor does an open watch prove that its events arrive. A complete list proves that the cache is up to date.
-        if self.lost.is_some_and(|since| since.elapsed() >= OUTAGE) || self.part.is_silent() {
+        if self.lost.is_some_and(|since| since.elapsed() >= OUTAGE) || self.part.state().is_silent() {
             return self.list_again(at).await;
         }
         match self.part.newest(&self.client).await {
             Ok(newest) if newest > 0 && newest < revision(&at) => {
-                self.part.report_restore(&format!("the store in version {newest}"));
+                self.part.state().report_restore(&format!("the store in version {newest}"));
                 self.list_again(at).await
             }
             Err(interrupted)
@@ -293,8 +249,8 @@ impl<T: Object> Keeper<T> {
 
     /// The rest of the pause between lists. A list for a new leader or after a restore of etcd has no pause.
     fn until_list(&self) -> Duration {
-        let listed = self.part.inner.progress.borrow().listed;
-        let requested = (*self.part.inner.relist.borrow()).max(*self.gate.restores().borrow());
+        let listed = self.part.state().progress.borrow().listed;
+        let requested = (*self.part.state().relist.borrow()).max(*self.gate.restores().borrow());
         if requested > listed {
             return Duration::ZERO;
         }
@@ -304,13 +260,13 @@ impl<T: Object> Keeper<T> {
     async fn follow(&mut self, mut at: String) -> Next {
         let Self { part, client, link, gate, doubts, failing, lost, .. } = self;
         let began = Instant::now();
-        let listed = part.inner.progress.borrow().listed;
-        let (mut relist, mut restores) = (part.inner.relist.subscribe(), gate.restores());
+        let listed = part.state().progress.borrow().listed;
+        let (mut relist, mut restores) = (part.state().relist.subscribe(), gate.restores());
         doubts.mark_unchanged();
         let mut open_since = None;
         let opened = || {
             is_back(failing, link);
-            part.connected();
+            part.state().connected();
             *lost = None;
             open_since = Some(Instant::now());
         };
@@ -357,20 +313,20 @@ impl<T: Object> Keeper<T> {
 
     fn interrupted(&mut self, interrupted: &Interrupted, from: Option<String>) -> Next {
         let from = from.filter(|_| !interrupted.needs_list());
-        let (part, resource) = (&self.part, self.part.resource());
+        let (part, resource) = (&self.part, self.part.state().resource);
         // etcd may be restored meanwhile. Plans wait until the watch continues.
-        part.expire();
-        part.lost();
+        part.state().expire();
+        part.state().lost();
         self.lost.get_or_insert_with(Instant::now);
         if interrupted.is_misunderstanding() {
-            part.inner.protobuf.store(false, Ordering::Relaxed);
+            part.state().ask_for_json();
         }
         if interrupted.code().is_some() && !interrupted.is_silence() {
-            part.answered();
+            part.state().answered();
         }
         if resource.custom && interrupted.code() == Some(404) {
-            part.absent();
-            return self.wait_for_list(if part.is_patient() { PATIENTLY } else { ABSENT });
+            part.state().absent();
+            return self.wait_for_list(if part.state().is_patient() { PATIENTLY } else { ABSENT });
         }
         self.interruptions += 1;
         if interrupted.needs_list() {
@@ -417,7 +373,7 @@ impl<T: Object> Keeper<T> {
     }
 }
 
-impl<T: Object> NamespaceInformer<T> {
+impl dyn Part {
     /// Fills the cache by a streaming list, or by pages if the API server cannot stream now. The next list streams again.
     async fn list(&self, client: &Client) -> Result<String, Interrupted> {
         let began = Instant::now();
@@ -436,7 +392,7 @@ impl<T: Object> NamespaceInformer<T> {
                     if !interrupted.is_misunderstanding()
                         && !matches!(interrupted, Interrupted::TooLarge) =>
                 {
-                    tell(1, self.resource(), &interrupted, "listing by pages");
+                    tell(1, self.state().resource, &interrupted, "listing by pages");
                 }
                 filled => return filled,
             },
@@ -446,7 +402,7 @@ impl<T: Object> NamespaceInformer<T> {
 
     /// The newest resourceVersion of the store. Without a selector, the API server reads one object.
     async fn newest(&self, client: &Client) -> Result<u64, Interrupted> {
-        let path = self.inner.resource.path(&self.inner.namespace);
+        let path = self.state().resource.path(&self.state().namespace);
         let request = Request::get(format!("{path}?limit=1")).body(Vec::new())?;
         let text = text(client, request).await?;
         let page: Page<'_> = serde_json::from_str(&text)?;
@@ -455,7 +411,7 @@ impl<T: Object> NamespaceInformer<T> {
 
     async fn list_by_pages(&self, client: &Client) -> Result<String, Interrupted> {
         let began = Instant::now();
-        let listing = self.begin_list(began);
+        let listing = self.state().begin_list(began);
         let mut seen = Seen::new();
         let mut next = String::new();
         loop {
@@ -466,7 +422,7 @@ impl<T: Object> NamespaceInformer<T> {
                 let (key, _) = self.apply(raw, false)?;
                 seen.insert((key.namespace, key.name));
             }
-            self.listing(seen.len(), &listing);
+            self.state().listing(seen.len(), &listing);
             match page.metadata.continue_ {
                 Some(token) if !token.is_empty() => next = format!("&continue={}", escape(&token)),
                 _ => {
@@ -483,7 +439,7 @@ impl<T: Object> NamespaceInformer<T> {
         mut events: Events<impl AsyncBufRead + Unpin>,
         began: Instant,
     ) -> Result<String, Interrupted> {
-        let listing = self.begin_list(began);
+        let listing = self.state().begin_list(began);
         let mut seen = Seen::new();
         let mut line = Vec::new();
         while events.next(&mut line, CALL).await? {
@@ -506,11 +462,27 @@ impl<T: Object> NamespaceInformer<T> {
                 _ => {
                     let (key, _) = self.apply(event.object, false)?;
                     seen.insert((key.namespace, key.name));
-                    self.listing(seen.len(), &listing);
+                    self.state().listing(seen.len(), &listing);
                 }
             }
         }
         Err(Interrupted::Read(std::io::ErrorKind::UnexpectedEof.into()))
+    }
+
+    /// Completes a list: drops the objects that it did not show, and sets the position to `version`.
+    fn sweep(&self, seen: &Seen, version: &str, began: Instant) {
+        let state = self.state();
+        let version = Some(revision(version)).filter(|version| *version > 0);
+        if version.is_some_and(|version| version < state.progress().position) {
+            state.report_restore("a list");
+        }
+        let undecodable = state.undecodable().into_iter().map(|(key, _)| key);
+        let undecodable =
+            undecodable.filter(|key| !seen.contains(&(key.namespace.clone(), key.name.clone())));
+        for key in self.missing(seen).into_iter().chain(undecodable) {
+            self.delete(&key);
+        }
+        state.listed(version, began);
     }
 
     /// Follows one watch from `position` until the API server ends it, and advances `position`.
@@ -539,8 +511,8 @@ impl<T: Object> NamespaceInformer<T> {
                     meta.resource_version.0.into()
                 }
             };
-            self.advance(position, happened);
-            self.heard();
+            self.state().advance(position, happened);
+            self.state().heard();
         }
         Ok(())
     }
@@ -550,7 +522,7 @@ impl<T: Object> NamespaceInformer<T> {
         &self,
         client: &Client,
         position: &str,
-    ) -> Result<Events<impl AsyncBufRead + Unpin + use<T>>, Interrupted> {
+    ) -> Result<Events<impl AsyncBufRead + Unpin + use<>>, Interrupted> {
         let query = format!(
             "watch=true&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={}",
             WATCH.as_secs()
@@ -559,12 +531,10 @@ impl<T: Object> NamespaceInformer<T> {
     }
 
     fn request(&self, query: &str) -> Result<Request<Vec<u8>>, Interrupted> {
-        let path = self.inner.resource.path(&self.inner.namespace);
-        let selector = self
-            .inner
-            .selector
-            .map(|labels| format!("&labelSelector={}", escape(labels)))
-            .unwrap_or_default();
+        let State { resource, namespace, selector, .. } = self.state();
+        let path = resource.path(namespace);
+        let selector =
+            selector.map(|labels| format!("&labelSelector={}", escape(labels))).unwrap_or_default();
         Ok(Request::get(format!("{path}?{query}{selector}"))
             // The API server compresses each event on its own, which saves nothing on a local network.
             .header(header::ACCEPT_ENCODING, "identity")
@@ -576,116 +546,8 @@ impl<T: Object> NamespaceInformer<T> {
         &self,
         client: &Client,
         query: &str,
-    ) -> Result<Events<impl AsyncBufRead + Unpin + use<T>>, Interrupted> {
-        let mut request = self.request(query)?.map(kube::client::Body::from);
-        let of = T::in_protobuf().filter(|_| self.inner.protobuf.load(Ordering::Relaxed));
-        if of.is_some() {
-            request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(protobuf::ACCEPT));
-        }
-        let answer = client.send(request).await?;
-        let is_protobuf = answer
-            .headers()
-            .get(header::CONTENT_TYPE)
-            .is_some_and(|of| of.as_bytes().starts_with(protobuf::CONTENT_TYPE.as_bytes()));
-        if !answer.status().is_success() {
-            let refused = timeout(CALL, refusal(answer, is_protobuf)).await;
-            return Err(refused.map_or(Interrupted::Silent(CALL), Interrupted::Kube));
-        }
-        let body = Body::new(answer.into_body()).into_data_stream();
-        Ok(Events {
-            body: body.map_err(std::io::Error::other).into_async_read(),
-            of: of.filter(|_| is_protobuf),
-            frame: Vec::new(),
-        })
-    }
-}
-
-/// The answer to a request, which must be complete within [`CALL`].
-async fn text(client: &Client, request: Request<Vec<u8>>) -> Result<String, Interrupted> {
-    let text = timeout(CALL, client.request_text(request)).await;
-    Ok(text.map_err(|_elapsed| Interrupted::Silent(CALL))??)
-}
-
-/// Converts an error answer to the error that kube would return; kube cannot read a protobuf Status.
-async fn refusal(answer: Response<kube::client::Body>, is_protobuf: bool) -> kube::Error {
-    let code = answer.status().as_u16();
-    let mut body = Vec::new();
-    let mut chunks = Body::new(answer.into_body()).into_data_stream();
-    // The part that arrived before the connection ended may still contain the reason.
-    while body.len() < LONGEST_REFUSAL
-        && let Ok(Some(chunk)) = chunks.try_next().await
-    {
-        body.extend_from_slice(&chunk);
-    }
-    let json = if is_protobuf { protobuf::status(&body).ok() } else { None };
-    let status = serde_json::from_slice::<Status>(json.as_ref().unwrap_or(&body));
-    // kube parses any JSON object as a Status, so a missing code means that it is not one.
-    let status = status.ok().filter(|status| status.code != 0).unwrap_or_else(|| {
-        let words = String::from_utf8_lossy(&body);
-        Status::failure(words.trim(), "not an answer of an API server").with_code(code)
-    });
-    kube::Error::Api(status.boxed())
-}
-
-/// The events of a watch.
-struct Events<B> {
-    body: B,
-    /// The type of the objects, if they arrive in protobuf.
-    of: Option<&'static protobuf::Type>,
-    frame: Vec<u8>,
-}
-
-impl<B: AsyncBufRead + Unpin> Events<B> {
-    /// Reads the next event as a line of JSON. Returns false at the end.
-    async fn next(&mut self, line: &mut Vec<u8>, silence: Duration) -> Result<bool, Interrupted> {
-        // One huge object must not keep its buffer for the whole watch.
-        for buffer in [&mut *line, &mut self.frame] {
-            buffer.clear();
-            buffer.shrink_to(BUFFER);
-        }
-        let reading = async {
-            match self.of {
-                None => self.read_line(line).await,
-                Some(of) => self.read_frame(of, line).await,
-            }
-        };
-        timeout(silence, reading).await.unwrap_or(Err(Interrupted::Silent(silence)))
-    }
-
-    async fn read_line(&mut self, line: &mut Vec<u8>) -> Result<bool, Interrupted> {
-        (&mut self.body).take(LARGEST_EVENT as u64 + 1).read_until(b'\n', line).await?;
-        if line.len() > LARGEST_EVENT {
-            return Err(Interrupted::TooLarge);
-        }
-        // The connection may end within a line: a partial line is dropped.
-        Ok(line.ends_with(b"\n"))
-    }
-
-    /// Reads one frame: its length in four bytes, then an event.
-    async fn read_frame(&mut self, of: &protobuf::Type, line: &mut Vec<u8>) -> Result<bool, Interrupted> {
-        let mut length = [0; 4];
-        if !read_whole(&mut self.body, &mut length).await? {
-            return Ok(false);
-        }
-        let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
-        if length > LARGEST_EVENT {
-            return Err(Malformed("an event that is larger than the limit of objects").into());
-        }
-        self.frame.resize(length, 0);
-        let is_whole = read_whole(&mut self.body, &mut self.frame).await?;
-        if is_whole {
-            protobuf::event(&self.frame, of, line)?;
-        }
-        Ok(is_whole)
-    }
-}
-
-/// Fills a buffer. Returns false if the connection ends first.
-async fn read_whole(body: &mut (impl AsyncBufRead + Unpin), buffer: &mut [u8]) -> Result<bool, Interrupted> {
-    match body.read_exact(buffer).await {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(error) => Err(error.into()),
+    ) -> Result<Events<impl AsyncBufRead + Unpin + use<>>, Interrupted> {
+        response::open(client, self.request(query)?, self.state().protobuf()).await
     }
 }
 

@@ -4,5 +4,7 @@ pub mod aggregate_gauge;
 pub mod deselected;
 pub mod informer;
 mod list_watch;
+mod response;
+pub mod state;
 mod store;
 pub mod tracked;

@@ -10,7 +10,8 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::cache::informer::{Health, Informer};
+use crate::cache::informer::Informer;
+use crate::cache::state::Health;
 use crate::cache::tracked::TrackedCache as _;
 use crate::control::activity::Activity;
 use crate::model::clock::Clock;
@@ -185,17 +186,20 @@ impl Context {
         for part in informer.parts() {
             let (part, shown) = (part.clone(), part.clone());
             lock(&self.inner.contents).push(Box::new(move || shown.contents()));
-            lock(&self.inner.caches).push(Box::new(move || Cache {
-                resource: part.resource(),
-                scope: part.scope().to_owned(),
-                objects: part.count(),
-                undecodable: part.undecodable_count(),
-                progress: part.progress(),
-                health: part.health().borrow().clone(),
-                unwatched: part.unwatched(),
-                began,
-                answered: part.last_answer(),
-                patient: part.is_patient(),
+            lock(&self.inner.caches).push(Box::new(move || {
+                let state = part.state();
+                Cache {
+                    resource: part.resource(),
+                    scope: state.scope().to_owned(),
+                    objects: part.count(),
+                    undecodable: state.undecodable_count(),
+                    progress: state.progress(),
+                    health: state.health().borrow().clone(),
+                    unwatched: state.unwatched(),
+                    began,
+                    answered: state.last_answer(),
+                    patient: state.is_patient(),
+                }
             }));
         }
         let task = informer.clone().run(self.client.clone(), self.link.clone(), self.gate.clone());

@@ -13,7 +13,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::cache::informer::{Change, Health, Informer, NamespaceInformer, any_changed};
+use crate::cache::informer::{Change, Informer, NamespaceInformer};
+use crate::cache::state::{Health, any_changed};
 use crate::cache::tracked::TrackedCache;
 use crate::control::activity::{Activity, is_worth_a_line_among};
 use crate::control::context::Context;
@@ -296,10 +297,13 @@ impl<R: Reconciler> Controller<R> {
         // A namespace whose watch fails delays only its own objects.
         let is_ready = |(part, has_begun): (&NamespaceInformer<R::Object>, &bool)| {
             let is_read = |cache: &&Arc<dyn TrackedCache>| {
-                part.namespace().is_empty() || cache.covers(part.namespace())
+                let namespace = part.state().namespace();
+                namespace.is_empty() || cache.covers(namespace)
             };
             let waits = !has_begun && interrupted.iter().any(is_read);
-            matches!(*part.health().borrow(), Health::Synced { .. }) && !waits && !behind.iter().any(is_read)
+            matches!(*part.state().health().borrow(), Health::Synced { .. })
+                && !waits
+                && !behind.iter().any(is_read)
         };
         (Some(term.since), self.objects.parts().iter().zip(begun).map(is_ready).collect(), coming)
     }
@@ -317,7 +321,7 @@ impl<R: Reconciler> Controller<R> {
         for object in part.all().iter().filter(|object| self.reconciler.concerns(object)) {
             state.add(object.key(), Priority::Bulk);
         }
-        for (key, error) in part.undecodable() {
+        for (key, error) in part.state().undecodable() {
             self.context.recorder.record(self.objects.resource(), &key, undecodable(&error));
         }
     }

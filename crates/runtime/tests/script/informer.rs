@@ -268,7 +268,7 @@ async fn lists_less_often_while_watches_are_rejected() {
         assert!(gaps[0] < Duration::from_secs(12), "{code}: {gaps:?}");
         assert!(gaps[gaps.len() - 1] >= Duration::from_mins(5), "{code}: {gaps:?}");
         assert!(!gate.is_caught_up("pods.", &part.progress()), "{code}: plans wait");
-        assert!(part.unwatched().unwrap().elapsed() > Duration::from_mins(59), "{code}");
+        assert!(part.state().unwatched().unwrap().elapsed() > Duration::from_mins(59), "{code}");
         assert!(!recoveries.has_changed().unwrap(), "{code}: a list alone is not a recovery");
 
         let before = count();
@@ -281,7 +281,7 @@ async fn lists_less_often_while_watches_are_rejected() {
         sleep(Duration::from_secs(if code == 410 { 301 } else { 61 })).await;
         assert_eq!(count() - before, 2, "{code}: a list before the watch that opens");
         assert!(gate.is_caught_up("pods.", &part.progress()), "{code}");
-        assert_eq!(part.unwatched(), None, "{code}");
+        assert_eq!(part.state().unwatched(), None, "{code}");
         task.abort();
     }
 }
@@ -293,7 +293,7 @@ async fn a_rejection_is_an_answer() {
         let mut answers = vec![(200, bookmark(5, true))];
         answers.extend((0..200).map(|_| failure(code, "", "no")));
         let (informer, _, _) = follow(&answers).await;
-        let silence = informer.parts()[0].last_answer().elapsed();
+        let silence = informer.parts()[0].state().last_answer().elapsed();
         assert_eq!(silence < Duration::from_secs(90), is_answer, "{code}: {silence:?}");
     }
 }
@@ -310,7 +310,7 @@ async fn a_list_that_gets_further_is_an_answer() {
             answers.extend([(200, events), failure(503, "", "no page either")]);
         }
         let (informer, _, _) = follow(&answers).await;
-        let silence = informer.parts()[0].last_answer().elapsed();
+        let silence = informer.parts()[0].state().last_answer().elapsed();
         assert_eq!(silence < Duration::from_secs(90), gets_further, "{silence:?}");
     }
 }

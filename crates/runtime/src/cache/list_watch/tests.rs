@@ -11,8 +11,9 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::json;
 
-use crate::cache::informer::{Change, Health, Informer, SILENCE};
-use crate::cache::list_watch::{Events, Interrupted, LARGEST_EVENT};
+use crate::cache::informer::{Change, Informer};
+use crate::cache::response::{Events, Interrupted, LARGEST_EVENT};
+use crate::cache::state::{Health, SILENCE};
 use crate::model::core_types::Pod;
 use crate::model::protobuf::CONTENT_TYPE;
 use crate::model::protobuf::tests::{expired, frame, named};
