@@ -6,6 +6,6 @@
 
 pub mod change;
 pub mod progress;
-pub mod subject;
+mod subject;
 #[cfg(test)]
 mod tests;

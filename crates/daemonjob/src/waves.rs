@@ -216,11 +216,7 @@ impl Waves {
             && progress.finished() >= size.nodes
         {
             let has_succeeded = progress.settled > progress.failed;
-            let needs_approval = match approval {
-                Approval::None => false,
-                Approval::FirstWave => self.current() == 1,
-                Approval::EveryWave => true,
-            };
+            let needs_approval = approval.applies_to(self.current() as u64);
             let is_approved = approved.is_some_and(|approved| approved.wave >= self.current());
             if has_succeeded && (!needs_approval || is_approved) {
                 self.passed += 1;
@@ -346,17 +342,28 @@ fn passed(written: &[IntOrString], sizes: &[Size], before: &Rollout) -> usize {
     sizes.iter().filter(|size| size.nodes <= nodes).count()
 }
 
+impl Approval {
+    /// Whether a wave needs an approval, unless it is the last one.
+    pub fn applies_to(self, wave: u64) -> bool {
+        match self {
+            Self::None => false,
+            Self::FirstWave => wave == 1,
+            Self::EveryWave => true,
+        }
+    }
+}
+
 /// An approval by annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Approved<'j> {
-    rollout: u64,
-    wave: usize,
-    text: &'j str,
+pub(crate) struct Approved<'j> {
+    pub rollout: u64,
+    pub wave: usize,
+    pub text: &'j str,
 }
 
 impl<'j> Approved<'j> {
     /// The approval in the annotation. Any other text approves nothing.
-    fn of(job: &'j DaemonJob) -> Option<Self> {
+    pub fn of(job: &'j DaemonJob) -> Option<Self> {
         let text = job.metadata.annotations.as_ref()?.get(APPROVED_ANNOTATION)?;
         let (rollout, wave) = text.split_once('/')?;
         Some(Self { rollout: rollout.parse().ok()?, wave: wave.parse().ok()?, text })

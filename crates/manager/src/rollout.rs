@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use quintet_daemonjob::command::subject::Subject;
+use quintet_daemonjob::api::DaemonJob;
 use quintet_daemonjob::command::{change, progress};
 use quintet_podset::api::PodSet;
 use quintet_podset::history::{self, History};
@@ -241,7 +241,7 @@ async fn status(args: &StatusArgs) -> Result<ExitCode> {
 /// The status of the rollout, or the reason of a failure that a retry may fix.
 async fn poll(rollout: &Rollout) -> Result<Result<RolloutStatus, String>> {
     Ok(match rollout.kind {
-        Kind::DaemonJob => rollout.poll::<Subject>().await?.map(|job| progress::progress(&job)),
+        Kind::DaemonJob => rollout.poll::<DaemonJob>().await?.map(|job| progress::progress(&job)),
         Kind::PodSet => rollout.poll::<PodSet>().await?.map(|podset| history::progress(&podset)),
     })
 }
@@ -269,7 +269,7 @@ fn exit_code(state: RolloutState) -> u8 {
 async fn approve(args: &ApproveArgs) -> Result<String> {
     let otherwise = "rollout approve supports only DaemonJobs: a PodSet has no waves";
     let rollout = args.target.rollout_of(Kind::DaemonJob, otherwise).await?;
-    rollout.change::<Subject>(|job| change::approve(job, args.wave, args.ahead)).await
+    rollout.change::<DaemonJob>(|job| change::approve(job, args.wave, args.ahead)).await
 }
 
 async fn pause(args: &PauseArgs) -> Result<String> {
@@ -280,7 +280,7 @@ async fn pause(args: &PauseArgs) -> Result<String> {
     let rollout = args.target.rollout().await?;
     let reason = reason.unwrap_or("paused by quintet rollout");
     match rollout.kind {
-        Kind::DaemonJob => rollout.change::<Subject>(|job| change::pause(job, reason)).await,
+        Kind::DaemonJob => rollout.change::<DaemonJob>(|job| change::pause(job, reason)).await,
         Kind::PodSet => change_podset(&rollout, "paused", |podset| history::pause(podset, true)).await,
     }
 }
@@ -288,7 +288,7 @@ async fn pause(args: &PauseArgs) -> Result<String> {
 async fn resume(target: &Target) -> Result<String> {
     let rollout = target.rollout().await?;
     match rollout.kind {
-        Kind::DaemonJob => rollout.change::<Subject>(change::resume).await,
+        Kind::DaemonJob => rollout.change::<DaemonJob>(change::resume).await,
         Kind::PodSet => change_podset(&rollout, "resumed", |podset| history::pause(podset, false)).await,
     }
 }
@@ -297,7 +297,7 @@ async fn retry(args: &RetryArgs) -> Result<String> {
     let otherwise = "rollout retry supports only DaemonJobs: a PodSet replaces failed pods without a command";
     let rollout = args.target.rollout_of(Kind::DaemonJob, otherwise).await?;
     let token = args.token.clone().unwrap_or_else(|| whole_seconds(Clock::System.now()).to_string());
-    rollout.change::<Subject>(|job| change::retry(job, &token)).await
+    rollout.change::<DaemonJob>(|job| change::retry(job, &token)).await
 }
 
 async fn restart(target: &Target) -> Result<String> {

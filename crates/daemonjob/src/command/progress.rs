@@ -3,10 +3,11 @@
 use quintet_runtime::model::conditions::find_true;
 use quintet_runtime::model::rollout::{RolloutState, RolloutStatus, Step};
 
-use super::subject::{PAUSED_ANNOTATION, Subject, WaitingFor};
-use crate::api::{DaemonJobStatus, NodeReason};
+use super::subject::{Subject, count};
+use crate::api::{DaemonJob, DaemonJobStatus, NodeReason};
 use crate::marks::REFUSED as MARK_REFUSED;
 use crate::status::RUNS_AT_DUE_TIME;
+use crate::waves::{WaitingFor, paused};
 
 /// The number of nodes that the details list.
 const LISTED: usize = 5;
@@ -47,7 +48,8 @@ pub(super) enum Phase {
 }
 
 /// The progress of a rollout.
-pub fn progress(subject: &Subject) -> RolloutStatus {
+pub fn progress(job: &DaemonJob) -> RolloutStatus {
+    let subject = Subject { job };
     let phase = phase(subject);
     let (reason, message) = summary(subject);
     let (state, message, details) = match phase {
@@ -77,7 +79,7 @@ pub fn progress(subject: &Subject) -> RolloutStatus {
 }
 
 /// The meaning of the status. A change of an annotation does not change the generation.
-pub(super) fn phase(subject: &Subject) -> Phase {
+pub(super) fn phase(subject: Subject<'_>) -> Phase {
     let Some(status) = subject.observed() else { return Phase::Unobserved("the change of the spec") };
     let is_true = |type_| find_true(&status.conditions, type_).is_some();
     let ready = find_true(&status.conditions, "Ready").map(|ready| ready.reason.as_str());
@@ -92,7 +94,7 @@ pub(super) fn phase(subject: &Subject) -> Phase {
     if is_true("Failed") {
         return Phase::Failed;
     }
-    let is_paused = subject.annotation(PAUSED_ANNOTATION).is_some();
+    let is_paused = paused(subject.job).is_some();
     match hold(subject, status) {
         Some(Hold::WaitsForApproval) if subject.is_approved(false) => Phase::Unobserved("the approval"),
         Some(Hold::WaveFailed) if subject.is_approved(true) => Phase::Unobserved("the approval"),
@@ -104,14 +106,14 @@ pub(super) fn phase(subject: &Subject) -> Phase {
     }
 }
 
-fn hold(subject: &Subject, status: &DaemonJobStatus) -> Option<Hold> {
+fn hold(subject: Subject<'_>, status: &DaemonJobStatus) -> Option<Hold> {
     let of = |type_| {
         let condition = find_true(&status.conditions, type_)?;
         Some(condition.reason.parse().unwrap_or(Hold::Other))
     };
     // The manager retries a rejected pod, except one of an invalid template.
     let refused = || of("PodsRefused").filter(|hold| *hold == Hold::TemplateInvalid);
-    let waits = || match subject.waves.waiting_for? {
+    let waits = || match subject.waiting_for()? {
         WaitingFor::Approval => Some(Hold::WaitsForApproval),
         WaitingFor::WaveFailed => Some(Hold::WaveFailed),
         // A condition reports the other holds.
@@ -132,25 +134,25 @@ fn hold(subject: &Subject, status: &DaemonJobStatus) -> Option<Hold> {
 }
 
 /// The reason and the message of the condition Ready, which sums up the status.
-fn summary(subject: &Subject) -> (&str, &str) {
+fn summary(subject: Subject<'_>) -> (&str, &str) {
     let conditions = subject.job.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
     ready.map_or(("", ""), |ready| (&*ready.reason, &*ready.message))
 }
 
 /// The current wave in words; None without waves.
-fn wave(subject: &Subject) -> Option<String> {
-    let count = ends(subject).len() as u64;
-    subject.waves.current.map(|current| format!("wave {} of {count}", current.min(count)))
+fn wave(subject: Subject<'_>) -> Option<String> {
+    let last = ends(subject).len() as u64;
+    subject.wave().map(|current| format!("wave {} of {last}", current.min(last)))
 }
 
 /// The progress of the current wave, as the beginning of a message.
-fn wave_progress(subject: &Subject) -> String {
-    let (Some(current), ends) = (subject.waves.current, ends(subject)) else { return String::new() };
+fn wave_progress(subject: Subject<'_>) -> String {
+    let (Some(current), ends) = (subject.wave(), ends(subject)) else { return String::new() };
     let at = usize::try_from(current).unwrap_or(usize::MAX).min(ends.len());
     let Some(end) = at.checked_sub(1).and_then(|at| ends.get(at)) else { return String::new() };
-    let (settled, started) = (subject.waves.settled, subject.waves.started);
-    let note = note(subject.waves.waiting_for);
+    let (settled, started) = (subject.settled(), subject.started());
+    let note = note(subject.waiting_for());
     format!(
         "Wave {at} of {} ({note}): {settled} of {end} nodes are settled, {started} have started. ",
         ends.len()
@@ -166,12 +168,12 @@ fn note(waiting_for: Option<WaitingFor>) -> &'static str {
         Some(WaitingFor::WaveFailed) => "failed",
         Some(WaitingFor::Paused) => "paused",
         Some(WaitingFor::Repair) => "needs a repair",
-        Some(WaitingFor::Other) | None => "waiting",
+        None => "waiting",
     }
 }
 
 /// The lines below the message: failed or unhealthy nodes, and the command that continues the rollout.
-fn details(subject: &Subject, hold: Hold) -> Vec<String> {
+fn details(subject: Subject<'_>, hold: Hold) -> Vec<String> {
     let Some(status) = &subject.job.status else { return Vec::new() };
     let (nodes, more) = match hold {
         Hold::MaxFailedNodesExceeded | Hold::WaveFailed => {
@@ -181,8 +183,7 @@ fn details(subject: &Subject, hold: Hold) -> Vec<String> {
         _ => (&[][..], None),
     };
     let mut lines: Vec<String> = nodes.iter().take(LISTED).map(node).collect();
-    let more = usize::try_from(more.unwrap_or_default()).unwrap_or_default();
-    let more = more + nodes.len().saturating_sub(LISTED);
+    let more = count(more) + nodes.len().saturating_sub(LISTED) as u64;
     if more > 0 {
         lines.push(format!("{more} more nodes: quintet explain {} lists them", subject.target()));
     }
@@ -195,7 +196,7 @@ fn node(node: &NodeReason) -> String {
 }
 
 /// The commands that continue the rollout.
-fn ways_out(subject: &Subject, hold: Hold) -> Vec<String> {
+fn ways_out(subject: Subject<'_>, hold: Hold) -> Vec<String> {
     let target = subject.target();
     let set_false = |field: &str| {
         let target = target.replacen('/', " ", 1);
@@ -205,7 +206,7 @@ fn ways_out(subject: &Subject, hold: Hold) -> Vec<String> {
     match hold {
         Hold::WaitsForApproval => vec![format!("To continue, run: quintet rollout approve {target}")],
         Hold::WaveFailed => {
-            let wave = subject.waves.current.unwrap_or_default();
+            let wave = subject.wave().unwrap_or_default();
             vec![
                 format!("To retry the failed nodes, run: quintet rollout retry {target}"),
                 format!("To continue without them, run: quintet rollout approve {target} --wave={wave}"),
@@ -236,20 +237,18 @@ fn ways_out(subject: &Subject, hold: Hold) -> Vec<String> {
 
 /// The number of nodes that have started at the end of each wave, the last wave included. The sizes are
 /// cumulative, and a node that was skipped belongs to no wave.
-fn ends(subject: &Subject) -> Vec<u64> {
+fn ends(subject: Subject<'_>) -> Vec<u64> {
     let status = subject.job.status.as_ref();
-    let count = |count: Option<i32>| u64::try_from(count.unwrap_or_default()).unwrap_or_default();
     let base = count(subject.rollout().map(|rollout| rollout.base));
     let skipped = count(status.and_then(|status| status.skipped));
-    let all = base.saturating_sub(skipped).max(subject.waves.started);
-    subject.waves.sizes.iter().copied().filter(|size| *size < all).chain([all]).collect()
+    let all = base.saturating_sub(skipped).max(subject.started());
+    subject.sizes().filter(|size| *size < all).chain([all]).collect()
 }
 
 /// A step for each wave, or one step for all nodes of a DaemonJob without waves.
-fn steps(subject: &Subject, is_complete: bool) -> Vec<Step> {
+fn steps(subject: Subject<'_>, is_complete: bool) -> Vec<Step> {
     let Some(status) = subject.observed() else { return Vec::new() };
-    let Some(current) = subject.waves.current else {
-        let count = |count: Option<i32>| u64::try_from(count.unwrap_or_default()).unwrap_or_default();
+    let Some(current) = subject.wave() else {
         let (done, failed) = (count(status.succeeded), count(status.failed));
         let note = if failed > 0 { format!("{failed} failed") } else { String::new() };
         return vec![Step { name: "Nodes".to_owned(), done, size: count(status.desired), note }];
@@ -260,8 +259,8 @@ fn steps(subject: &Subject, is_complete: bool) -> Vec<Step> {
         let size = end.saturating_sub(before);
         // Failed and skipped nodes of earlier waves do not settle.
         let has_passed = is_complete || number < current;
-        let done = if has_passed { size } else { subject.waves.settled.saturating_sub(before).min(size) };
-        let note = if number == current && !is_complete { note(subject.waves.waiting_for) } else { "" };
+        let done = if has_passed { size } else { subject.settled().saturating_sub(before).min(size) };
+        let note = if number == current && !is_complete { note(subject.waiting_for()) } else { "" };
         steps.push(Step { name: format!("Wave {number}"), done, size, note: note.to_owned() });
         before = end;
     }

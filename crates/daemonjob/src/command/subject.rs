@@ -1,177 +1,113 @@
-//! A DaemonJob as `quintet rollout` reads it.
+//! A DaemonJob as the rules of `quintet rollout` read it.
 
 use std::fmt;
 
-use quintet_runtime::model::object::{Key, Object};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
-use serde_json::Value;
-
 use crate::api::{DaemonJob, DaemonJobStatus, Rollout};
+use crate::waves::{Approved, WaitingFor};
 
-/// Annotation: `<rollout number>/<wave>`, the wave that a user approved.
-pub const APPROVED_ANNOTATION: &str = "dj.dysproz.io/approved";
-/// Annotation: the reason why a user paused the DaemonJob.
-pub const PAUSED_ANNOTATION: &str = "dj.dysproz.io/paused";
-
-/// A DaemonJob, and the fields for its waves.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Subject {
-    /// The DaemonJob.
-    pub job: DaemonJob,
-    pub(super) waves: Waves,
-    pub(super) approval: Approval,
+/// A DaemonJob, with the values of its status as the rules need them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject<'j> {
+    pub job: &'j DaemonJob,
 }
 
-/// The fields of `status.rollout` for waves. They are absent without `spec.rollout`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Waves {
-    /// The number of nodes that have started when a wave ends, all waves before it included. The last wave has
-    /// no size.
-    #[serde(rename = "waveSizes")]
-    pub sizes: Vec<u64>,
-    /// The current wave, from 1.
-    #[serde(rename = "wave")]
-    pub current: Option<u64>,
-    /// The number of nodes that have started in the rollout.
-    pub started: u64,
-    /// The number of nodes that are done and have settled in the rollout.
-    pub settled: u64,
-    /// The condition for which the current wave waits.
-    pub waiting_for: Option<WaitingFor>,
-    /// The value of the annotation when the current wave failed. It does not approve the failed wave.
-    pub void_approval: Option<String>,
+/// A count in a status. An absent count is 0.
+pub(super) fn count(count: Option<i32>) -> u64 {
+    u64::try_from(count.unwrap_or_default()).unwrap_or_default()
 }
 
-/// The condition for which a wave waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub(super) enum WaitingFor {
-    /// Its nodes run.
-    Nodes,
-    /// Its nodes stay Ready for settleSeconds.
-    Settling,
-    /// A user approves it.
-    Approval,
-    /// A user retries its failed nodes, or approves it.
-    WaveFailed,
-    /// A user resumes the rollout.
-    Paused,
-    /// An administrator repairs the fleet or the definition.
-    Repair,
-    /// A condition that this version does not know.
-    #[serde(other)]
-    Other,
-}
-
-/// The waves that need an approval, as in `spec.rollout.approval`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(super) enum Approval {
-    /// No wave.
-    #[default]
-    None,
-    /// The first wave.
-    FirstWave,
-    /// Every wave except the last.
-    EveryWave,
-    /// Waves that this version does not know.
-    #[serde(other)]
-    Other,
-}
-
-impl Approval {
-    /// Whether a wave may need an approval.
-    pub fn applies_to(self, wave: u64) -> bool {
-        match self {
-            Self::None => false,
-            Self::FirstWave => wave == 1,
-            Self::EveryWave | Self::Other => true,
-        }
-    }
-}
-
-impl Waves {
-    /// The number of the last wave.
-    pub fn last(&self) -> u64 {
-        self.sizes.len() as u64 + 1
-    }
-
-    /// The size of a wave; None for the last one.
-    pub fn size(&self, wave: u64) -> Option<u64> {
-        let index = usize::try_from(wave.checked_sub(1)?).ok()?;
-        self.sizes.get(index).copied()
-    }
-}
-
-impl Subject {
+impl<'j> Subject<'j> {
     /// The status, if it describes the current spec.
-    pub(super) fn observed(&self) -> Option<&DaemonJobStatus> {
+    pub fn observed(self) -> Option<&'j DaemonJobStatus> {
         let status = self.job.status.as_ref();
         status.filter(|status| status.observed_generation == self.job.metadata.generation)
     }
 
     /// The rollout in the status.
-    pub(super) fn rollout(&self) -> Option<&Rollout> {
+    pub fn rollout(self) -> Option<&'j Rollout> {
         self.job.status.as_ref()?.rollout.as_ref()
     }
 
+    /// The current wave, from 1. None without `spec.rollout`.
+    pub fn wave(self) -> Option<u64> {
+        u64::try_from(self.rollout()?.wave?).ok()
+    }
+
+    /// The sizes of the waves, except the last one. A size is the number of nodes that have started when the
+    /// wave ends, all waves before it included.
+    pub fn sizes(self) -> impl Iterator<Item = u64> {
+        let sizes = self.rollout().map_or(&[][..], |rollout| &rollout.wave_sizes);
+        sizes.iter().map(|size| count(Some(*size)))
+    }
+
+    /// The size of a wave; None for the last one.
+    pub fn size(self, wave: u64) -> Option<u64> {
+        self.sizes().nth(usize::try_from(wave.checked_sub(1)?).ok()?)
+    }
+
+    /// The number of the last wave.
+    pub fn last_wave(self) -> u64 {
+        self.sizes().count() as u64 + 1
+    }
+
+    /// The number of nodes that have started in the rollout.
+    pub fn started(self) -> u64 {
+        count(self.rollout().and_then(|rollout| rollout.started))
+    }
+
+    /// The number of nodes that are done and have settled in the rollout.
+    pub fn settled(self) -> u64 {
+        count(self.rollout().and_then(|rollout| rollout.settled))
+    }
+
+    /// The reason why the current wave is not over, if this version knows it.
+    pub fn waiting_for(self) -> Option<WaitingFor> {
+        self.rollout()?.waiting_for.as_deref()?.parse().ok()
+    }
+
+    /// The approval that was set before the current wave failed. It does not approve the failed wave.
+    pub fn void_approval(self) -> Option<&'j str> {
+        self.rollout()?.void_approval.as_deref()
+    }
+
+    /// Whether a wave may need an approval.
+    pub fn needs_approval(self, wave: u64) -> bool {
+        let approval = self.job.spec.rollout.as_ref().and_then(|rollout| rollout.approval);
+        approval.unwrap_or_default().applies_to(wave)
+    }
+
     /// The value of an annotation.
-    pub(super) fn annotation(&self, key: &str) -> Option<&str> {
+    pub fn annotation(self, key: &str) -> Option<&'j str> {
         self.job.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
+    /// The annotation that approves a wave of the current rollout.
+    fn approval(self) -> Option<Approved<'j>> {
+        let rollout = u64::try_from(self.rollout()?.number).ok()?;
+        Approved::of(self.job).filter(|approved| approved.rollout == rollout)
+    }
+
     /// The wave that the annotation approves in the current rollout, with all waves before it.
-    pub(super) fn approved(&self) -> Option<u64> {
-        let (number, wave) = self.annotation(APPROVED_ANNOTATION)?.split_once('/')?;
-        let is_current = self.rollout().is_some_and(|rollout| number.parse() == Ok(rollout.number));
-        wave.parse().ok().filter(|_| is_current)
+    pub fn approved(self) -> Option<u64> {
+        self.approval().map(|approved| approved.wave as u64)
     }
 
     /// Whether the annotation approves the current wave. The approval of a failed wave names this wave, and is
     /// newer than the failure.
-    pub(super) fn is_approved(&self, has_failed: bool) -> bool {
-        let (Some(current), Some(approved)) = (self.waves.current, self.approved()) else { return false };
-        let is_void = self.waves.void_approval.as_deref() == self.annotation(APPROVED_ANNOTATION);
+    pub fn is_approved(self, has_failed: bool) -> bool {
+        let (Some(current), Some(approval)) = (self.wave(), self.approval()) else { return false };
+        let (approved, is_void) = (approval.wave as u64, self.void_approval() == Some(approval.text));
         if has_failed { approved == current && !is_void } else { approved >= current }
     }
 
     /// The flags that name the DaemonJob in a command.
-    pub(super) fn target(&self) -> String {
+    pub fn target(self) -> String {
         format!("{self} -n {}", self.job.metadata.namespace.as_deref().unwrap_or_default())
     }
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for Subject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "daemonjob/{}", self.job.metadata.name.as_deref().unwrap_or_default())
-    }
-}
-
-impl<'de> Deserialize<'de> for Subject {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let object = Value::deserialize(deserializer)?;
-        let waves = Option::<Waves>::deserialize(&object["status"]["rollout"]);
-        let waves = waves.map_err(D::Error::custom)?;
-        let approval = Option::<Approval>::deserialize(&object["spec"]["rollout"]["approval"]);
-        let approval = approval.map_err(D::Error::custom)?;
-        Ok(Self {
-            waves: waves.unwrap_or_default(),
-            approval: approval.unwrap_or_default(),
-            job: serde_json::from_value(object).map_err(D::Error::custom)?,
-        })
-    }
-}
-
-impl Object for Subject {
-    fn key(&self) -> Key {
-        self.job.key()
-    }
-
-    fn resource_version(&self) -> &str {
-        self.job.resource_version()
-    }
-
-    fn terminating(&self) -> bool {
-        self.job.terminating()
     }
 }

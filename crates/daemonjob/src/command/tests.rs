@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::change::{approve, pause, resume, retry};
 use super::progress::progress;
-use super::subject::Subject;
+use crate::api::DaemonJob;
 
 const APPROVED: &str = "dj.dysproz.io/approved";
 const PAUSED: &str = "dj.dysproz.io/paused";
@@ -33,7 +33,7 @@ fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
 }
 
 /// The DaemonJob with changes, each a JSON pointer and its value.
-fn subject(changes: &[(&str, Value)]) -> Subject {
+fn subject(changes: &[(&str, Value)]) -> DaemonJob {
     let mut job = job();
     for (path, value) in changes {
         let (parent, key) = path.rsplit_once('/').unwrap();
