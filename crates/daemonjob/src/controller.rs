@@ -30,7 +30,7 @@ use crate::eligibility::Placement;
 use crate::index::Index;
 use crate::ledger::{LEDGER_LABEL, SHARDS, Shard, shard_name};
 use crate::mark_prefixes::{MarkPrefix, MarkPrefixes};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, register_lag};
 use crate::observe::{World, may_have_lost_its_label};
 use crate::plan::{eligible_node, plan, pod_on_trial};
 use crate::rollout::hash_in_force;
@@ -329,6 +329,7 @@ pub fn register(
     let ledger = context.informer::<Shard>(CONFIG_MAPS, Some(LEDGER_LABEL));
     let metrics = Metrics::new(&context.metrics.registry)?;
     metrics.follow(&objects, &pods, &context.gate);
+    register_lag(&context.metrics.registry, &objects, context.clock)?;
     let reads = [pods.tracked(), nodes.tracked(), ledger.tracked()].concat();
     let reconciler = DaemonJobs {
         deselected_pods: Deselected::from(&pods, &objects, may_have_lost_its_label),
