@@ -152,12 +152,19 @@ fn late_at(due: Timestamp, deadline: SignedDuration) -> Timestamp {
 }
 
 /// Why a due time began no run. The history of the status has the names of the variants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 pub enum PassedOver {
     /// Failed nodes, or a failed wave, stop the rollout.
     Held,
     /// startingDeadlineSeconds have passed.
     Missed,
+}
+
+impl PassedOver {
+    /// Why a due time in the history began no run. None if a run began.
+    pub fn of(one: &ScheduledRun) -> Option<Self> {
+        one.result.as_deref()?.parse().ok()
+    }
 }
 
 /// The schedule in one reconcile.
@@ -218,6 +225,14 @@ impl Agenda {
     #[must_use]
     pub fn passing_over(self, due: Timestamp, why: PassedOver) -> Self {
         Self { passed_over: Some((due, why)), horizon: Horizon { last: Some(due), ..self.horizon }, ..self }
+    }
+
+    /// The due time that has come, and whose run begins when a pause ends.
+    pub fn waiting(&self) -> Option<Timestamp> {
+        match self.decision {
+            Decision::Begins(due) if self.begins.is_none() && self.passed_over.is_none() => Some(due),
+            _ => None,
+        }
     }
 
     /// The schedule in the next status.

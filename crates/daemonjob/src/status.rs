@@ -16,6 +16,7 @@ use crate::node_state::{Cause, Reason, SelectedNode, State, counted, refusal};
 use crate::observe::World;
 use crate::record::Record;
 use crate::rollout::Ending;
+use crate::schedule::PassedOver;
 use crate::survey::Survey;
 use crate::waves::{WaitingFor, WaveState, Waves};
 
@@ -488,16 +489,16 @@ fn due_times(before: &[ScheduledRun], after: &[ScheduledRun]) -> Vec<Event> {
     let new = new.filter(|one| before.first().is_none_or(|last| one.due_time > last.due_time));
     let event = |one: &ScheduledRun| {
         let due = one.due_time.0;
-        let (type_, reason, note) = match one.result.as_deref() {
-            Some("Held") => {
+        let (type_, reason, note) = match PassedOver::of(one) {
+            Some(PassedOver::Held) => {
                 let note = format!("No run begins at {due}: failed nodes stop the rollout.");
                 (EventType::Warning, "DueTimeHeld", note)
             }
-            Some("Missed") => {
+            Some(PassedOver::Missed) => {
                 let note = format!("No run begins for {due}: startingDeadlineSeconds have passed.");
                 (EventType::Warning, "DueTimeMissed", note)
             }
-            _ => (EventType::Normal, "DueTimeReached", format!("The run of {due} begins.")),
+            None => (EventType::Normal, "DueTimeReached", format!("The run of {due} begins.")),
         };
         Event { type_, reason, action: "Schedule", note }
     };

@@ -13,6 +13,7 @@ use crate::observe::World;
 use crate::outcome::DeletedFor;
 use crate::removal::deletion_reason;
 use crate::rollout::Key;
+use crate::schedule::{Agenda, PassedOver};
 use crate::survey::Survey;
 use crate::waves::Waves;
 use foldhash::{HashMap, HashSet};
@@ -406,6 +407,27 @@ fn mark_notes(job: &DaemonJob, survey: &Survey<'_>) -> Vec<String> {
     notes
 }
 
+/// The due time that waits for the end of a pause, the last one if it began no run, and the next one.
+fn schedule_notes(job: &DaemonJob, agenda: &Agenda) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(due) = agenda.waiting() {
+        let until = agenda.late_at.map_or_else(String::new, |late_at| format!(" before {late_at}"));
+        notes.push(format!("The due time {due} has come. Its run begins if the pause ends{until}."));
+    }
+    let before = job.status.as_ref().map_or(&[][..], |status| &status.history);
+    let history = agenda.history(before, None);
+    if let Some(last) = history.first().filter(|_| agenda.begins.is_none())
+        && let Some(why) = PassedOver::of(last)
+    {
+        let (due, why) = (last.due_time.0, <&'static str>::from(why));
+        notes.push(format!("No run began at the last due time, {due} ({why})."));
+    }
+    if let Ok(next) = &agenda.next {
+        notes.push(format!("The next due time is {next}."));
+    }
+    notes
+}
+
 fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
     let View { job, survey, .. } = view;
     let mut notes = Vec::new();
@@ -430,9 +452,7 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
     }
     notes.extend(survey.waves.as_ref().and_then(wave_note));
     notes.extend(mark_notes(job, survey));
-    if let Some(Ok(next)) = survey.agenda.as_ref().map(|agenda| &agenda.next) {
-        notes.push(format!("The next due time is {next}."));
-    }
+    notes.extend(survey.agenda.iter().flat_map(|agenda| schedule_notes(job, agenda)));
     if report.selected() == 0 {
         notes.push("The template selects no node.".to_owned());
     }

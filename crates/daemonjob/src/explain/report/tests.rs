@@ -445,6 +445,37 @@ fn explains_a_run_at_a_due_time() {
     assert_eq!(report.notes, expected);
 }
 
+/// The DaemonJob is paused at its due time.
+#[rstest]
+#[case::without_a_deadline(json!({"paused": true}), "")]
+#[case::in_time(json!({"paused": true, "startingDeadlineSeconds": 60}), " before 2026-01-01T01:01:01Z")]
+fn explains_a_due_time_that_waits_for_a_pause(#[case] spec: Value, #[case] until: &str) {
+    let (mut job, line) = hourly("2026-01-01T00:00:00Z");
+    job.spec.paused = spec["paused"].as_bool();
+    job.spec.starting_deadline_seconds = spec["startingDeadlineSeconds"].as_i64();
+    let report = explain(&job, &recorded(world(ready(&["a"]), vec![]), "a", &line));
+    let waits =
+        format!("The due time 2026-01-01T01:00:00Z has come. Its run begins if the pause ends{until}.");
+    let held = "The manager creates no pods: spec.paused is set (Paused).";
+    assert_eq!(report.notes, [held, &waits, "The next due time is 2026-01-01T02:00:00Z."]);
+}
+
+#[test]
+fn notes_a_due_time_without_a_run() {
+    let (mut job, line) = hourly("2026-01-01T01:00:00Z");
+    let notes = |job: &DaemonJob| explain(job, &recorded(world(ready(&["a"]), vec![]), "a", &line)).notes;
+    let next = "The next due time is 2026-01-01T02:00:00Z.";
+    for result in ["Held", "Missed"] {
+        let history = json!([{"dueTime": "2026-01-01T01:00:00Z", "result": result},
+            {"dueTime": "2026-01-01T00:00:00Z", "result": "Complete"}]);
+        job.status.as_mut().unwrap().history = serde_json::from_value(history).unwrap();
+        let last = format!("No run began at the last due time, 2026-01-01T01:00:00Z ({result}).");
+        assert_eq!(notes(&job), [last.as_str(), next]);
+    }
+    job.status.as_mut().unwrap().history.remove(0);
+    assert_eq!(notes(&job), [next]);
+}
+
 /// Nodes that wait for a due time need no user.
 #[test]
 fn explains_a_node_that_waits_for_a_due_time() {
