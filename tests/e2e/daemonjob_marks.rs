@@ -140,6 +140,10 @@ fn waits_until_an_administrator_allows_the_keys() {
         });
         assert_eq!(condition(&job, "MarkRefused"), ("True".into(), "NotAllowed".into()), "{job:#}");
         assert_eq!(condition(&job, "Stalled").0, "True", "{job:#}");
+        env.wait("the gauge counts the DaemonJob", || {
+            let series = "quintet_daemonjob_objects{state=\"MarkRefused\"} 1";
+            manager.metrics().is_ok_and(|metrics| metrics.contains(series))
+        });
         assert_eq!(manager.stop().unwrap(), Some(0));
         let created = env.created_pods();
         assert_eq!(*pods.get_or_insert(created.clone()), created);

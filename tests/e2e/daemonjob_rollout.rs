@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use quintet_e2e::{PATIENCE, TestEnv, condition, program};
+use quintet_localcluster::manager::Manager;
 use quintet_localcluster::run;
 use serde_json::{Value, json};
 
@@ -49,6 +50,16 @@ fn first_running(env: &TestEnv, job: &str) -> (String, String) {
     (text(&pod["metadata"]["name"]), text(&pod["spec"]["nodeName"]))
 }
 
+/// Waits until the gauge of DaemonJobs has these states, each for one DaemonJob.
+fn wait_for_states(env: &TestEnv, manager: &Manager, expected: &[&str]) {
+    env.wait(&format!("the states are {expected:?}"), || {
+        let metrics = manager.metrics().unwrap();
+        let counts =
+            metrics.lines().filter_map(|line| line.strip_prefix("quintet_daemonjob_objects{state=\""));
+        counts.filter_map(|line| line.strip_suffix("\"} 1")).collect::<Vec<_>>() == expected
+    });
+}
+
 fn wait_for_pause(env: &TestEnv, job: &str, reason: &str) {
     env.wait_for("daemonjob", job, &format!("it is paused for the reason {reason}"), |job| {
         condition(job, "Paused") == ("True".into(), reason.into())
@@ -60,7 +71,7 @@ fn wait_for_pause(env: &TestEnv, job: &str, reason: &str) {
 fn follows_pauses_and_approves_waves() {
     let env = TestEnv::new("dr-waves");
     env.nodes(["a", "b", "c", "d", "e"]);
-    let _manager = env.manager("daemonjob");
+    let manager = env.manager("daemonjob");
     let mut manifest = daemonjob(
         &env,
         "waves",
@@ -72,9 +83,11 @@ fn follows_pauses_and_approves_waves() {
     let way_out = format!("quintet rollout approve daemonjob/waves -n {}", env.namespace());
     check(&env, "status daemonjob/waves --timeout=1m", 3, &[waits, &way_out]);
     assert_eq!(env.get("daemonjob", "waves").unwrap()["status"]["succeeded"], 1);
+    wait_for_states(&env, &manager, &["WaitsForApproval"]);
 
     check(&env, "pause daemonjob/waves --reason=incident-7", 0, &["daemonjob/waves paused"]);
     wait_for_pause(&env, "waves", "PausedByAnnotation");
+    wait_for_states(&env, &manager, &["PausedByAnnotation"]);
     check(&env, "pause daemonjob/waves", 1, &["daemonjob/waves is paused already: incident-7"]);
     check(
         &env,
@@ -92,6 +105,7 @@ fn follows_pauses_and_approves_waves() {
     apply_as_gitops(&env, &manifest);
     check(&env, "status daemonjob/waves --timeout=1m", 0, &["All 5 eligible nodes are done."]);
     check(&env, "approve daemonjob/waves", 1, &["the rollout of daemonjob/waves is over"]);
+    wait_for_states(&env, &manager, &[]);
 
     manifest["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
     apply_as_gitops(&env, &manifest);

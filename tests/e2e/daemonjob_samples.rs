@@ -143,7 +143,7 @@ fn every_sample_ends_as_its_comment_states() {
 #[test]
 fn schedule_runs_at_its_due_times() {
     let env = TestEnv::new("ds-schedule");
-    let _manager = env.manager("daemonjob");
+    let manager = env.manager("daemonjob");
     let file = workspace().join("samples/daemonjob/schedule.yaml");
     let made = apply(&env, file.to_str().unwrap());
     assert_eq!(made.iter().map(|one| one["kind"].clone()).collect::<Vec<_>>(), ["DaemonJob"]);
@@ -166,6 +166,12 @@ fn schedule_runs_at_its_due_times() {
     let due = |job: &Value| job["status"]["rollout"]["dueTime"].as_str().unwrap().to_owned();
     assert!(due(&once) < due(&again) && due(&again).ends_with(":00Z"), "{} {}", due(&once), due(&again));
     env.patch("daemonjob", name, &json!({ "spec": { "suspend": true } }));
+    env.wait("the metrics have both results", || {
+        let metrics = manager.metrics().unwrap();
+        let prefix = "quintet_daemonjob_due_times_total{result=\"Complete\"} ";
+        let count = metrics.lines().find_map(|line| line.strip_prefix(prefix)?.parse::<u64>().ok());
+        count.is_some_and(|count| count >= 2)
+    });
     let pods = env.list("pods", &format!("daemonjob={name}"));
     let key = |pod: &Value| {
         let meta = &pod["metadata"];
