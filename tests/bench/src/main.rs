@@ -1,9 +1,9 @@
 //! `cargo xtask bench <kind>`: measures the cost and the speed of a kind beside its peers.
 //!
 //! Times depend on the machine, so a bench prints them with the machine and never asserts them. Counts do
-//! not: a count above its limit fails the command. Each bench is a module: [`daemonjob`], [`greeting`],
-//! [`podset`], [`manager`] (the whole program), [`fence`] and [`pass`] (no cluster), and [`pulsar`] (with a
-//! broker). The other modules are shared.
+//! not: a count above its limit fails the command. Each bench is a module: [`daemonjob`], [`rollout`] (with
+//! nodes that break), [`greeting`], [`podset`], [`manager`] (the whole program), [`fence`] and [`pass`] (no
+//! cluster), and [`pulsar`] (with a broker). The other modules are shared.
 
 mod all;
 mod attempts;
@@ -27,6 +27,7 @@ mod process;
 mod pulsar;
 mod report;
 mod rig;
+mod rollout;
 mod scrape;
 mod stats;
 mod table;
@@ -70,6 +71,7 @@ enum Command {
     Pass(pass::Args),
     Podset(podset::Args),
     Pulsar(pulsar::Args),
+    Rollout(rollout::Args),
 }
 
 fn main() -> ExitCode {
@@ -99,6 +101,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Pass(args) => pass::run(args),
         Command::Podset(args) => podset::run(args),
         Command::Pulsar(args) => pulsar::run(args),
+        Command::Rollout(args) => rollout::run(args),
     };
     // A bench with a count that is too high has stored its results too.
     let written = goals::write_stored();

@@ -29,7 +29,7 @@ pub struct Options {
     program: Option<PathBuf>,
     /// Store the result in docs/bench and tests/bench/results, and keep the stored results of other sizes
     #[arg(long)]
-    write: bool,
+    pub write: bool,
 }
 
 impl Options {

@@ -190,13 +190,17 @@ impl Drop for Running {
 mod tests {
     use std::fs;
 
-    use super::super::{daemonjob::KRUISE, manager::FRAMEWORK};
+    use super::super::{daemonjob::kruise::KRUISE, manager::FRAMEWORK, rollout::upgrade::UPGRADE_CONTROLLER};
     use quintet_localcluster::cluster::binaries::required_version;
     use quintet_localcluster::paths;
 
     #[test]
     fn go_mod_states_the_versions_of_peers() {
-        for (name, module, version) in [("twin", FRAMEWORK, "v0.24."), ("kruise", KRUISE, "v1.")] {
+        for (name, module, version) in [
+            ("twin", FRAMEWORK, "v0.24."),
+            ("kruise", KRUISE, "v1."),
+            ("system-upgrade-controller", UPGRADE_CONTROLLER, "v0.20."),
+        ] {
             let go_mod = paths::workspace().join("tests/bench").join(name).join("go.mod");
             let go_mod = fs::read_to_string(go_mod).unwrap();
             assert!(required_version(&go_mod, module).unwrap().starts_with(version), "{name}");

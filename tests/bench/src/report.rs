@@ -285,5 +285,6 @@ mod tests {
         check::<crate::manager::figures::Results>();
         check::<crate::podset::figures::Results>();
         check::<crate::pulsar::Results>();
+        check::<crate::rollout::figures::Results>();
     }
 }

@@ -201,7 +201,12 @@ impl Rig {
 
     /// Starts a manager and waits until it is ready.
     pub fn manager(&self) -> Result<Manager> {
-        let options = ManagerOptions { program: Some(self.program.clone()), ..ManagerOptions::default() };
+        self.manager_of(&self.program)
+    }
+
+    /// Starts another build of the manager and waits until it is ready.
+    pub fn manager_of(&self, program: &Path) -> Result<Manager> {
+        let options = ManagerOptions { program: Some(program.to_owned()), ..ManagerOptions::default() };
         Manager::start(self.cluster.kube(), &options)
     }
 

@@ -2,8 +2,8 @@
 //! other kinds. It also measures a restart, node changes, and the writes of a DaemonJob's whole life.
 
 pub mod figures;
-mod kruise;
-mod runs;
+pub mod kruise;
+pub mod runs;
 
 use std::path::Path;
 
@@ -12,8 +12,6 @@ use clap::value_parser;
 use strum::VariantArray as _;
 
 use self::figures::{Contender, Results};
-#[cfg(test)]
-pub use self::kruise::KRUISE;
 use self::kruise::Kruise;
 use super::contest::{Round, order, rounds};
 use super::host::Versions;

@@ -20,7 +20,7 @@ use crate::process;
 use crate::rig::{LOOK, Rig, node_name, pods};
 use crate::stats;
 
-const CONTROLLER: Controller = Controller("daemonjob");
+pub const CONTROLLER: Controller = Controller("daemonjob");
 
 const SAMPLE: &str = "samples/daemonjob/daemonjob-sample.yaml";
 
@@ -52,7 +52,8 @@ const IN_SPEC: [&str; 11] = [
 const IN_CONTAINERS: [&str; 5] =
     ["imagePullPolicy", "resources", "terminationMessagePath", "terminationMessagePolicy", "volumeMounts"];
 
-fn sample() -> Result<Value> {
+/// The sample of the tutorial.
+pub fn sample() -> Result<Value> {
     let file = paths::workspace().join(SAMPLE);
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     serde_saphyr::from_str(&text).with_context(|| format!("{} is not YAML", file.display()))
@@ -132,7 +133,8 @@ fn start(rig: &Rig, contender: Contender, kruise: Option<&Kruise>, round: Round)
     }
 }
 
-fn is_done_everywhere(job: &Value, nodes: usize) -> bool {
+/// Whether a DaemonJob is complete, with a success on each of the nodes.
+pub fn is_done_everywhere(job: &Value, nodes: usize) -> bool {
     is_true(job, "Complete") && counts(&job["status"]["succeeded"], nodes)
 }
 
@@ -169,7 +171,7 @@ fn to_completion(
 }
 
 /// The writes without releases of pods, which come after the completion of a DaemonJob.
-fn without_releases(writes: &[Request]) -> Vec<Request> {
+pub fn without_releases(writes: &[Request]) -> Vec<Request> {
     let is_release = |write: &&Request| write.resource == "pods" && write.verb == "patch";
     writes.iter().filter(|write| !is_release(write)).cloned().collect()
 }
