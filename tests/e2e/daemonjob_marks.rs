@@ -1,4 +1,4 @@
-//! What a DaemonJob changes on Nodes after a success, and DaemonJobs that exclude each other on a node.
+//! Changes of a DaemonJob on Nodes after a success, and DaemonJobs that exclude each other on a node.
 //!
 //! The nodes are simulated. The API server, the scheduler and the rights of the chart are real.
 

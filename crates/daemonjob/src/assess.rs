@@ -110,7 +110,8 @@ fn survey_rollout<'a>(
         look_at_nodes(&mut survey, job, world, rules, now);
     }
     survey.ending = run::ending(job, &survey, now);
-    survey.waves = Waves::of(job, survey.key.rollout, survey.base, rollout, survey.progress);
+    let is_stopped = survey.failures.brakes();
+    survey.waves = Waves::of(job, survey.key.rollout, survey.base, rollout, survey.progress, is_stopped);
     survey.hold = hold(job, world, &mut survey, now);
     take_turns(&mut survey, job, world, now);
     survey.marks = Marks::of(job, world, &survey.nodes, &survey.histories, now);

@@ -191,13 +191,15 @@ pub struct Waves {
 
 impl Waves {
     /// The waves, if the spec has rollout rules. `before` is the rollout of the last status, if it is the current
-    /// one.
+    /// one. While the failure policy stops the rollout (`is_stopped`), no wave passes: the status keeps the wave whose
+    /// nodes failed.
     pub fn of(
         job: &DaemonJob,
         rollout: u64,
         base: usize,
         before: Option<&Rollout>,
         progress: Progress,
+        is_stopped: bool,
     ) -> Option<Self> {
         let spec = job.spec.rollout.as_ref()?;
         let written = spec.wave_sizes.as_deref().unwrap_or_default();
@@ -205,7 +207,9 @@ impl Waves {
         let reported = before.map_or(0, |before| passed(written, &sizes, before));
         let mut waves = Self { sizes, passed: reported, reported, progress, ..Self::default() };
         let approved = Approved::of(job).filter(|approved| approved.rollout == rollout);
-        waves.advance(spec.approval.unwrap_or_default(), approved, before);
+        if !is_stopped {
+            waves.advance(spec.approval.unwrap_or_default(), approved, before);
+        }
         Some(waves)
     }
 
@@ -393,7 +397,8 @@ mod tests {
 
     /// The waves of a fleet of this size, in which nothing has started yet.
     fn sizes(written: &Value, base: usize) -> Vec<usize> {
-        let waves = Waves::of(&job(&json!({ "waveSizes": written })), 1, base, None, Progress::default());
+        let waves =
+            Waves::of(&job(&json!({ "waveSizes": written })), 1, base, None, Progress::default(), false);
         waves.unwrap().sizes().collect()
     }
 
@@ -415,7 +420,7 @@ mod tests {
 
     #[test]
     fn has_no_waves_without_rollout_rules() {
-        assert_eq!(Waves::of(&job(&json!(null)), 1, 9, None, progress(1, 1, 1)), None);
+        assert_eq!(Waves::of(&job(&json!(null)), 1, 9, None, progress(1, 1, 1), false), None);
     }
 
     /// Sizes 1, 10 and 50 of 100 nodes. The current wave, and its state.
@@ -438,7 +443,7 @@ mod tests {
         #[case] state: WaveState,
     ) {
         let job = job(&json!({"waveSizes": [1, "10%", 50], "approval": approval}));
-        let waves = Waves::of(&job, 1, 100, None, progress).unwrap();
+        let waves = Waves::of(&job, 1, 100, None, progress, false).unwrap();
         assert_eq!((waves.current(), waves.state), (current, state));
         let room = 1_usize.saturating_sub(progress.started());
         assert_eq!(waves.room(), room, "the status does not have a later wave yet");
@@ -465,7 +470,7 @@ mod tests {
         #[case] wave: usize,
     ) {
         let job = job(&json!({ "waveSizes": written }));
-        let waves = Waves::of(&job, 1, base, Some(&before), Progress::default()).unwrap();
+        let waves = Waves::of(&job, 1, base, Some(&before), Progress::default(), false).unwrap();
         assert_eq!(waves.current(), wave, "{waves:?}");
     }
 

@@ -408,7 +408,7 @@ impl View {
             let last = machine.last.as_ref().filter(|last| last.rollout == rollout);
             last.is_some_and(|last| last.end != End::Unsure)
         };
-        // A node that was skipped left the count, and goes on when it returns.
+        // A node that was skipped left the count, and continues when it returns.
         let has_had_pod = |machine: &Machine| {
             machine.is_odd || machine.last_is_of(rollout) || machine.bound == Some(rollout)
         };

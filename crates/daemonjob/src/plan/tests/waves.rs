@@ -110,7 +110,7 @@ fn a_failed_canary_does_not_open_the_next_wave(#[case] event: Event) {
 
 /// A canary that fails beyond maxFailedNodes stops the rollout, as without waves.
 #[test]
-fn the_brake_comes_before_a_failed_wave() {
+fn failed_nodes_stop_the_rollout_before_a_failed_wave() {
     let mut scene = in_waves(&json!({"failurePolicy": {"type": "Pause"}}), &FOUR);
     let first = only(&scene);
     scene.fail(&first);
@@ -118,6 +118,21 @@ fn the_brake_comes_before_a_failed_wave() {
     tolerate(&mut scene.job, 1);
     scene.passes();
     assert_eq!(scene.condition("Paused"), (true, "WaveFailed"));
+}
+
+/// The other nodes of the wave succeed, but the status keeps the wave whose node failed.
+#[test]
+fn no_wave_passes_while_failed_nodes_stop_the_rollout() {
+    let more = json!({"failurePolicy": {"type": "Pause"}, "rollout": {"waveSizes": [3]}});
+    let mut scene = in_waves(&more, &FOUR);
+    let first = scene.counted()[0].to_owned();
+    scene.fail(&first);
+    assert_eq!(all_succeed(&mut scene), 2);
+    assert!(scene.stays_braked(&[700]));
+    assert_eq!(wave(&scene).0, Some(1));
+    tolerate(&mut scene.job, 1);
+    scene.passes();
+    assert_eq!((scene.counted().len(), wave(&scene)), (1, (Some(2), Some("Nodes"))));
 }
 
 #[test]
