@@ -72,7 +72,7 @@ fn writes_a_revision_before_the_pods() {
 
 /// The garbage collector deletes the revision of a deleted PodSet, whose deletion the watch may not show yet.
 #[test]
-fn a_stored_revision_that_is_gone_is_a_reason_to_read_the_podset() {
+fn a_lost_revision_is_a_reason_to_read_the_podset() {
     let mut scene = Scene::new(of_image("one"), "0-1 Running");
     let is_lost = |scene: &Scene| revision::is_lost(&scene.podset, &scene.world);
     let stored = std::mem::take(&mut scene.world.revisions);
