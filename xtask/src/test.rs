@@ -242,7 +242,7 @@ pub fn run(args: &Args) -> Result<()> {
 const LONG_TIER: &str = "the full benches (cargo xtask bench --help) take half an hour each. All plans of the faults (cargo \
                          xtask faults), the mutants (cargo xtask faults --mutants) and the long exhaustive search (cargo \
                          xtask faults --exhaustive) take a quarter of an hour each. 100,000 pairs of faults (cargo xtask \
-                         faults --pairs --every 140) take 40 minutes. The other tests on real nodes (cargo xtask test \
+                         faults --pairs --every 140) take 25 minutes. The other tests on real nodes (cargo xtask test \
                          --nodes real) take half an hour. A sixth kind (cargo xtask test --sixth-kind) takes five minutes. \
                          KEDA (cargo xtask test --keda) takes five minutes, and half an hour the first time. Restores of etcd \
                          with a raised revision (cargo xtask test --e2e manager_restore::bumped) take five minutes";

@@ -25,7 +25,7 @@ use crate::labels::UID_LABEL;
 use crate::metrics;
 use crate::observe::World;
 use crate::plan::{name_prefix, plan, revision_to_read};
-use crate::revision::{CONTROLLER_REVISIONS, CurrentTemplate, Revision, StoredRevision};
+use crate::revision::{self, CONTROLLER_REVISIONS, CurrentTemplate, Revision, StoredRevision};
 
 struct PodSets {
     pods: Informer<Pod>,
@@ -89,6 +89,10 @@ impl Reconciler for PodSets {
             }
         }
         world.revisions = self.revisions.owned_by(&key);
+        // The garbage collector deletes a revision that is stored for a deleted PodSet, which would be stored again at once.
+        if revision::is_lost(object, &world) {
+            self.require(&key).await?;
+        }
         if let Some(name) = revision_to_read(object, &world) {
             let read =
                 self.executor.reads.read::<StoredRevision>(&CONTROLLER_REVISIONS, &key.namespace, &name);
@@ -131,15 +135,22 @@ impl PodSets {
             }
             Err(error) => return Err(error.into()),
         };
-        // The deletion of this PodSet may have orphaned the pods, and the watch of PodSets may be behind that of pods. The
-        // garbage collector deletes what a deleted PodSet adopts. So read the PodSet after the pods, as for a ReplicaSet.
+        // The deletion of this PodSet may have orphaned the pods, and the garbage collector deletes what a deleted PodSet
+        // adopts. So read the PodSet after the pods, as for a ReplicaSet.
         if pods.iter().any(adoption::is_orphan) {
-            let found = reads.read_meta(&Resource::of::<PodSet>(), &key.namespace, &key.name).await?;
-            if found.is_none_or(|meta| meta.uid != key.uid || meta.deleted.is_some()) {
-                return Err(Error::Stale(format!("PodSet {key}")));
-            }
+            self.require(key).await?;
         }
         Ok(Orphans::Found(pods.into_iter().map(Arc::new).collect()))
+    }
+
+    /// Reads the PodSet, because the watch of PodSets may be behind the others. Returns an error if it is deleted.
+    async fn require(&self, key: &Key) -> Result<(), Error> {
+        let found =
+            self.executor.reads.read_meta(&Resource::of::<PodSet>(), &key.namespace, &key.name).await?;
+        match found.filter(|meta| meta.uid == key.uid && meta.deleted.is_none()) {
+            Some(_) => Ok(()),
+            None => Err(Error::Stale(format!("PodSet {key}"))),
+        }
     }
 
     /// Lists the pods that lost the label of the watch before this process watched them. One namespace without

@@ -22,7 +22,7 @@ use crate::api::{PodSet, PodSetStatus};
 use crate::labels::{HASH_LABEL, NAME_LABEL, UID_LABEL};
 use crate::observe::World;
 use crate::rollout::{CandidatePod, Limits};
-use crate::template::hash_of;
+use crate::template::{hash_of, template_hash};
 
 /// The type of revisions.
 pub const CONTROLLER_REVISIONS: Resource =
@@ -224,6 +224,13 @@ pub fn writes(podset: &PodSet, templates: &Templates<'_>, world: &World) -> (Ste
     let old = history.into_iter().take(surplus);
     after.extend(old.map(|one| Action::delete(CONTROLLER_REVISIONS, &one.meta, false)));
     (before, after)
+}
+
+/// Whether the revision of the spec's template was stored, and is gone.
+pub fn is_lost(podset: &PodSet, world: &World) -> bool {
+    let updated = name(podset, &template_hash(podset));
+    let stored = podset.status.as_ref().and_then(|status| status.update_revision.as_ref());
+    stored == Some(&updated) && !world.has_revision(&updated)
 }
 
 /// Creates the revision of a template, or restores its labels.

@@ -926,7 +926,7 @@ impl Script for Watcher {
             let mut inner = self.inner();
             if asked.is_write() && !inner.unreported.is_empty() {
                 let body = asked.body.to_string();
-                // One Event reports all failures of a pass, and names the first. Only another fault adds a second failure.
+                // One Event reports all failures of one reconcile, and names the first. Only another fault adds a second failure.
                 let is_of_several =
                     self.plan.is_compound() && body.contains("FailedCreate") && body.contains(" more): ");
                 inner.unreported.retain(|name, owner| {

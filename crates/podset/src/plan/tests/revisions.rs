@@ -70,6 +70,22 @@ fn writes_a_revision_before_the_pods() {
     assert_eq!(steps(&plan), "create 0; create 1");
 }
 
+/// The garbage collector deletes the revision of a deleted PodSet, whose deletion the watch may not show yet.
+#[test]
+fn a_lost_revision_is_a_reason_to_read_the_podset() {
+    let mut scene = Scene::new(of_image("one"), "0-1 Running");
+    let is_lost = |scene: &Scene| revision::is_lost(&scene.podset, &scene.world);
+    let stored = std::mem::take(&mut scene.world.revisions);
+    assert!(!is_lost(&scene), "no status names it, so it is new");
+    scene.world.revisions = stored;
+    scene.pass(0);
+    assert!(!is_lost(&scene));
+    scene.world.revisions.clear();
+    assert!(is_lost(&scene));
+    scene.podset.spec.template = of_image("two").spec.template;
+    assert!(!is_lost(&scene), "the revision of a changed template is new");
+}
+
 /// A return to an older template raises its number, also beside the highest possible one.
 #[test]
 fn the_updated_revision_has_the_highest_number() {
