@@ -6,36 +6,37 @@ use std::process::Command;
 use std::time::Duration;
 
 use quintet_e2e::{PATIENCE, TestEnv, condition, program};
-use quintet_localcluster::run;
+use quintet_localcluster::{run, terminal};
 use serde_json::{Value, json};
 
 use crate::daemonjob::daemonjob;
 use crate::daemonjob_ledger::{end, held, running};
 
-/// The exit code and the output of `quintet rollout`.
-fn rollout(env: &TestEnv, line: &str) -> (Option<i32>, String) {
+/// The width of a terminal on which no message is wrapped.
+const COLUMNS: u16 = 400;
+
+/// A command of `quintet rollout`.
+fn command(env: &TestEnv, line: &str) -> Command {
     let mut command = Command::new(program());
     command.arg("rollout").args(line.split(' ')).args(["-n", env.namespace()]);
-    let output = command.env("KUBECONFIG", env.cluster().kubeconfig()).output().unwrap();
+    command.env("KUBECONFIG", env.cluster().kubeconfig());
+    command
+}
+
+/// The exit code and the output of `quintet rollout`.
+fn rollout(env: &TestEnv, line: &str) -> (Option<i32>, String) {
+    let output = command(env, line).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(text).unwrap().trim_end().to_owned())
 }
 
 /// Asserts the exit code of a command, and parts of its output.
-fn check(env: &TestEnv, line: &str, code: i32, parts: &[&str]) {
+pub(crate) fn check(env: &TestEnv, line: &str, code: i32, parts: &[&str]) {
     let (actual, text) = rollout(env, line);
     assert_eq!(actual, Some(code), "{line}: {text}");
     for part in parts {
         assert!(text.contains(part), "{line}: {text}");
     }
-}
-
-/// Applies a manifest as Flux and Argo CD do.
-fn apply_as_gitops(env: &TestEnv, manifest: &Value) {
-    let mut kubectl = env.kube().kubectl();
-    kubectl.args(["-n", env.namespace(), "apply", "--server-side", "--force-conflicts"]);
-    kubectl.args(["--field-manager=gitops", "-f", "-"]);
-    run::stdout_with_input(&mut kubectl, Some(&manifest.to_string())).unwrap();
 }
 
 /// Waits until a pod runs. Returns its name and its node.
@@ -55,23 +56,29 @@ fn wait_for_pause(env: &TestEnv, job: &str, reason: &str) {
     });
 }
 
-/// A manifest from Git reverts neither a pause nor an approval, and approves no wave of the next template.
 #[test]
 fn follows_pauses_and_approves_waves() {
     let env = TestEnv::new("dr-waves");
     env.nodes(["a", "b", "c", "d", "e"]);
     let _manager = env.manager("daemonjob");
-    let mut manifest = daemonjob(
-        &env,
-        "waves",
-        &json!({ "failurePolicy": { "type": "Pause" },
-            "rollout": { "waveSizes": [1, 3], "approval": "FirstWave" } }),
-    );
-    apply_as_gitops(&env, &manifest);
+    let spec = json!({ "failurePolicy": { "type": "Pause" },
+        "rollout": { "waveSizes": [1, 3], "approval": "FirstWave" } });
+    env.apply(&daemonjob(&env, "waves", &spec)).unwrap();
     let waits = "daemonjob/waves is held in wave 1 of 3 (WaitsForApproval): ";
     let way_out = format!("quintet rollout approve daemonjob/waves -n {}", env.namespace());
     check(&env, "status daemonjob/waves --timeout=1m", 3, &[waits, &way_out]);
     assert_eq!(env.get("daemonjob", "waves").unwrap()["status"]["succeeded"], 1);
+    // On a terminal, a bar for each wave comes first.
+    let (status, text) = terminal::output(command(&env, "status daemonjob/waves"), COLUMNS).unwrap();
+    assert_eq!(status.code(), Some(3), "{text}");
+    let bars = [
+        "Wave 1   [##############################]     1/1     waits for approval",
+        "Wave 2   [------------------------------]     0/2",
+        "Wave 3   [------------------------------]     0/2",
+    ];
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..3], bars, "{text}");
+    assert!(lines[3].starts_with(waits) && lines[4].ends_with(&way_out), "{text}");
 
     check(&env, "pause daemonjob/waves --reason=incident-7", 0, &["daemonjob/waves paused"]);
     wait_for_pause(&env, "waves", "PausedByAnnotation");
@@ -82,21 +89,14 @@ fn follows_pauses_and_approves_waves() {
         1,
         &["wave 1 of daemonjob/waves does not wait for its approval yet"],
     );
-    apply_as_gitops(&env, &manifest);
     let way_out = format!("quintet rollout resume daemonjob/waves -n {}", env.namespace());
     check(&env, "status daemonjob/waves", 3, &["(PausedByAnnotation): ", &way_out]);
     check(&env, "resume daemonjob/waves", 0, &["daemonjob/waves resumed"]);
     wait_for_pause(&env, "waves", "WaitsForApproval");
 
     check(&env, "approve daemonjob/waves", 0, &["daemonjob/waves: wave 1 of rollout 1 is approved"]);
-    apply_as_gitops(&env, &manifest);
     check(&env, "status daemonjob/waves --timeout=1m", 0, &["All 5 eligible nodes are done."]);
     check(&env, "approve daemonjob/waves", 1, &["the rollout of daemonjob/waves is over"]);
-
-    manifest["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
-    apply_as_gitops(&env, &manifest);
-    check(&env, "status daemonjob/waves --timeout=1m", 3, &[waits]);
-    assert_eq!(env.get("daemonjob", "waves").unwrap()["status"]["succeeded"], 1);
 }
 
 #[test]
