@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::site::Site;
 
 /// Longer than the manager needs to react, and than a node needs to be lost.
-const A_WHILE: Duration = Duration::from_secs(15);
+pub(crate) const A_WHILE: Duration = Duration::from_secs(15);
 
 /// A job on the nodes from `node-2`. The managers run on `node-1`.
-fn job(name: &str, command: &[&str], spec: &Value) -> Value {
+pub(crate) fn job(name: &str, command: &[&str], spec: &Value) -> Value {
     let mut job = json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
         "metadata": { "name": name, "namespace": "default" },
         "spec": { "template": { "spec": { "restartPolicy": "OnFailure", "nodeSelector": { "work": "yes" },
@@ -33,7 +33,7 @@ fn paused_by_policy(max_failed: i32) -> Value {
 }
 
 /// A cluster with the managers on the first node and this number of further nodes.
-fn site(purpose: &str, workers: u8) -> Site {
+pub(crate) fn site(purpose: &str, workers: u8) -> Site {
     let site = Site::new(purpose, usize::from(workers) + 1);
     let names: Vec<String> = (2..=workers + 1).map(|number| format!("node-{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -44,12 +44,12 @@ fn site(purpose: &str, workers: u8) -> Site {
     site
 }
 
-fn is_ready(site: &Site, node: &str) -> bool {
+pub(crate) fn is_ready(site: &Site, node: &str) -> bool {
     condition(&site.get("node", node), "Ready").0 == "True"
 }
 
 /// The nodes that had a pod of the job, while the pods exist.
-fn touched(site: &Site, name: &str) -> BTreeSet<String> {
+pub(crate) fn touched(site: &Site, name: &str) -> BTreeSet<String> {
     let pods = site.list("pods", &format!("daemonjob={name}"));
     let node =
         |pod: &Value| pod["metadata"]["annotations"]["dj.dysproz.io/node-name"].as_str().unwrap().to_owned();
@@ -70,7 +70,7 @@ fn next_running(site: &Site, name: &str, but: &BTreeSet<String>) -> u8 {
     find().unwrap().strip_prefix("node-").unwrap().parse().unwrap()
 }
 
-fn paused_for(site: &Site, name: &str) -> String {
+pub(crate) fn paused_for(site: &Site, name: &str) -> String {
     let job = site.get("daemonjob", name);
     let message = job["status"]["conditions"].as_array().into_iter().flatten();
     let mut paused = message.filter(|one| one["type"] == "Paused" && one["status"] == "True");

@@ -12,5 +12,7 @@ mod marks;
 mod nodes;
 mod restarts;
 mod samples;
+mod schedule;
 mod site;
 mod uninstall;
+mod waves;

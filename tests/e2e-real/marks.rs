@@ -1,6 +1,6 @@
 //! A new node that is prepared before other pods, and DaemonJobs that exclude each other on a node.
 
-use quintet_e2e::condition;
+use quintet_e2e::{condition, workspace};
 use serde_json::{Value, json};
 
 use crate::site::Site;
@@ -9,17 +9,13 @@ const TAINT: &str = "example.com/unprepared";
 const LABEL: &str = "example.com/prepared";
 const EXCLUSIVE: &str = "changes-the-node";
 
-fn job(name: &str, seconds: &str, template: &Value) -> Value {
-    let mut job = json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
+/// A DaemonJob whose pods tolerate the taint.
+fn job(name: &str, seconds: &str) -> Value {
+    json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
         "metadata": { "name": name, "namespace": "default" },
-        "spec": { "template": { "metadata": {}, "spec": { "restartPolicy": "Never",
-            "containers": [{ "name": "work", "image": "busybox", "command": ["sleep", seconds] }] } } } });
-    for part in ["metadata", "spec"] {
-        for (field, value) in template[part].as_object().into_iter().flatten() {
-            job["spec"]["template"][part][field] = value.clone();
-        }
-    }
-    job
+        "spec": { "template": { "spec": { "restartPolicy": "Never",
+            "tolerations": [{ "key": TAINT, "operator": "Exists", "effect": "NoSchedule" }],
+            "containers": [{ "name": "work", "image": "busybox", "command": ["sleep", seconds] }] } } } })
 }
 
 fn is_complete(site: &Site, name: &str, succeeded: i64) -> bool {
@@ -38,16 +34,36 @@ fn interval(pod: &Value) -> (String, String) {
     (time("startedAt"), time("finishedAt"))
 }
 
+/// Whether a ServiceAccount has a permission for Nodes.
+fn may(site: &Site, account: &str, verb: &str) -> bool {
+    let user = format!("--as=system:serviceaccount:{account}");
+    site.kubectl(&["auth", "can-i", verb, "nodes", &user]).is_ok()
+}
+
+/// Without the chart value, the DaemonJob runs and reports the missing value. Then an administrator sets it.
+fn allow_the_keys(site: &Site) {
+    site.wait_for("daemonjob", "prepare", "MarkRefused", "NotAllowed");
+    site.wait("the pod has succeeded", || site.get("daemonjob", "prepare")["status"]["succeeded"] == 1);
+    let conditions = site.get("daemonjob", "prepare")["status"]["conditions"].to_string();
+    let missing = "let an administrator set the chart value daemonJob.nodeMarks, for example to {default: [example.com/]}";
+    assert!(conditions.contains(missing), "{conditions}");
+    assert!(!is_complete(site, "prepare", 1) && !may(site, "quintet-system:quintet", "patch"));
+    let chart = workspace().join("charts/quintet").display().to_string();
+    let value = "daemonJob.nodeMarks.default={example.com/}";
+    site.helm(&["upgrade", "quintet", &chart, "--reuse-values", "--set", value, "--wait"]).unwrap();
+    assert!(may(site, "quintet-system:quintet", "patch"));
+}
+
 #[test]
 fn prepares_a_new_node_before_other_pods() {
-    let mut site = Site::new("real-marks", 1);
-    site.install(&["--set", "daemonJob.nodeMarks.default={example.com/}"]);
-    let template = json!({ "spec": { "tolerations": [{ "key": TAINT, "operator": "Exists", "effect": "NoSchedule" }] } });
-    let mut prepare = job("prepare", "5", &template);
+    let mut site = Site::with_chart("real-marks", 1);
+    let mut prepare = job("prepare", "5");
     prepare["spec"]["onSuccess"] =
         json!({ "labels": { LABEL: "true" }, "removeTaints": [{ "key": TAINT, "effect": "NoSchedule" }] });
     site.apply(&prepare);
+    allow_the_keys(&site);
     site.wait("the first node is prepared", || is_complete(&site, "prepare", 1));
+    assert_eq!(site.created_pods().len(), 1, "the node does not run again");
 
     // The pods of the Deployment fit only on the new node.
     let labels = json!({ "app": "web" });
@@ -82,38 +98,44 @@ fn prepares_a_new_node_before_other_pods() {
         assert!(pod["status"]["startTime"].as_str().unwrap() >= prepared.as_str(), "{prepared}: {pod:#}");
     }
 
-    // Only the manager may change Nodes.
-    let may = |account: &str| {
-        let user = format!("--as=system:serviceaccount:{account}");
-        site.kubectl(&["auth", "can-i", "patch", "nodes", &user]).is_ok()
-    };
-    assert!(may("quintet-system:quintet") && !may("default:default"));
+    // The pod's account may not even read Nodes.
+    for verb in ["get", "list", "watch", "create", "update", "patch", "delete"] {
+        assert!(!may(&site, "default:default", verb), "{verb}");
+    }
 
     // A quarantine outlives the managers.
     site.kubectl(&["taint", "node", "node-2", &format!("{TAINT}=:NoSchedule")]).unwrap();
     site.kubectl(&["rollout", "restart", "deployment", "quintet", "-n", "quintet-system"]).unwrap();
     site.kubectl(&["rollout", "status", "deployment", "quintet", "-n", "quintet-system", "--timeout=3m"])
         .unwrap();
-    site.apply(&job("after", "1", &template));
+    site.apply(&job("after", "1"));
     site.wait("a new manager has run another DaemonJob", || is_complete(&site, "after", 2));
     assert!(has_taint(&site.get("node", "node-2")));
 }
 
+/// Three DaemonJobs of the sample, with longer work.
 #[test]
 fn two_daemonjobs_never_run_on_a_node_together() {
     let site = Site::with_chart("real-apart", 2);
-    let term = json!({ "topologyKey": "kubernetes.io/hostname",
-        "labelSelector": { "matchLabels": { EXCLUSIVE: "true" } } });
-    let template = json!({ "metadata": { "labels": { EXCLUSIVE: "true" } },
-        "spec": { "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [term] } } } });
+    let file = workspace().join("samples/daemonjob/one-at-a-time.yaml").display().to_string();
+    let sample = site.kubectl(&["create", "--dry-run=client", "-o", "json", "-f", &file]).unwrap();
+    let states = site.watch("daemonjobs.dj.dysproz.io", "");
     let names = ["first", "second", "third"];
     for name in names {
-        site.apply(&job(name, "4", &template));
+        let mut job: Value = serde_json::from_str(&sample).unwrap();
+        job["metadata"]["name"] = json!(name);
+        job["spec"]["template"]["spec"]["containers"][0]["command"] = json!(["sleep", "4"]);
+        site.apply(&job);
     }
     for name in names {
         let took = site.wait(&format!("{name} is complete"), || is_complete(&site, name, 2));
         println!("{name} is complete after {:.1} s more", took.as_secs_f64());
     }
+    let waits = |job: &Value| {
+        let nodes = job["status"]["pendingNodes"].as_array();
+        nodes.into_iter().flatten().any(|node| node["reason"] == "Unschedulable")
+    };
+    assert!(states.events().iter().any(|(_, job)| waits(job)), "no pod has waited for another one");
     let pods = site.list("pods", &format!("{EXCLUSIVE}=true"));
     for node in ["node-1", "node-2"] {
         let on_it = pods.iter().filter(|pod| pod["spec"]["nodeName"] == node);

@@ -148,6 +148,11 @@ impl Site {
         named.collect()
     }
 
+    /// The number of times that managers created a pod of each name in the namespace `default`.
+    pub fn created_pods(&self) -> BTreeMap<String, usize> {
+        quintet_e2e::created_pods(&self.cluster, "default")
+    }
+
     /// Panics with the state of the cluster.
     fn give_up(&self, why: &str) -> ! {
         let get = |args: &[&str]| self.kubectl(args).unwrap_or_else(|error| error);

@@ -78,7 +78,7 @@ fn deleted(env: &TestEnv, job: &str) -> usize {
 }
 
 /// The shard with the line of a node, and the key of the line.
-fn shard_of(env: &TestEnv, job: &str, node: &str) -> (String, String) {
+pub(crate) fn shard_of(env: &TestEnv, job: &str, node: &str) -> (String, String) {
     let shards = env.list("configmaps", &format!("daemonjob={job},{LEDGER}"));
     let found = shards.iter().find_map(|shard| {
         let mut lines = shard["data"].as_object()?.iter();

@@ -2,41 +2,44 @@
 //!
 //! All nodes are simulated.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use quintet_e2e::{PATIENCE, TestEnv, condition, program};
+use quintet_e2e::{PATIENCE, TestEnv, Watch, condition, program, workspace};
 use quintet_localcluster::manager::Manager;
-use quintet_localcluster::run;
+use quintet_localcluster::{run, terminal};
 use serde_json::{Value, json};
 
-use crate::daemonjob::daemonjob;
-use crate::daemonjob_ledger::{end, held, running};
+use crate::daemonjob::{daemonjob, is_complete};
+use crate::daemonjob_ledger::{end, held, running, shard_of, word};
+
+/// The width of a terminal on which no message is wrapped.
+const COLUMNS: u16 = 400;
+
+/// A command of `quintet rollout`.
+fn command(env: &TestEnv, line: &str) -> Command {
+    let mut command = Command::new(program());
+    command.arg("rollout").args(line.split(' ')).args(["-n", env.namespace()]);
+    command.env("KUBECONFIG", env.cluster().kubeconfig());
+    command
+}
 
 /// The exit code and the output of `quintet rollout`.
 fn rollout(env: &TestEnv, line: &str) -> (Option<i32>, String) {
-    let mut command = Command::new(program());
-    command.arg("rollout").args(line.split(' ')).args(["-n", env.namespace()]);
-    let output = command.env("KUBECONFIG", env.cluster().kubeconfig()).output().unwrap();
+    let output = command(env, line).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(text).unwrap().trim_end().to_owned())
 }
 
 /// Asserts the exit code of a command, and parts of its output.
-fn check(env: &TestEnv, line: &str, code: i32, parts: &[&str]) {
+pub(crate) fn check(env: &TestEnv, line: &str, code: i32, parts: &[&str]) {
     let (actual, text) = rollout(env, line);
     assert_eq!(actual, Some(code), "{line}: {text}");
     for part in parts {
         assert!(text.contains(part), "{line}: {text}");
     }
-}
-
-/// Applies a manifest as Flux and Argo CD do.
-fn apply_as_gitops(env: &TestEnv, manifest: &Value) {
-    let mut kubectl = env.kube().kubectl();
-    kubectl.args(["-n", env.namespace(), "apply", "--server-side", "--force-conflicts"]);
-    kubectl.args(["--field-manager=gitops", "-f", "-"]);
-    run::stdout_with_input(&mut kubectl, Some(&manifest.to_string())).unwrap();
 }
 
 /// Waits until a pod runs. Returns its name and its node.
@@ -66,24 +69,30 @@ fn wait_for_pause(env: &TestEnv, job: &str, reason: &str) {
     });
 }
 
-/// A manifest from Git reverts neither a pause nor an approval, and approves no wave of the next template.
 #[test]
 fn follows_pauses_and_approves_waves() {
     let env = TestEnv::new("dr-waves");
     env.nodes(["a", "b", "c", "d", "e"]);
     let manager = env.manager("daemonjob");
-    let mut manifest = daemonjob(
-        &env,
-        "waves",
-        &json!({ "failurePolicy": { "type": "Pause" },
-            "rollout": { "waveSizes": [1, 3], "approval": "FirstWave" } }),
-    );
-    apply_as_gitops(&env, &manifest);
+    let spec = json!({ "failurePolicy": { "type": "Pause" },
+        "rollout": { "waveSizes": [1, 3], "approval": "FirstWave" } });
+    env.apply(&daemonjob(&env, "waves", &spec)).unwrap();
     let waits = "daemonjob/waves is held in wave 1 of 3 (WaitsForApproval): ";
     let way_out = format!("quintet rollout approve daemonjob/waves -n {}", env.namespace());
     check(&env, "status daemonjob/waves --timeout=1m", 3, &[waits, &way_out]);
     assert_eq!(env.get("daemonjob", "waves").unwrap()["status"]["succeeded"], 1);
     wait_for_states(&env, &manager, &["WaitsForApproval"]);
+    // On a terminal, a bar for each wave comes first.
+    let (status, text) = terminal::output(command(&env, "status daemonjob/waves"), COLUMNS).unwrap();
+    assert_eq!(status.code(), Some(3), "{text}");
+    let bars = [
+        "Wave 1   [##############################]     1/1     waits for approval",
+        "Wave 2   [------------------------------]     0/2",
+        "Wave 3   [------------------------------]     0/2",
+    ];
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..3], bars, "{text}");
+    assert!(lines[3].starts_with(waits) && lines[4].ends_with(&way_out), "{text}");
 
     check(&env, "pause daemonjob/waves --reason=incident-7", 0, &["daemonjob/waves paused"]);
     wait_for_pause(&env, "waves", "PausedByAnnotation");
@@ -95,22 +104,15 @@ fn follows_pauses_and_approves_waves() {
         1,
         &["wave 1 of daemonjob/waves does not wait for its approval yet"],
     );
-    apply_as_gitops(&env, &manifest);
     let way_out = format!("quintet rollout resume daemonjob/waves -n {}", env.namespace());
     check(&env, "status daemonjob/waves", 3, &["(PausedByAnnotation): ", &way_out]);
     check(&env, "resume daemonjob/waves", 0, &["daemonjob/waves resumed"]);
     wait_for_pause(&env, "waves", "WaitsForApproval");
 
     check(&env, "approve daemonjob/waves", 0, &["daemonjob/waves: wave 1 of rollout 1 is approved"]);
-    apply_as_gitops(&env, &manifest);
     check(&env, "status daemonjob/waves --timeout=1m", 0, &["All 5 eligible nodes are done."]);
     check(&env, "approve daemonjob/waves", 1, &["the rollout of daemonjob/waves is over"]);
     wait_for_states(&env, &manager, &[]);
-
-    manifest["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
-    apply_as_gitops(&env, &manifest);
-    check(&env, "status daemonjob/waves --timeout=1m", 3, &[waits]);
-    assert_eq!(env.get("daemonjob", "waves").unwrap()["status"]["succeeded"], 1);
 }
 
 #[test]
@@ -169,4 +171,111 @@ fn retries_failed_nodes_and_returns_exit_codes() {
     );
     check(&env, "status daemonjob/none", 2, &["daemonjob/none does not exist in namespace"]);
     check(&env, "undo daemonjob/job", 1, &["rollout undo supports only PodSets"]);
+}
+
+/// The reasons in the section of docs/daemonjob.md about retries.
+fn documented_reasons() -> BTreeSet<String> {
+    let page = fs::read_to_string(workspace().join("docs/daemonjob.md")).unwrap();
+    let (_, section) = page.split_once("### Retry failed nodes\n").unwrap();
+    let (section, _) = section.split_once("\n#").unwrap();
+    let is_reason =
+        |word: &&str| word.starts_with(char::is_uppercase) && word.chars().all(char::is_alphabetic);
+    section.split('`').skip(1).step_by(2).filter(is_reason).map(str::to_owned).collect()
+}
+
+/// The nodes in a status that a new retryToken retries according to the page.
+fn retried_by_the_page(job: &Value) -> BTreeSet<String> {
+    let nodes = |list: &str| job["status"][list].as_array().cloned().unwrap_or_default();
+    let reasons = documented_reasons();
+    let mut skipped = nodes("skippedNodes");
+    skipped.retain(|node| reasons.contains(node["reason"].as_str().unwrap()));
+    let retried = nodes("failedNodes").into_iter().chain(skipped);
+    retried.map(|node| node["node"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The number of created pods by node, from the audit log. The watch has the node of each name.
+fn created_by_node(env: &TestEnv, pods: &Watch) -> BTreeMap<String, usize> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let node_of = |pod: &Value| {
+        let meta = &pod["metadata"];
+        (text(&meta["name"]), text(&meta["annotations"]["dj.dysproz.io/node-name"]))
+    };
+    let nodes: BTreeMap<String, String> = pods.events().iter().map(|(_, pod)| node_of(pod)).collect();
+    let mut created = BTreeMap::new();
+    for (pod, times) in env.created_pods() {
+        *created.entry(nodes[&pod].clone()).or_default() += times;
+    }
+    created
+}
+
+/// A new token retries the nodes of the page, each once, and no other node. The audit log counts the pods.
+#[test]
+fn retries_only_the_nodes_that_the_page_names() {
+    let env = TestEnv::new("dr-named");
+    let nodes = env.nodes(["done", "failed", "lost", "pending", "tainted"]);
+    let [done, failed, lost, pending, tainted] = &nodes[..] else { unreachable!() };
+    env.kubectl(&["taint", "node", tainted, "special=yes:NoSchedule"]).unwrap();
+    // It fills its node, so that the job's pod cannot be scheduled there.
+    let cpus = |cpus: &str| json!({ "requests": { "cpu": cpus } });
+    env.apply(&json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "filler" },
+        "spec": { "nodeName": pending, "containers": [{ "name": "c", "image": "i", "resources": cpus("32") }] } }))
+        .unwrap();
+    env.wait_for("node", tainted, "the node has its taint", |node| node["spec"]["taints"].is_array());
+    let _manager = env.manager("daemonjob");
+    let pods = env.watch("pods", "daemonjob=job");
+    let mut job = held(&env, "job", &json!({ "backoffLimit": 0 }));
+    job["spec"]["template"]["spec"]["containers"][0]["resources"] = cpus("1");
+    env.apply(&job).unwrap();
+    let [on_done, on_failed, on_lost] = [done, failed, lost].map(|node| running(&env, "job", node, 1));
+    end(&env, &[&on_done, &on_lost], 0);
+    end(&env, &[&on_failed], 1);
+    env.wait_for("daemonjob", "job", "three nodes have ended", |job| {
+        job["status"]["succeeded"] == 2 && word(job, "failedNodes", failed) == "BackoffLimitExceeded"
+    });
+    env.kubectl(&["delete", "pod", &on_lost, "--timeout=60s"]).unwrap();
+    let (shard, uid) = shard_of(&env, "job", lost);
+    env.patch("configmap", &shard, &json!({ "data": { &*uid: "scribble" } }));
+    env.patch("daemonjob", "job", &json!({ "spec": { "pendingDeadlineSeconds": 1 } }));
+    let ended = env.wait_for("daemonjob", "job", "every node has ended", |job| {
+        condition(job, "Failed") == ("True".into(), "NodesFailed".into())
+            && word(job, "skippedNodes", lost) == "RecordLost"
+            && word(job, "skippedNodes", pending) == "PendingDeadlineExceeded"
+            && word(job, "skippedNodes", tainted) == "Tainted"
+    });
+    let expected: BTreeSet<String> = [failed, lost, pending].map(Clone::clone).into();
+    assert_eq!(retried_by_the_page(&ended), expected, "{:#}", ended["status"]);
+
+    // Without a new token, no node runs again, even if it could.
+    env.kubectl(&["delete", "pod", "filler", "--timeout=60s"]).unwrap();
+    env.patch("daemonjob", "job", &json!({ "spec": { "pendingDeadlineSeconds": 600 } }));
+    env.writes_at_rest();
+    let mut counts: BTreeMap<String, usize> =
+        [done, failed, lost, pending].map(|node| (node.clone(), 1)).into();
+    assert_eq!(created_by_node(&env, &pods), counts);
+
+    check(&env, "retry daemonjob/job --token=again", 0, &["spec.retryToken again"]);
+    let run = || {
+        let pods = env.list("pods", "daemonjob=job");
+        let pods = pods.iter().filter(|pod| pod["status"]["phase"] == "Running");
+        pods.map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    env.wait("the retried nodes run", || run().len() == expected.len());
+    let retried = run();
+    end(&env, &retried.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+    env.wait_for("daemonjob", "job", "it is complete", |job| {
+        is_complete(job) && job["status"]["succeeded"] == 4
+    });
+    env.writes_at_rest();
+    for node in &expected {
+        *counts.get_mut(node).unwrap() += 1;
+    }
+    assert_eq!(created_by_node(&env, &pods), counts);
+
+    // A further token has nothing to retry.
+    check(&env, "retry daemonjob/job --token=third", 0, &["spec.retryToken third"]);
+    env.wait_for("daemonjob", "job", "the token is in effect", |job| {
+        job["status"]["rollout"]["retryToken"] == "third" && is_complete(job)
+    });
+    env.writes_at_rest();
+    assert_eq!(created_by_node(&env, &pods), counts);
 }

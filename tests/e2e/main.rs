@@ -13,6 +13,7 @@ mod chart_rights;
 mod conformance;
 mod daemonjob;
 mod daemonjob_faults;
+mod daemonjob_gitops;
 mod daemonjob_health;
 mod daemonjob_input;
 mod daemonjob_ledger;

@@ -294,43 +294,14 @@ impl TestEnv {
         Watch::new(self.kube(), &self.namespace, kind, selector)
     }
 
-    /// Answered writes of managers in this namespace, from the API server's audit log, without Events, Leases
-    /// and dry runs.
-    fn audited(&self) -> Vec<Value> {
-        self.answered().into_iter().filter(|entry| !is_dry_run(entry)).collect()
-    }
-
     /// How many dry runs of creations the API server has answered.
     pub fn dry_runs(&self) -> usize {
-        self.answered().iter().filter(|entry| is_dry_run(entry)).count()
-    }
-
-    /// Like [`TestEnv::audited`], with dry runs.
-    fn answered(&self) -> Vec<Value> {
-        let writes = self.answered_writes().into_iter();
-        writes
-            .filter(|entry| entry["objectRef"]["namespace"] == *self.namespace)
-            .filter(|entry| {
-                !matches!(entry["objectRef"]["resource"].as_str(), Some("events" | "leases") | None)
-            })
-            .collect()
-    }
-
-    /// Answered writes of managers, if their lines in the audit log contain the name of this namespace.
-    fn answered_writes(&self) -> Vec<Value> {
-        let log = fs::read_to_string(self.cluster.audit_log()).expect("there is an audit log");
-        log.lines()
-            .filter(|line| line.contains(&self.namespace))
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-            .filter(|entry| entry["userAgent"].as_str().is_some_and(|agent| agent.starts_with(USER_AGENT)))
-            .filter(|entry| entry["stage"] == "ResponseComplete")
-            .filter(|entry| !matches!(entry["verb"].as_str(), Some("get" | "list" | "watch")))
-            .collect()
+        answers(&self.cluster, &self.namespace).iter().filter(|entry| is_dry_run(entry)).count()
     }
 
     /// The codes of the answers to managers' writes to a Node of [`TestEnv::node`], from the audit log.
     pub fn node_writes(&self, node: &str) -> Vec<u64> {
-        let writes = self.answered_writes().into_iter();
+        let writes = answered_writes(&self.cluster, &self.namespace).into_iter();
         writes
             .filter(|entry| entry["objectRef"]["resource"] == "nodes" && entry["objectRef"]["name"] == *node)
             .map(|entry| entry["responseStatus"]["code"].as_u64().unwrap_or_default())
@@ -351,7 +322,7 @@ impl TestEnv {
                 entry["responseStatus"]["code"]
             )
         };
-        self.audited().iter().map(line).collect()
+        audited(&self.cluster, &self.namespace).iter().map(line).collect()
     }
 
     /// Waits for `count` writes, then returns all. The audit log shows a request a moment after its answer.
@@ -374,19 +345,51 @@ impl TestEnv {
 
     /// The number of times that managers created a pod of each name in this namespace, from the audit log.
     pub fn created_pods(&self) -> BTreeMap<String, usize> {
-        let mut created = BTreeMap::new();
-        for entry in self.audited() {
-            if entry["verb"] == "create"
-                && entry["objectRef"]["resource"] == "pods"
-                && entry["objectRef"]["subresource"].is_null()
-                && entry["responseStatus"]["code"] == 201
-            {
-                let name = entry["objectRef"]["name"].as_str().expect("the audit log has the pod's name");
-                *created.entry(name.to_owned()).or_insert(0) += 1;
-            }
-        }
-        created
+        created_pods(&self.cluster, &self.namespace)
     }
+}
+
+/// The number of times that managers created a pod of each name in a namespace, from the audit log.
+pub fn created_pods(cluster: &Cluster, namespace: &str) -> BTreeMap<String, usize> {
+    let mut created = BTreeMap::new();
+    for entry in audited(cluster, namespace) {
+        if entry["verb"] == "create"
+            && entry["objectRef"]["resource"] == "pods"
+            && entry["objectRef"]["subresource"].is_null()
+            && entry["responseStatus"]["code"] == 201
+        {
+            let name = entry["objectRef"]["name"].as_str().expect("the audit log has the pod's name");
+            *created.entry(name.to_owned()).or_insert(0) += 1;
+        }
+    }
+    created
+}
+
+/// Answered writes of managers in a namespace, from the API server's audit log, without Events, Leases and dry
+/// runs.
+fn audited(cluster: &Cluster, namespace: &str) -> Vec<Value> {
+    answers(cluster, namespace).into_iter().filter(|entry| !is_dry_run(entry)).collect()
+}
+
+/// Like [`audited`], with dry runs.
+fn answers(cluster: &Cluster, namespace: &str) -> Vec<Value> {
+    let writes = answered_writes(cluster, namespace).into_iter();
+    writes
+        .filter(|entry| entry["objectRef"]["namespace"] == *namespace)
+        .filter(|entry| !matches!(entry["objectRef"]["resource"].as_str(), Some("events" | "leases") | None))
+        .collect()
+}
+
+/// Answered writes of managers, if their lines in the audit log contain the name of the namespace.
+fn answered_writes(cluster: &Cluster, namespace: &str) -> Vec<Value> {
+    let log = fs::read_to_string(cluster.audit_log()).expect("there is an audit log");
+    log.lines()
+        .filter(|line| line.contains(namespace))
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|entry| entry["userAgent"].as_str().is_some_and(|agent| agent.starts_with(USER_AGENT)))
+        .filter(|entry| entry["stage"] == "ResponseComplete")
+        .filter(|entry| !matches!(entry["verb"].as_str(), Some("get" | "list" | "watch")))
+        .collect()
 }
 
 /// Whether an entry of the audit log is a dry run.

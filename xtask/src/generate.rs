@@ -123,6 +123,7 @@ fn files(kinds: &[Kind]) -> anyhow::Result<Files> {
     }
     files.insert("charts/quintet/README.md".to_owned(), readme::readme()?);
     files.insert("docs/pictures/architecture.svg".to_owned(), crate::pictures::architecture());
+    files.insert("docs/pictures/rollout.svg".to_owned(), crate::pictures::rollout()?);
     Ok(files)
 }
 

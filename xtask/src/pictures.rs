@@ -1,4 +1,4 @@
-//! The pictures of the README, as SVG for light and dark pages and small screens.
+//! The pictures of the README and of the documents, as SVG for light and dark pages and small screens.
 
 use std::env;
 use std::fs;
@@ -11,8 +11,12 @@ use quintet_localcluster::paths;
 
 /// The picture of the demo, below the root of the checkout.
 const DEMO: &str = "docs/pictures/demo.svg";
-/// The most characters of a line in the picture of a terminal, so that a phone shows them in a legible size.
+/// The most characters of a line in the picture of the demo, so that a phone shows them in a legible size.
 const COLUMNS: usize = 50;
+/// The output of `quintet rollout status`, which a test on real nodes records and compares (`tests/e2e-real/waves.rs`).
+const ROLLOUT: &str = "docs/pictures/rollout.txt";
+/// The most characters of a line in the picture of that output. The progress bars need 72.
+const ROLLOUT_COLUMNS: usize = 80;
 
 fn svg(title: &str, width: usize, height: usize, body: &[String]) -> String {
     let (head, body) = (include_str!("pictures.head.svg"), body.join("\n"));
@@ -82,27 +86,38 @@ pub fn write_demo(args: impl Iterator<Item = String>) -> Result<()> {
         bail!("the demo failed, so there is no picture of it");
     }
     let path = paths::workspace().join(DEMO);
-    fs::write(&path, terminal(&lines)).with_context(|| format!("cannot write {}", path.display()))
+    let picture = terminal("The output of cargo xtask demo", COLUMNS, lines.iter().map(String::as_str));
+    fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn terminal(lines: &[String]) -> String {
-    let wrapped: Vec<String> = lines.iter().flat_map(|line| wrap(line)).collect();
-    let height = 24 + 21 * wrapped.len();
-    let frame =
-        format!("<rect class=\"b\" x=\"1\" y=\"1\" width=\"478\" height=\"{}\" rx=\"8\"/>", height - 2);
+/// The recorded output of `quintet rollout status`.
+pub fn rollout() -> Result<String> {
+    let path = paths::workspace().join(ROLLOUT);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(terminal("The output of quintet rollout status", ROLLOUT_COLUMNS, text.lines()))
+}
+
+fn terminal<'l>(title: &str, columns: usize, lines: impl Iterator<Item = &'l str>) -> String {
+    let wrapped: Vec<String> = lines.flat_map(|line| wrap(line, columns)).collect();
+    let (width, height) = (30 + 9 * columns, 24 + 21 * wrapped.len());
+    let frame = format!(
+        "<rect class=\"b\" x=\"1\" y=\"1\" width=\"{}\" height=\"{}\" rx=\"8\"/>",
+        width - 2,
+        height - 2
+    );
     let texts = wrapped.iter().enumerate().map(|(at, line)| {
         let line = line.replace('&', "&amp;").replace('<', "&lt;");
         format!("<text class=\"t\" x=\"14\" y=\"{}\">{line}</text>", 27 + 21 * at)
     });
     let body: Vec<String> = std::iter::once(frame).chain(texts).collect();
-    svg("The output of cargo xtask demo", 480, height, &body)
+    svg(title, width, height, &body)
 }
 
-/// The words of a line in lines of at most [`COLUMNS`] characters.
-fn wrap(line: &str) -> Vec<String> {
+/// The words of a line in lines of at most this number of characters.
+fn wrap(line: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in line.replace(" s)", "\u{a0}s)").split(' ') {
-        let last = lines.last_mut().filter(|last| last.len() + word.len() < COLUMNS);
+        let last = lines.last_mut().filter(|last| last.len() + word.len() < columns);
         match last {
             Some(last) if last.is_empty() => last.push_str(word),
             Some(last) => last.extend([" ", word]),
@@ -119,11 +134,12 @@ mod tests {
     #[test]
     fn wraps_long_lines_between_words() {
         let line = "PulsarConsumer pulsarconsumer-demo: it consumes from a real broker (38.1 s)";
-        let wrapped = wrap(line);
+        let wrapped = wrap(line, COLUMNS);
         assert_eq!(
             wrapped,
             ["PulsarConsumer pulsarconsumer-demo: it consumes", "  from a real broker (38.1\u{a0}s)"]
         );
-        assert_eq!(wrap("short"), ["short"]);
+        assert_eq!(wrap("short", COLUMNS), ["short"]);
+        assert_eq!(wrap("a   b", COLUMNS), ["a   b"], "progress bars have columns");
     }
 }

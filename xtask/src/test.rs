@@ -243,9 +243,10 @@ const LONG_TIER: &str = "the full benches (cargo xtask bench --help) take half a
                          xtask faults), the mutants (cargo xtask faults --mutants) and the long exhaustive search (cargo \
                          xtask faults --exhaustive) take a quarter of an hour each. 100,000 pairs of faults (cargo xtask \
                          faults --pairs --every 140) take 25 minutes. The other tests on real nodes (cargo xtask test \
-                         --nodes real) take half an hour. A sixth kind (cargo xtask test --sixth-kind) takes five minutes. \
-                         KEDA (cargo xtask test --keda) takes five minutes, and half an hour the first time. Restores of etcd \
-                         with a raised revision (cargo xtask test --e2e manager_restore::bumped) take five minutes";
+                         --nodes real), such as waves, schedules and marks, take 40 minutes. A sixth kind (cargo xtask \
+                         test --sixth-kind) takes five minutes. KEDA (cargo xtask test --keda) takes five minutes, and \
+                         half an hour the first time. Restores of etcd with a raised revision (cargo xtask test --e2e \
+                         manager_restore::bumped) take five minutes";
 
 /// The end-to-end tests of the long tier. They run only if the filter of names selects them.
 const LONG_TESTS: &str = "manager_restore::bumped";

@@ -30,4 +30,5 @@ pub mod proxy;
 pub mod pulsar;
 pub mod run;
 pub mod temporary;
+pub mod terminal;
 pub mod variables;

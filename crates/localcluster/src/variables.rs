@@ -12,6 +12,9 @@ pub const PULSAR_PROGRAMS: &str = "QUINTET_E2E_PULSAR_PROGRAMS";
 /// The folder with the archives of the project's images, for tests on real nodes.
 pub const IMAGES: &str = "QUINTET_E2E_IMAGES";
 
+/// If set, tests record the outputs that the pictures of the documents show.
+pub const RECORD: &str = "QUINTET_E2E_RECORD";
+
 /// The prefix of the names of the brokers for the tests of the Pulsar programs.
 pub const BROKERS: &str = "QUINTET_PULSAR_BROKERS";
 

@@ -15,7 +15,7 @@ use super::{Counts, PASSED, Report, cargo, cargo_test};
 pub(super) const PROGRAMS: (&str, Duration) = ("programs of real nodes", Duration::from_mins(5));
 pub(super) const TESTS: (&str, Duration) = ("real nodes", Duration::from_mins(5));
 
-/// The tests of every run: nodes that die, boot and join, and a manager that takes over. All take half an hour.
+/// The tests of every run: nodes that die, boot and join, and a manager that takes over. All take 40 minutes.
 const SHORT: [&str; 2] = ["nodes::handles", "managers::second"];
 
 /// The tests to run.

@@ -23,6 +23,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::components::Component;
@@ -217,11 +218,16 @@ fn start_node(cluster: &Cluster, number: u8) -> Result<Option<Process>> {
 
 /// The first process in the node's PID namespace, as numbered outside.
 fn first_process(process: &Process) -> Result<i32> {
-    let children = format!("/proc/{0}/task/{0}/children", process.pid);
     run::poll("the node's first process", START_LIMIT, Duration::from_millis(5), || {
         ensure!(process.is_alive(), "it exited immediately");
-        Ok(fs::read_to_string(&children)?.split_ascii_whitespace().next().and_then(|pid| pid.parse().ok()))
+        Ok(children(process.pid)?.first().copied())
     })
+}
+
+/// The children of a process, as numbered outside.
+fn children(pid: i32) -> Result<Vec<i32>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    Ok(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
 pub(super) fn wait_until_ready(cluster: &Cluster) -> Result<()> {
@@ -310,6 +316,22 @@ impl Cluster {
         let keeper = keeper.with_context(|| format!("{name} does not run"))?;
         run::stdout(network::within(&keeper, "ip".as_ref()).args(network::plug(number, is_in)))?;
         Ok(())
+    }
+
+    /// Stops a node's kubelet, or continues it. The process keeps its state, and the pods continue to run.
+    pub fn stop_kubelet(&self, number: u8, is_stopped: bool) -> Result<()> {
+        let _lock = lock(&self.dir)?;
+        let name = name_of(number);
+        let process = processes::find(&self.dir.processes(), &name)?.filter(Process::is_alive);
+        let process = process.with_context(|| format!("{name} does not run"))?;
+        let is_kubelet = |pid: &i32| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|program| program.trim() == "kubelet")
+        };
+        let kubelet =
+            children(first_process(&process)?)?.into_iter().find(is_kubelet).and_then(Pid::from_raw);
+        let kubelet = kubelet.with_context(|| format!("{name} runs no kubelet"))?;
+        kill_process(kubelet, if is_stopped { Signal::STOP } else { Signal::CONT })
+            .with_context(|| format!("cannot signal the kubelet of {name}"))
     }
 
     /// Sets the taint with which a new node registers, such as `example.com/unprepared=:NoSchedule`.
