@@ -585,7 +585,7 @@ pub struct Rollout {
     pub number: i64,
     /// The retryToken of this rollout.
     pub retry_token: Option<String>,
-    /// The due time that began this rollout. A node is done after a success of this due time or of a later one.
+    /// The due time that began this rollout. A node is done after a success of this due time.
     pub due_time: Option<Time>,
     /// Whether every node was finished. Nodes that are not done then wait for the next due time. Only with a
     /// schedule.

@@ -263,20 +263,20 @@ pub(crate) fn reruns_on(job: &DaemonJob, what: RerunOn) -> bool {
     job.spec.rerun_on.as_ref().map_or(what == RerunOn::TemplateChange, |list| list.contains(&what))
 }
 
-/// Whether the node's last attempt succeeded and still counts: with the current template, and at the current due time
-/// or later.
+/// Whether the node's last attempt succeeded and still counts: with the current template, and at the current due time.
+/// The success of a later due time does not count: a clock that was ahead began it.
 pub(crate) fn is_done(history: &History<'_>, key: &Key, job: &DaemonJob, node: &Node) -> bool {
     let Some(latest) = history.latest.as_ref().filter(|latest| latest.has_succeeded()) else { return false };
     let Some(attempt) = &latest.attempt else { return false };
     let is_current = *attempt.hash == *key.hash || !reruns_on(job, RerunOn::TemplateChange);
-    let is_recent = key.due.is_none() || attempt.due >= key.due;
+    let is_of_due_time = key.due.is_none() || attempt.due == key.due;
     // A reboot or reinstallation begins a run only if the node is Ready. During a run it always counts.
     let is_known = node.ready || !was_finished(job);
     let changed = |what, then: &str, is: &str| {
         !then.is_empty() && !is.is_empty() && is_known && reruns_on(job, what) && *id_digest(is) != *then
     };
     is_current
-        && is_recent
+        && is_of_due_time
         && !changed(RerunOn::NodeReboot, &attempt.boot, &node.boot_id)
         && !changed(RerunOn::MachineChange, &attempt.machine, &node.machine_id)
 }

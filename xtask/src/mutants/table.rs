@@ -642,7 +642,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "success of an earlier due time counts",
         file: "crates/daemonjob/src/node_state.rs",
         edits: &[(
-            "key.due.is_none() || attempt.due >= key.due;",
+            "key.due.is_none() || attempt.due == key.due;",
             "key.due.is_none() || attempt.due <= key.due;",
         )],
         catchers: &[Catcher::Tests("quintet-daemonjob", "every_node_runs_at_each_due_time")],

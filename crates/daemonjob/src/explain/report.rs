@@ -319,11 +319,11 @@ fn done(row: &mut Row, hash: &str) {
 
 /// The reason why a node would run now.
 fn due(row: &mut Row, number: u64, key: &Key) {
-    let is_older = |last: &Entry| last.attempt.as_ref().is_some_and(|attempt| attempt.due < key.due);
+    let is_of_another = |last: &Entry| last.attempt.as_ref().is_some_and(|attempt| attempt.due != key.due);
     let (reason, message) = match (&row.last, key.due) {
         (None, _) if number > 1 => ("Retry", format!("pod {number}")),
         (None, _) => ("FirstRun", String::new()),
-        (Some(last), Some(due)) if last.has_succeeded() && is_older(last) => {
+        (Some(last), Some(due)) if last.has_succeeded() && is_of_another(last) => {
             ("DueTime", format!("pod {number}, for the due time {due}"))
         }
         (Some(last), _) if *last.hash != *key.hash => {

@@ -427,6 +427,20 @@ fn a_clock_that_is_set_back_repeats_no_due_time() {
     night(&mut scene, 2);
 }
 
+/// A clock that was ahead began the run of a far due time. The user removes the schedule and sets it again.
+#[test]
+fn a_clock_that_was_ahead_leaves_no_node_out() {
+    let mut scene = nightly(&json!({}));
+    night(&mut scene, 400);
+    scene.second = HOUR;
+    assert!(scene.is_idle_for(&[0, DAY]), "the clock has not passed the last due time");
+    scene.edit(|job| job.spec.schedule = None);
+    scene.edit(|job| job.spec.schedule = Some("0 3 * * *".into()));
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
+    night(&mut scene, 2);
+    night(&mut scene, 3);
+}
+
 /// Pods and ledger have the due time too.
 #[test]
 fn a_lost_status_repeats_no_due_time() {
