@@ -214,6 +214,21 @@ fn a_node_whose_pod_still_runs_is_due_when_it_ends() {
     assert!(scene.is_idle_for(&[0, HOUR]));
 }
 
+/// A user removes the annotations of a pod. No pod is better than a second one.
+#[test]
+fn a_pod_without_its_annotations_counts_for_its_due_time() {
+    let mut scene = nightly(&json!({}));
+    reach(&mut scene, DUE);
+    scene.run("a").edit_pod("a", |pod| {
+        let kept = pod.meta.annotations.iter().filter(|(key, _)| *key == NODE_NAME_ANNOTATION);
+        pod.meta.annotations = kept.collect();
+    });
+    scene.each(&["a", "b"], Scene::succeed);
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
+    assert!(scene.is_idle_for(&[0, HOUR]));
+    night(&mut scene, 1);
+}
+
 #[test]
 fn only_the_last_missed_due_time_begins() {
     let mut scene = nightly(&json!({}));
