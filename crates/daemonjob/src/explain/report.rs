@@ -255,8 +255,10 @@ impl View<'_> {
             }
             State::Waiting(reason) => {
                 row.set_from(Word::Waiting, reason);
-                row.is_queued =
-                    matches!(reason.cause, Cause::WaitingForTurn | Cause::WaitsForWave | Cause::Settling);
+                row.is_queued = matches!(
+                    reason.cause,
+                    Cause::WaitingForTurn | Cause::WaitsForWave | Cause::Settling | Cause::WaitsForDueTime
+                );
                 if reason.cause != Cause::Settling && !pod.is_some_and(|assessed| assessed.pod.is_running()) {
                     row.number = Some(history.number + 1);
                 }

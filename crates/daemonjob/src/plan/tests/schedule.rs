@@ -127,6 +127,52 @@ fn a_failed_node_is_retried_at_the_same_due_time() {
     night(&mut scene, 1);
 }
 
+/// A node that has run does not join, so it is retried even after the end of the run.
+#[test]
+fn a_failed_node_is_retried_after_the_run() {
+    let mut scene = nightly(&json!({}));
+    reach(&mut scene, DUE);
+    scene.succeed("b").fail("a").taint("a");
+    assert_eq!(
+        (scene.condition("Failed"), scene.reason("a")),
+        ((true, "NodesFailed"), Some("FailedAndGone"))
+    );
+    scene.after(HOUR).untaint("a");
+    assert_eq!((scene.counted(), due_of(&scene, "a")), (vec!["a"], Some(later(DUE))));
+    scene.succeed("a");
+    assert_eq!((scene.condition("Complete").0, history(&scene)), (true, vec![(0, "Complete")]));
+    assert!(scene.is_idle_for(&[0, HOUR]));
+}
+
+/// A new retryToken retries failed nodes. Nodes that wait for the next due time still wait.
+#[test]
+fn a_retry_after_the_run_runs_only_failed_nodes() {
+    let mut scene = nightly(&json!({"backoffLimit": 0}));
+    scene.tick(HOUR).kill("b");
+    assert_eq!(reach(&mut scene, DUE), ["a"]);
+    scene.fail("a").after(HOUR).heal("b");
+    assert_eq!(scene.reason("b"), Some("WaitsForDueTime"));
+    scene.retry("again");
+    assert_eq!((scene.counted(), scene.reason("b")), (vec!["a"], Some("WaitsForDueTime")));
+    scene.succeed("a");
+    assert_eq!(scene.condition("Complete"), (true, "NodesSkipped"));
+    assert!(scene.is_idle_for(&[0, HOUR]));
+    night(&mut scene, 1);
+}
+
+/// A failed node is not skipped, so the run is not complete without it.
+#[test]
+fn a_failed_node_waits_for_the_due_time_of_a_changed_template() {
+    let mut scene = nightly(&json!({}));
+    reach(&mut scene, DUE);
+    scene.succeed("b").fail("a").use_template("j");
+    assert_eq!((scene.condition("Complete").0, scene.condition("Failed").0), (false, false));
+    assert_eq!(scene.pending("a").reason, "WaitsForDueTime");
+    assert!(scene.is_idle_for(&[0, HOUR]));
+    night(&mut scene, 1);
+    assert_eq!(history(&scene), [(1, "Complete"), (0, "Unfinished")]);
+}
+
 #[rstest]
 #[case::during_the_run(60)]
 #[case::after_the_run(HOUR)]
