@@ -223,6 +223,25 @@ fn a_template_that_changes_during_a_run_waits_too() {
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
 }
 
+/// The node rules of a changed template wait for the next due time too.
+#[rstest]
+#[case::selects_other_nodes(json!({"nodeSelector": {"app": "v2"}}), false)]
+#[case::tolerates_less(json!({"tolerations": []}), true)]
+fn a_changed_template_deletes_no_running_pod(#[case] pod: Value, #[case] is_tainted: bool) {
+    let tolerating = json!({"tolerations": [{"operator": "Exists"}]});
+    let mut scene = nightly(&template(&tolerating));
+    reach(&mut scene, DUE);
+    scene.succeed("b").run("a");
+    if is_tainted {
+        scene.edit_node("a", |node| node.taints = Box::new([taint("old", "NoExecute")]));
+    }
+    scene.edit(|job| job.spec.template = with(&template(&pod)).spec.template);
+    assert!(scene.is_idle_for(&[0, HOUR]));
+    assert!(scene.has_pod("a") && marks(&scene.plan()).is_empty());
+    scene.succeed("a");
+    assert!(scene.is_idle_for(&[0, HOUR]));
+}
+
 #[test]
 fn a_node_that_was_away_waits_for_the_next_due_time() {
     let mut scene = nightly(&json!({}));
