@@ -585,10 +585,10 @@ pub struct Rollout {
     pub number: i64,
     /// The retryToken of this rollout.
     pub retry_token: Option<String>,
-    /// The due time that began this rollout. A node is done after a success of this due time or of a later one.
+    /// The due time that began this rollout. A node is done after a success of this due time.
     pub due_time: Option<Time>,
-    /// Whether every node was finished. Nodes that are not done then wait for the next due time. Only with a
-    /// schedule.
+    /// Whether every node was finished. Nodes without a pod of this due time then wait for the next one. Only
+    /// with a schedule.
     pub over: Option<bool>,
     /// The largest number of selected nodes in this rollout. A percentage in maxFailedNodes is a percentage
     /// of base. Nodes that join raise base, except while the failure policy stops the rollout. Nodes that

@@ -15,15 +15,13 @@ use crate::fleet::{Fleet, unhealthy_from_start};
 use crate::history::{Histories, History, gone_count, histories};
 use crate::labels::{PAUSED_ANNOTATION, pinned_to};
 use crate::marks::Marks;
-use crate::node_state::{
-    Assessor, Cause, DueTimeWait, NodeAssessment, Reason, SelectedNode, State, occupants,
-};
+use crate::node_state::{Assessor, Cause, NodeAssessment, Reason, SelectedNode, State, occupants};
 use crate::observe::World;
 use crate::outcome::Rules;
 use crate::parallelism::take_turns;
-use crate::rollout::{Ending, Key, current_key, ended_before, rollout_before};
+use crate::rollout::{Ending, Key, current_key, ended_before, rollout_before, was_over};
 use crate::run;
-use crate::schedule::{Agenda, Decision, PassedOver};
+use crate::schedule::{Agenda, Decision, DueTimeWait, PassedOver};
 use crate::survey::Survey;
 use crate::waves::{OpenPod, Progress, Standing, WaveState, Waves, paused};
 
@@ -39,7 +37,7 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     let is_paused = job.spec.paused == Some(true) || paused(job).is_some();
     survey.agenda = Some(match agenda.decision {
         Decision::Missed(due) => agenda.passing_over(due, PassedOver::Missed),
-        Decision::Begins(due) if !is_paused && stops_due_times(job, &survey) => {
+        Decision::Begins(due) if !is_paused && stops_due_times(&survey) => {
             agenda.passing_over(due, PassedOver::Held)
         }
         Decision::Begins(due) if !is_paused => {
@@ -57,12 +55,12 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
 }
 
 /// Whether failed nodes or a failed wave of the last due time stop the next one. A changed template ends that.
-fn stops_due_times(job: &DaemonJob, survey: &Survey<'_>) -> bool {
+fn stops_due_times(survey: &Survey<'_>) -> bool {
     let has_failed = |waves: &Waves| waves.state == WaveState::Failed;
     let is_stopped = survey.failures.brakes()
         || survey.ending == Some(Ending::MaxFailedNodesExceeded)
         || survey.waves.as_ref().is_some_and(has_failed) && survey.count(State::is_unfinished) > 0;
-    is_stopped && job.spec.template.hash() == *survey.key.hash
+    is_stopped && !survey.has_pending_template
 }
 
 /// Surveys every node in the rollout of this key.
@@ -87,7 +85,8 @@ fn survey_rollout<'a>(
         histories,
         // While the DaemonJob is suspended, no node is late.
         start: started.filter(|_| job.spec.suspend != Some(true)).unwrap_or(Timestamp::MAX),
-        is_over: agenda.is_some() && rollout.is_some_and(|rollout| rollout.over == Some(true)),
+        is_over: was_over(job, &key),
+        has_pending_template: agenda.is_some() && job.spec.template.hash() != *key.hash,
         agenda,
         changes: rollout.is_none(),
         braked_since,
@@ -196,7 +195,7 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
         key: &key,
         is_fleet_unhealthy: survey.is_fleet_unhealthy(),
         start: survey.start,
-        due_times: due_time_wait(survey, job),
+        due_times: due_time_wait(survey),
         now,
     };
     let rollout = survey.key.rollout;
@@ -266,11 +265,11 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
 }
 
 /// With a schedule, which nodes wait for the next due time.
-fn due_time_wait(survey: &Survey<'_>, job: &DaemonJob) -> Option<DueTimeWait> {
+fn due_time_wait(survey: &Survey<'_>) -> Option<DueTimeWait> {
     let agenda = survey.agenda.as_ref()?;
-    let has_other_template = || job.spec.template.hash() != *survey.key.hash;
     Some(DueTimeWait {
-        for_all: survey.key.due.is_none() || survey.is_over || has_other_template(),
+        for_all: survey.key.due.is_none() || survey.has_pending_template,
+        is_over: survey.is_over,
         next: agenda.next.as_ref().ok().copied(),
     })
 }

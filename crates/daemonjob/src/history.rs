@@ -407,7 +407,8 @@ impl Judge<'_> {
         Some(Ended {
             entry,
             has_started: pod.started.is_some(),
-            due: due_time_of(pod),
+            // The pods of this rollout have its due time, even if a user removes their annotation.
+            due: due_time_of(pod).or(self.key.due.filter(|_| assessed.rollout == self.key.rollout)),
             boot: id(BOOT_ID_ANNOTATION),
             machine: id(MACHINE_ID_ANNOTATION),
             is_unclear: if self.settles && outcome == Outcome::Succeeded {

@@ -17,10 +17,11 @@ use crate::backoff::backs_off;
 use crate::clocks::settle_time;
 use crate::eligibility::Eligibility;
 use crate::history::{AssessedPod, Histories, History};
-use crate::ledger::{Entry, Outcome, exit_text, id_digest};
+use crate::ledger::{Attempt, Entry, Outcome, exit_text, id_digest};
 use crate::observe::World;
 use crate::outcome::{Exceeded, Rules};
 use crate::rollout::{Ending, Key, was_finished};
+use crate::schedule::DueTimeWait;
 
 /// The default of nodeLostAfterSeconds.
 const NODE_LOST_AFTER: i64 = 600;
@@ -263,20 +264,20 @@ pub(crate) fn reruns_on(job: &DaemonJob, what: RerunOn) -> bool {
     job.spec.rerun_on.as_ref().map_or(what == RerunOn::TemplateChange, |list| list.contains(&what))
 }
 
-/// Whether the node's last attempt succeeded and still counts: with the current template, and at the current due time
-/// or later.
+/// Whether the node's last attempt succeeded and still counts: with the current template, and at the current due time.
+/// The success of a later due time does not count: a clock that was ahead began it.
 pub(crate) fn is_done(history: &History<'_>, key: &Key, job: &DaemonJob, node: &Node) -> bool {
     let Some(latest) = history.latest.as_ref().filter(|latest| latest.has_succeeded()) else { return false };
     let Some(attempt) = &latest.attempt else { return false };
     let is_current = *attempt.hash == *key.hash || !reruns_on(job, RerunOn::TemplateChange);
-    let is_recent = key.due.is_none() || attempt.due >= key.due;
+    let is_of_due_time = key.due.is_none() || attempt.due == key.due;
     // A reboot or reinstallation begins a run only if the node is Ready. During a run it always counts.
     let is_known = node.ready || !was_finished(job);
     let changed = |what, then: &str, is: &str| {
         !then.is_empty() && !is.is_empty() && is_known && reruns_on(job, what) && *id_digest(is) != *then
     };
     is_current
-        && is_recent
+        && is_of_due_time
         && !changed(RerunOn::NodeReboot, &attempt.boot, &node.boot_id)
         && !changed(RerunOn::MachineChange, &attempt.machine, &node.machine_id)
 }
@@ -301,15 +302,6 @@ pub(crate) struct Assessor<'s> {
     /// With a schedule, which nodes wait for the next due time.
     pub due_times: Option<DueTimeWait>,
     pub now: Timestamp,
-}
-
-/// Which nodes wait for the next due time. Nodes that were created after the start of the run always do.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DueTimeWait {
-    /// Whether every node waits that is not done: no run has begun, it is over, or the template has changed.
-    pub for_all: bool,
-    /// The next due time, if the schedule is valid.
-    pub next: Option<Timestamp>,
 }
 
 /// The judgement of a node before its pods count.
@@ -376,8 +368,7 @@ impl Assessor<'_> {
             let message = format!("{message}; it recovers when the node is Ready");
             failure = Some(Reason::new(Cause::NodeLost, message));
         }
-        let has_failed = history.latest.as_ref().is_some_and(|latest| latest.has_failed_in(self.key.rollout));
-        if failure.is_none() && has_failed {
+        if failure.is_none() && self.has_failed(history) {
             let is_gone = is_long_unhealthy || inherited && is_unhealthy;
             failure = self.failed_and_gone(node, history, is_gone);
             let until = self.rejected_until(history).filter(|until| *until > self.now);
@@ -484,8 +475,12 @@ impl Assessor<'_> {
         if self.rules.placement.is_tainted(node) {
             return state(State::Skipped(kept_away(history, assessment)));
         }
-        let waits = self.waits_for_due_time(node).or_else(|| self.late(node));
-        if let Some(reason) = waits.or_else(|| self.given_up(history)) {
+        if let Some(reason) = self.waits_for_due_time(node, history) {
+            // A failed node is never skipped.
+            let has_failed = self.has_failed(history);
+            return state(if has_failed { State::Waiting(reason) } else { State::Skipped(reason) });
+        }
+        if let Some(reason) = self.late(node).or_else(|| self.given_up(history)) {
             return state(State::Skipped(reason));
         }
         if history.eligibility != Eligibility::Run {
@@ -509,9 +504,21 @@ impl Assessor<'_> {
     }
 
     /// A node that waits for the next due time.
-    fn waits_for_due_time(&self, node: &Node) -> Option<Reason> {
-        let wait = self.due_times.filter(|wait| wait.for_all || self.is_late(node))?;
+    fn waits_for_due_time(&self, node: &Node, history: &History<'_>) -> Option<Reason> {
+        let wait = self.due_times.filter(|wait| wait.applies(self.is_late(node), self.has_run(history)))?;
         Some(Reason { cause: Cause::WaitsForDueTime, message: Message::DueTime(wait.next) })
+    }
+
+    /// Whether the node had a pod at the current due time.
+    fn has_run(&self, history: &History<'_>) -> bool {
+        let is_of_due_time = |attempt: &Attempt| attempt.due == self.key.due;
+        history.latest.as_deref().is_some_and(|latest| {
+            latest.run == self.key.run || latest.attempt.as_ref().is_some_and(is_of_due_time)
+        })
+    }
+
+    fn has_failed(&self, history: &History<'_>) -> bool {
+        history.latest.as_ref().is_some_and(|latest| latest.has_failed_in(self.key.rollout))
     }
 
     fn is_late(&self, node: &Node) -> bool {
@@ -563,9 +570,8 @@ impl Assessor<'_> {
     /// The state of a node that is unhealthy, and that has not failed.
     fn away(&self, node: &Node, history: &History<'_>, reason: Reason) -> (State, Option<Timestamp>) {
         // A node whose pod failed counts as failed after it was unhealthy for some time.
-        let has_failed = history.latest.as_ref().is_some_and(|latest| latest.has_failed_in(self.key.rollout));
         let rule = self.job.spec.unhealthy_nodes.as_ref();
-        if has_failed || rule.and_then(|rule| rule.policy) == Some(UnhealthyPolicy::Wait) {
+        if self.has_failed(history) || rule.and_then(|rule| rule.policy) == Some(UnhealthyPolicy::Wait) {
             return (State::Waiting(reason), None);
         }
         let after = rule.and_then(|rule| rule.skip_after_seconds).unwrap_or(SKIP_AFTER);

@@ -196,9 +196,10 @@ fn replaced<'a>(survey: &Survey<'a>, job: &DaemonJob, slots: &Slots) -> HashSet<
         nodes.into_iter().filter_map(|one| Some(&*occupants[one.at]?.pod.meta.uid)).collect();
     // A node that runs the older template already holds a slot, so only the slots of other nodes count.
     let busy = slots.held.saturating_sub(pods.len());
-    // A node starts when its outdated pod is gone.
+    // A node starts when its outdated pod is gone. The pod of a lost node may never go.
     let is_going = |assessed: &&AssessedPod<'_>| {
-        assessed.is_deleted && assessed.deleted_for == Some(DeletedFor::Outdated)
+        let is_outdated = assessed.deleted_for == Some(DeletedFor::Outdated);
+        assessed.is_deleted && is_outdated && survey.holds_slot(assessed)
     };
     let going = occupants.iter().flatten().copied().filter(is_going).count();
     let most = slots.limit.saturating_sub(busy).min(slots.room.saturating_sub(going));

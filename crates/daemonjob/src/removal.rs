@@ -78,11 +78,11 @@ pub fn deletion_reason(
     let Some(history) = survey.histories.of_target(assessed) else { return Some(DeletedFor::Misplaced) };
     let is_misplaced = match history.eligibility {
         Eligibility::Run => false,
-        // An invalid template must not delete the running pods of the earlier template.
-        Eligibility::NotSelected => !survey.is_template_invalid,
+        // Neither an invalid template nor one that waits for its due time deletes the running pods of the earlier one.
+        Eligibility::NotSelected => !(survey.is_template_invalid || survey.has_pending_template),
         // A pod that was not bound has nothing to continue.
         Eligibility::Continue(_) => pod.node.is_none(),
-        Eligibility::Refuse(_) => true,
+        Eligibility::Refuse(_) => !survey.has_pending_template,
     };
     let has_started = || pod.started.is_some() || pod.phase != Phase::Pending;
     let hangs = || pod.crashed.is_some() && !pod.has_running_container;

@@ -121,6 +121,13 @@ pub fn was_finished(job: &DaemonJob) -> bool {
     })
 }
 
+/// Whether the run of the current due time was over in the last status. A retry of failed nodes does not change that.
+pub fn was_over(job: &DaemonJob, key: &Key) -> bool {
+    let rollout = job.status.as_ref().and_then(|before| before.rollout.as_ref());
+    let is_its = |rollout: &Rollout| rollout.due_time.as_ref().map(|due| due.0) == key.due;
+    key.due.is_some() && rollout.is_some_and(|rollout| rollout.over == Some(true) && is_its(rollout))
+}
+
 /// The reason in the status why the run ended. It applies to the rollout until a limit changes.
 pub fn ended_before(job: &DaemonJob, key: &Key) -> Option<Ending> {
     let rollout = rollout_before(job, key)?;

@@ -279,6 +279,25 @@ impl Agenda {
     }
 }
 
+/// Which nodes wait for the next due time.
+#[derive(Clone, Copy, Debug)]
+pub struct DueTimeWait {
+    /// Whether every node waits that is not done: no run has begun, or the template has changed.
+    pub for_all: bool,
+    /// Whether the run is over.
+    pub is_over: bool,
+    /// The next due time, if the schedule is valid.
+    pub next: Option<Timestamp>,
+}
+
+impl DueTimeWait {
+    /// Whether a node waits that is not done. `is_late`: it was created after the start of the run. `has_run`: it had a
+    /// pod at this due time, so it does not join a run that is over.
+    pub fn applies(self, is_late: bool, has_run: bool) -> bool {
+        self.for_all || is_late || self.is_over && !has_run
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

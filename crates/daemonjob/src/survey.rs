@@ -27,8 +27,10 @@ pub struct Survey<'a> {
     pub begins: bool,
     /// The schedule, if the spec has one.
     pub agenda: Option<Agenda>,
-    /// With a schedule, whether every node was finished in this rollout. The others wait for the next due time.
+    /// With a schedule, whether every node was finished at this due time. Nodes that have not run wait for the next one.
     pub is_over: bool,
+    /// With a schedule, whether the template has changed. It has no effect before the next due time.
+    pub has_pending_template: bool,
     /// Whether the rollout changes now. The status must have its number before anything else happens.
     pub changes: bool,
     /// The selected nodes: Ready nodes first, in the order of their names. Without waves, they get their pods in

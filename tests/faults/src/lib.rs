@@ -21,6 +21,7 @@ mod process;
 mod promises;
 mod run;
 mod scenarios;
+mod settling;
 mod sweep;
 mod transitions;
 mod watcher;

@@ -18,6 +18,7 @@ use crate::moments::{Moment, Place, Recorder, Target};
 use crate::plan::{Event, Fault, Plan, Trouble};
 use crate::process::MANAGER;
 use crate::promises::{Assessor, Knowledge};
+use crate::settling::{DoneNode, Settling, settles};
 
 /// The fault's orders to the task that runs the processes.
 #[derive(Debug)]
@@ -144,6 +145,7 @@ struct Inner {
     unready: BTreeSet<String>,
     /// The rules of DaemonJob.
     promises: Assessor,
+    settling: Settling,
     /// The store after the last step, and the knowledge of it.
     backup: Option<Backup>,
     /// The restore after which the API server is not reachable as usual, and until when.
@@ -395,6 +397,8 @@ impl Watcher {
         (inner.succeeded, inner.promises) = (succeeded, promises);
         inner.doubled.clear();
         inner.revisions.clear();
+        // A leader that notices the restore begins another term.
+        inner.settling.term_ends();
         drop(inner);
         server.restore(&store, bump);
         self.touch();
@@ -807,6 +811,7 @@ impl Watcher {
             }
             match text(pod, "/status/phase") {
                 "Succeeded" if commit.old.is_none_or(|old| text(old, "/status/phase") != "Succeeded") => {
+                    inner.settling.succeeded(&done.0, &done.1);
                     inner.succeeded.insert(done);
                 }
                 "Failed" => {
@@ -884,6 +889,18 @@ impl Watcher {
         }
     }
 
+    /// The nodes whose last success has this template.
+    fn done_nodes(&self, commit: &Commit<'_>, job: &str, hash: &str) -> Vec<DoneNode> {
+        let inner = self.inner();
+        let nodes = commit.state.objects("nodes").map(|node| DoneNode {
+            name: text(node, "/metadata/name").to_owned(),
+            uid: text(node, "/metadata/uid").to_owned(),
+        });
+        let is_done =
+            |node: &DoneNode| inner.succeeded.contains(&(job.to_owned(), node.uid.clone(), hash.to_owned()));
+        nodes.filter(is_done).collect()
+    }
+
     fn judge_daemonjob(&self, commit: &Commit<'_>, daemonjob: &Value) {
         let count = |field: &str| daemonjob["status"][field].as_i64().unwrap_or(0);
         let hash = text(daemonjob, "/status/templateHash");
@@ -891,12 +908,24 @@ impl Watcher {
         if reasons.is_some_and(|reasons| reasons.iter().all(|reason| reason != "TemplateChange")) {
             self.inner().lasting.insert(text(daemonjob, "/metadata/uid").to_owned());
         }
-        let is_lasting = self.inner().lasting.contains(text(daemonjob, "/metadata/uid"));
-        let done = if is_lasting { None } else { Some((done_with(hash), count("succeeded"), 0)) };
+        let uid = text(daemonjob, "/metadata/uid");
+        let is_lasting = self.inner().lasting.contains(uid);
+        let done_nodes = self.done_nodes(commit, uid, hash);
+        // A node that settles is done, although the status does not count it yet.
+        let settling = done_nodes.iter().filter(|node| settles(daemonjob, &node.name)).count();
+        let succeeded = count("succeeded") + i64::try_from(settling).unwrap_or(i64::MAX);
+        let done = if is_lasting { None } else { Some((done_with(hash), succeeded, 0)) };
         let pods = ("pods active and terminating".to_owned(), count("active"), count("terminating"));
         let statements: Vec<Truth> = std::iter::once(pods).chain(done).collect();
         self.judge_statements(commit, daemonjob, &statements);
-        let uid = text(daemonjob, "/metadata/uid");
+        let is_written =
+            is_manager(commit.who) && commit.old.is_some_and(|old| old["status"] != daemonjob["status"]);
+        if is_written && !is_lasting && !self.plan.is_late() {
+            let wrong = self.inner().settling.status(daemonjob, &done_nodes);
+            for what in wrong {
+                self.violate(what);
+            }
+        }
         for node in daemonjob["status"]["failedNodes"].as_array().into_iter().flatten() {
             let name = text(node, "/node").to_owned();
             // A lost node needs no failed pod.
@@ -1113,10 +1142,12 @@ impl Script for Watcher {
             let uid = text(object, "/metadata/uid");
             self.inner().unreported.retain(|_, owner| **owner != *uid);
         }
-        if kind == "leases"
-            && let Some(blindness) = &mut self.inner().blindness
-        {
-            blindness.saw(text(object, "/spec/holderIdentity"));
+        if kind == "leases" {
+            let (holder, mut inner) = (text(object, "/spec/holderIdentity"), self.inner());
+            inner.settling.lease(holder, commit.now);
+            if let Some(blindness) = &mut inner.blindness {
+                blindness.saw(holder);
+            }
         }
         if !matches!(&*kind, "leases" | "events") {
             let mut inner = self.inner();

@@ -630,8 +630,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "due time begins although nodes failed",
         file: "crates/daemonjob/src/assess.rs",
         edits: &[(
-            "if !is_paused && stops_due_times(job, &survey) =>",
-            "if is_paused && stops_due_times(job, &survey) =>",
+            "if !is_paused && stops_due_times(&survey) =>",
+            "if is_paused && stops_due_times(&survey) =>",
         )],
         catchers: &[Catcher::Tests(
             "quintet-daemonjob",
@@ -642,15 +642,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "success of an earlier due time counts",
         file: "crates/daemonjob/src/node_state.rs",
         edits: &[(
-            "key.due.is_none() || attempt.due >= key.due;",
+            "key.due.is_none() || attempt.due == key.due;",
             "key.due.is_none() || attempt.due <= key.due;",
         )],
         catchers: &[Catcher::Tests("quintet-daemonjob", "every_node_runs_at_each_due_time")],
     },
     Mutant {
         name: "new node runs between due times",
-        file: "crates/daemonjob/src/node_state.rs",
-        edits: &[("wait.for_all || self.is_late(node)", "wait.for_all")],
+        file: "crates/daemonjob/src/schedule.rs",
+        edits: &[("self.for_all || is_late || self.is_over", "self.for_all || self.is_over")],
         catchers: &[Catcher::Tests("quintet-daemonjob", "a_node_that_joins_waits_for_the_next_due_time")],
     },
     Mutant {

@@ -255,8 +255,10 @@ impl View<'_> {
             }
             State::Waiting(reason) => {
                 row.set_from(Word::Waiting, reason);
-                row.is_queued =
-                    matches!(reason.cause, Cause::WaitingForTurn | Cause::WaitsForWave | Cause::Settling);
+                row.is_queued = matches!(
+                    reason.cause,
+                    Cause::WaitingForTurn | Cause::WaitsForWave | Cause::Settling | Cause::WaitsForDueTime
+                );
                 if reason.cause != Cause::Settling && !pod.is_some_and(|assessed| assessed.pod.is_running()) {
                     row.number = Some(history.number + 1);
                 }
@@ -319,11 +321,11 @@ fn done(row: &mut Row, hash: &str) {
 
 /// The reason why a node would run now.
 fn due(row: &mut Row, number: u64, key: &Key) {
-    let is_older = |last: &Entry| last.attempt.as_ref().is_some_and(|attempt| attempt.due < key.due);
+    let is_of_another = |last: &Entry| last.attempt.as_ref().is_some_and(|attempt| attempt.due != key.due);
     let (reason, message) = match (&row.last, key.due) {
         (None, _) if number > 1 => ("Retry", format!("pod {number}")),
         (None, _) => ("FirstRun", String::new()),
-        (Some(last), Some(due)) if last.has_succeeded() && is_older(last) => {
+        (Some(last), Some(due)) if last.has_succeeded() && is_of_another(last) => {
             ("DueTime", format!("pod {number}, for the due time {due}"))
         }
         (Some(last), _) if *last.hash != *key.hash => {

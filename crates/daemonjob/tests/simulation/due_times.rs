@@ -8,6 +8,7 @@ use quintet_daemonjob::waves::paused;
 use quintet_runtime::model::core_types::Pod;
 
 use crate::manager::Pass;
+use crate::server::Server;
 use crate::truth::{Judgement, annotation, label};
 
 /// The schedules, with the seconds between their due times.
@@ -76,9 +77,10 @@ pub fn are_in_order(pass: &Pass, status: &DaemonJobStatus) -> Judgement {
     Ok(())
 }
 
-/// A pod is created for the template and the due time of the stored status, while its run is not over, and for a node
-/// that existed when the run began.
-pub fn may_make(pass: &Pass, pod: &Pod) -> Judgement {
+/// A pod is created for the template and the due time of the stored status, and for a node that existed when the run
+/// began. After the end of the run, only nodes with an earlier pod of this due time get another one. `is_odd`: the
+/// node's record may be lost.
+pub fn may_make(server: &Server, pass: &Pass, pod: &Pod, is_odd: bool) -> Judgement {
     let (job, due) = (&pass.job, annotation(pod, DUE_TIME_ANNOTATION));
     let (name, status) = (&pod.meta.name, job.status.as_ref());
     if job.spec.schedule.is_none() {
@@ -92,7 +94,13 @@ pub fn may_make(pass: &Pass, pod: &Pod) -> Judgement {
         return wrong(&format!("{name} is created, but the template has changed since the due time"));
     }
     let is_over = status.and_then(|status| status.rollout.as_ref()?.over) == Some(true);
-    if is_over {
+    let is_earlier = |other: &Pod| {
+        other.meta.uid != pod.meta.uid
+            && label(other, NODE_UID_LABEL) == label(pod, NODE_UID_LABEL)
+            && annotation(other, DUE_TIME_ANNOTATION) == due
+    };
+    let mut earlier = server.pods.log.iter().filter_map(|change| change.object.as_ref());
+    if is_over && !is_odd && !earlier.any(|other| is_earlier(other)) {
         return wrong(&format!("{name} is created after the run was over"));
     }
     let start = status.and_then(|status| status.start_time.as_ref()).map(|start| start.0);

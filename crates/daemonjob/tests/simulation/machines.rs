@@ -100,7 +100,7 @@ impl Machine {
     pub fn is_done(&self, job: &DaemonJob, target: &Target) -> bool {
         let Some(last) = self.last.as_ref().filter(|last| last.end == End::Succeeded) else { return false };
         let is_current = last.hash == target.hash || !reruns_on(job, RerunOn::TemplateChange);
-        is_current && last.due >= target.due
+        is_current && (target.due.is_empty() || last.due == target.due)
     }
 
     /// Whether its last attempt surely failed in this rollout.

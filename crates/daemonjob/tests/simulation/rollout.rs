@@ -354,7 +354,8 @@ impl View {
         if let Some(reason) = paused(job) {
             return Err(format!("paused: {} is created while paused for {reason}", pod.meta.name));
         }
-        due_times::may_make(pass, pod)?;
+        let is_odd = self.machines.get(label(pod, NODE_UID_LABEL)).is_some_and(|machine| machine.is_odd);
+        due_times::may_make(server, pass, pod, is_odd)?;
         self.wave_has_room(server, pass, pod)?;
         let desired = pass.plan.status.as_ref().or(job.status.as_ref()).and_then(|status| status.desired);
         let Some(limit) = parallelism(job, usize::try_from(desired.unwrap_or_default()).unwrap()) else {

@@ -146,9 +146,10 @@ impl Truth {
         let is_other = |what, key: &str, then: &str| reruns_on(job, what) && annotation(pod, key) != then;
         let is_other_template =
             success.hash != label(pod, HASH_LABEL) && reruns_on(job, RerunOn::TemplateChange);
-        // A pod for a later due time runs again.
+        let due = annotation(pod, DUE_TIME_ANNOTATION);
+        // A pod for another due time runs again. Without a schedule, a pod has none.
         if is_other_template
-            || annotation(pod, DUE_TIME_ANNOTATION) > &*success.due
+            || !due.is_empty() && due != success.due
             || is_other(RerunOn::NodeReboot, BOOT_ID_ANNOTATION, &success.boot)
             || is_other(RerunOn::MachineChange, MACHINE_ID_ANNOTATION, &success.machine)
         {

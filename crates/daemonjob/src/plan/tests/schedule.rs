@@ -127,6 +127,52 @@ fn a_failed_node_is_retried_at_the_same_due_time() {
     night(&mut scene, 1);
 }
 
+/// A node that has run does not join, so it is retried even after the end of the run.
+#[test]
+fn a_failed_node_is_retried_after_the_run() {
+    let mut scene = nightly(&json!({}));
+    reach(&mut scene, DUE);
+    scene.succeed("b").fail("a").taint("a");
+    assert_eq!(
+        (scene.condition("Failed"), scene.reason("a")),
+        ((true, "NodesFailed"), Some("FailedAndGone"))
+    );
+    scene.after(HOUR).untaint("a");
+    assert_eq!((scene.counted(), due_of(&scene, "a")), (vec!["a"], Some(later(DUE))));
+    scene.succeed("a");
+    assert_eq!((scene.condition("Complete").0, history(&scene)), (true, vec![(0, "Complete")]));
+    assert!(scene.is_idle_for(&[0, HOUR]));
+}
+
+/// A new retryToken retries failed nodes. Nodes that wait for the next due time still wait.
+#[test]
+fn a_retry_after_the_run_runs_only_failed_nodes() {
+    let mut scene = nightly(&json!({"backoffLimit": 0}));
+    scene.tick(HOUR).kill("b");
+    assert_eq!(reach(&mut scene, DUE), ["a"]);
+    scene.fail("a").after(HOUR).heal("b");
+    assert_eq!(scene.reason("b"), Some("WaitsForDueTime"));
+    scene.retry("again");
+    assert_eq!((scene.counted(), scene.reason("b")), (vec!["a"], Some("WaitsForDueTime")));
+    scene.succeed("a");
+    assert_eq!(scene.condition("Complete"), (true, "NodesSkipped"));
+    assert!(scene.is_idle_for(&[0, HOUR]));
+    night(&mut scene, 1);
+}
+
+/// A failed node is not skipped, so the run is not complete without it.
+#[test]
+fn a_failed_node_waits_for_the_due_time_of_a_changed_template() {
+    let mut scene = nightly(&json!({}));
+    reach(&mut scene, DUE);
+    scene.succeed("b").fail("a").use_template("j");
+    assert_eq!((scene.condition("Complete").0, scene.condition("Failed").0), (false, false));
+    assert_eq!(scene.pending("a").reason, "WaitsForDueTime");
+    assert!(scene.is_idle_for(&[0, HOUR]));
+    night(&mut scene, 1);
+    assert_eq!(history(&scene), [(1, "Complete"), (0, "Unfinished")]);
+}
+
 #[rstest]
 #[case::during_the_run(60)]
 #[case::after_the_run(HOUR)]
@@ -177,6 +223,25 @@ fn a_template_that_changes_during_a_run_waits_too() {
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
 }
 
+/// The node rules of a changed template wait for the next due time too.
+#[rstest]
+#[case::selects_other_nodes(json!({"nodeSelector": {"app": "v2"}}), false)]
+#[case::tolerates_less(json!({"tolerations": []}), true)]
+fn a_changed_template_deletes_no_running_pod(#[case] pod: Value, #[case] is_tainted: bool) {
+    let tolerating = json!({"tolerations": [{"operator": "Exists"}]});
+    let mut scene = nightly(&template(&tolerating));
+    reach(&mut scene, DUE);
+    scene.succeed("b").run("a");
+    if is_tainted {
+        scene.edit_node("a", |node| node.taints = Box::new([taint("old", "NoExecute")]));
+    }
+    scene.edit(|job| job.spec.template = with(&template(&pod)).spec.template);
+    assert!(scene.is_idle_for(&[0, HOUR]));
+    assert!(scene.has_pod("a") && marks(&scene.plan()).is_empty());
+    scene.succeed("a");
+    assert!(scene.is_idle_for(&[0, HOUR]));
+}
+
 #[test]
 fn a_node_that_was_away_waits_for_the_next_due_time() {
     let mut scene = nightly(&json!({}));
@@ -212,6 +277,21 @@ fn a_node_whose_pod_still_runs_is_due_when_it_ends() {
     scene.succeed("a");
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
     assert!(scene.is_idle_for(&[0, HOUR]));
+}
+
+/// A user removes the annotations of a pod. No pod is better than a second one.
+#[test]
+fn a_pod_without_its_annotations_counts_for_its_due_time() {
+    let mut scene = nightly(&json!({}));
+    reach(&mut scene, DUE);
+    scene.run("a").edit_pod("a", |pod| {
+        let kept = pod.meta.annotations.iter().filter(|(key, _)| *key == NODE_NAME_ANNOTATION);
+        pod.meta.annotations = kept.collect();
+    });
+    scene.each(&["a", "b"], Scene::succeed);
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
+    assert!(scene.is_idle_for(&[0, HOUR]));
+    night(&mut scene, 1);
 }
 
 #[test]
@@ -425,6 +505,20 @@ fn a_clock_that_is_set_back_repeats_no_due_time() {
     scene.change_leader();
     assert!(scene.is_idle_for(&[0, 600, 60]));
     night(&mut scene, 2);
+}
+
+/// A clock that was ahead began the run of a far due time. The user removes the schedule and sets it again.
+#[test]
+fn a_clock_that_was_ahead_leaves_no_node_out() {
+    let mut scene = nightly(&json!({}));
+    night(&mut scene, 400);
+    scene.second = HOUR;
+    assert!(scene.is_idle_for(&[0, DAY]), "the clock has not passed the last due time");
+    scene.edit(|job| job.spec.schedule = None);
+    scene.edit(|job| job.spec.schedule = Some("0 3 * * *".into()));
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
+    night(&mut scene, 2);
+    night(&mut scene, 3);
 }
 
 /// Pods and ledger have the due time too.

@@ -402,9 +402,8 @@ fn the_user_may_change_the_sizes() {
     assert_eq!((wave(&scene), scene.rollout().started), ((None, None), None));
 }
 
-/// A21: with outdatedPods Replace, only pods of nodes that may start are deleted.
-#[test]
-fn replaces_outdated_pods_of_one_wave() {
+/// With outdatedPods Replace, a template changes while its pods run. Returns the first node whose pod is deleted.
+fn replacing() -> (Scene, String) {
     let mut scene =
         Scene::begun(with(&json!({"outdatedPods": "Replace", "failurePolicy": {"type": "Pause"}})), &FOUR);
     scene.each(&FOUR, Scene::run).edit(|job| {
@@ -414,10 +413,28 @@ fn replaces_outdated_pods_of_one_wave() {
     let terminating = scene.terminating();
     assert_eq!(terminating.len(), 1);
     let first = terminating[0].to_owned();
+    (scene, first)
+}
+
+/// A21: only pods of nodes that may start are deleted.
+#[test]
+fn replaces_outdated_pods_of_one_wave() {
+    let (mut scene, first) = replacing();
     assert_eq!(scene.after(60).terminating(), [first.as_str()]);
     scene.fail(&first);
     assert_eq!((scene.rollout().started, scene.counted().len()), (Some(1), 4));
     assert!(scene.terminating().is_empty(), "the other pods continue");
+}
+
+/// N11: the deleted pod of a dead node may stay for ever. After nodeLostAfterSeconds, another node starts.
+#[test]
+fn a_dead_node_does_not_hold_back_replacements() {
+    let (mut scene, first) = replacing();
+    scene.kill(&first).after(599);
+    assert_eq!(scene.terminating(), [first.as_str()]);
+    assert_eq!(scene.after(1).terminating().len(), 2);
+    scene.change_leader().after(600);
+    assert_eq!(scene.terminating().len(), 2, "wave 1 has one node");
 }
 
 /// A26: a node that settles keeps its slot, and is not done before it has settled.
