@@ -50,7 +50,7 @@ impl Settling {
         (self.holder, self.renewed) = (holder.to_owned(), Some(now));
     }
 
-    /// The leader forgets what it has measured.
+    /// The leader drops what it has measured.
     pub fn term_ends(&mut self) {
         self.ended += 1;
     }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_settles_again_only_after_a_success_or_for_a_new_leader() {
+    fn a_node_settles_again_after_a_success_or_for_a_new_leader() {
         let mut settling = Settling::default();
         settling.lease("one", at(0));
         assert_eq!(judge(&mut settling, 0, &["a"]), 0, "the manager has not seen the success of b");

@@ -426,7 +426,7 @@ fn replaces_outdated_pods_of_one_wave() {
     assert!(scene.terminating().is_empty(), "the other pods continue");
 }
 
-/// N11: the deleted pod of a dead node may stay for ever. After nodeLostAfterSeconds, another node starts.
+/// N11: the deleted pod of a dead node may stay permanently. After nodeLostAfterSeconds, another node starts.
 #[test]
 fn a_dead_node_does_not_hold_back_replacements() {
     let (mut scene, first) = replacing();
