@@ -231,9 +231,14 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
         survey.has_working_pod |= blocking.is_some() && is_well;
         survey.again = survey.again.into_iter().chain(assessment.again).min();
         let cause = assessment.failure.as_ref().map(|failure| failure.cause);
-        let standing = |state: Option<&State>| match &open {
-            Some(open) => Standing::of(history, rollout, open[at], cause, state),
-            None => Standing::Away,
+        let is_written_off = assessment.is_written_off;
+        let standing = |state: Option<&State>| {
+            let Some(open) = &open else { return Standing::Away };
+            match Standing::of(history, rollout, open[at], cause, state) {
+                // A wave does not wait for a lost node that is not selected.
+                Standing::Working | Standing::Settling if state.is_none() && is_written_off => Standing::Away,
+                standing => standing,
+            }
         };
         if node.meta.deleted.is_none() && history.eligibility.is_selected() {
             let (state, until) = assessor.state(node, history, &mut assessment, blocking);

@@ -76,13 +76,15 @@ pub fn deletion_reason(
     // No other controller deletes a pod that is pinned to a missing node. A new Node of that name would run
     // it.
     let Some(history) = survey.histories.of_target(assessed) else { return Some(DeletedFor::Misplaced) };
+    // A template that waits for its due time must not delete the running pods of the earlier template.
+    let is_of_earlier = survey.has_pending_template && pod.node.is_some();
     let is_misplaced = match history.eligibility {
         Eligibility::Run => false,
-        // Neither an invalid template nor one that waits for its due time deletes the running pods of the earlier one.
-        Eligibility::NotSelected => !(survey.is_template_invalid || survey.has_pending_template),
+        // An invalid template must not delete the running pods of the earlier template.
+        Eligibility::NotSelected => !(survey.is_template_invalid || is_of_earlier),
         // A pod that was not bound has nothing to continue.
         Eligibility::Continue(_) => pod.node.is_none(),
-        Eligibility::Refuse(_) => !survey.has_pending_template,
+        Eligibility::Refuse(_) => !is_of_earlier,
     };
     let has_started = || pod.started.is_some() || pod.phase != Phase::Pending;
     let hangs = || pod.crashed.is_some() && !pod.has_running_container;

@@ -1,19 +1,21 @@
 //! The possible events: for nodes, pods, the spec, the leader and time.
 //!
 //! Repairs and progress are always possible. Disturbances use up a budget that is part of the state, so the
-//! number of states is finite. Time passes only while the leader is idle: it is faster than every wait.
+//! number of states is finite. Time passes only while the leader is idle: it is faster than every wait. A half-day,
+//! which brings a due time, may also pass while no manager runs.
 
 use std::fmt;
 
 use quintet_daemonjob::api::FailurePolicyType;
 use quintet_runtime::model::conditions::is_true;
 
+use crate::frame::{FIRST, HALF_DAY, LAST, Reported};
 use crate::invariants;
 use crate::state::{
     Attempt, Budget, Deletion, Memory, NAMES, NODES, Node, NodeId, Outcome, Phase, Pod, Shard, Spec, State,
-    Truth, Write,
+    Truth, Write, success_bit,
 };
-use crate::world::{DAY, Pass, Variant, Worlds, name_of};
+use crate::world::{DAY, Feature, Pass, Variant, Worlds, name_of};
 
 /// A kind of disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,9 @@ pub enum Fault {
     Act,
     Leader,
     Day,
+    Away,
+    Clock,
+    PutBack,
 }
 
 /// A pod, by node and number.
@@ -60,6 +65,10 @@ pub enum Event {
     RaiseMax,
     Suspend,
     Resume,
+    EditSchedule,
+    Retry,
+    /// An administrator puts the taint back that the manager removed.
+    PutBack(u8),
     Pass,
     /// A reconcile whose status is written later, because the executor limits the rate of status writes.
     PassWithoutStatus,
@@ -72,6 +81,12 @@ pub enum Event {
     Drop,
     Wait,
     Day,
+    /// The next half-day of a schedule begins.
+    HalfDay,
+    /// The same while no manager runs.
+    HalfDayAway,
+    /// The leader's clock is set back by half a day, or another leader has such a clock.
+    SetBack,
 }
 
 impl Event {
@@ -125,6 +140,11 @@ impl fmt::Display for Event {
             Self::RaiseMax => write!(f, "a user raises maxFailedNodes by 1"),
             Self::Suspend => write!(f, "a user suspends"),
             Self::Resume => write!(f, "a user resumes"),
+            Self::EditSchedule => write!(f, "a user changes the schedule, or removes a changed one"),
+            Self::Retry => write!(f, "a user sets another retryToken"),
+            Self::PutBack(name) => {
+                write!(f, "an administrator puts the taint back on node {}", name_of(*name))
+            }
             Self::Pass => write!(f, "the leader reconciles"),
             Self::PassWithoutStatus => write!(f, "the leader reconciles and writes the status later"),
             Self::NewLeader { written, is_in_flight } => {
@@ -136,13 +156,16 @@ impl fmt::Display for Event {
             Self::Drop => write!(f, "writes of the deposed leader are lost"),
             Self::Wait => write!(f, "time passes until the plan changes"),
             Self::Day => write!(f, "a day passes"),
+            Self::HalfDay => write!(f, "half a day passes"),
+            Self::HalfDayAway => write!(f, "half a day passes, and no manager runs"),
+            Self::SetBack => write!(f, "the leader's clock is set back by half a day"),
         }
     }
 }
 
 /// The initial state: Nodes, and a DaemonJob that no manager has seen.
 pub fn initial(variant: Variant, budget: Budget) -> State {
-    let mut nodes = [Node::created(0); NAMES];
+    let mut nodes = [Node { is_raw: variant.has_marks(), ..Node::created(0) }; NAMES];
     for node in nodes.iter_mut().skip(usize::from(variant.nodes)) {
         node.exists = false;
     }
@@ -150,7 +173,8 @@ pub fn initial(variant: Variant, budget: Budget) -> State {
         nodes,
         pods: Vec::new(),
         shards: [Shard::default(); NODES],
-        spec: Spec::default(),
+        spec: Spec { schedule: variant.has_schedule().into(), ..Spec::default() },
+        clock: if variant.has_schedule() { FIRST } else { 0 },
         status: 0,
         memory: Memory::default(),
         in_flight: Vec::new(),
@@ -175,6 +199,7 @@ pub fn successors(worlds: &mut Worlds, from: &State) -> Result<Vec<(Event, State
     all.pods();
     all.acts();
     all.leaders(&pass);
+    all.clocks();
     for (event, state) in &mut all.found {
         state.sort();
         invariants::of_state(state).map_err(|broken| (*event, broken))?;
@@ -189,10 +214,14 @@ impl Successors<'_> {
         self.found.push((event, state));
     }
 
+    fn may_disturb(&self, fault: Fault) -> bool {
+        let Budget { all, each } = self.from.budget;
+        all > 0 && each[fault as usize] > 0
+    }
+
     /// Adds a disturbance, if the budget allows it.
     fn disturb(&mut self, fault: Fault, event: Event, change: impl FnOnce(&mut State)) {
-        let Budget { all, each } = self.from.budget;
-        if all > 0 && each[fault as usize] > 0 {
+        if self.may_disturb(fault) {
             self.add(event, |state| {
                 state.budget.all -= 1;
                 state.budget.each[fault as usize] -= 1;
@@ -201,11 +230,19 @@ impl Successors<'_> {
         }
     }
 
-    /// Whether the node may need another pod.
+    /// Whether the node may need another pod, besides those of later due times.
     fn may_retry(&self, id: NodeId) -> bool {
         let recorded = self.worlds.line(self.from.shards[id.slot()].line).map_or(0, |line| line.pod);
         let pods = self.from.pods.iter().filter(|pod| pod.node == id).map(|pod| u64::from(pod.number));
-        pods.chain([recorded]).max() < Some(self.worlds.variant.attempts.into())
+        let number = pods.chain([recorded]).max().unwrap_or_default();
+        number + self.later_due_times() < u64::from(self.worlds.variant.attempts)
+    }
+
+    /// The number of due times that may still begin a run.
+    fn later_due_times(&self) -> u64 {
+        let State { spec, truth, .. } = self.from;
+        let later = truth.begun.max(truth.changed) + 1..=LAST;
+        later.filter(|due| spec.last_due(*due) == Some(*due)).count() as u64
     }
 
     /// Whether the node may need another pod if its pods that have not started are deleted.
@@ -220,8 +257,9 @@ impl Successors<'_> {
             let at = usize::from(name);
             if !node.exists {
                 if id.has_next() {
+                    let is_raw = self.worlds.variant.has_marks();
                     self.add(Event::CreateNode(name), |state| {
-                        state.nodes[at] = Node::created(node.generation + 1);
+                        state.nodes[at] = Node { is_raw, ..Node::created(node.generation + 1) };
                     });
                 }
                 continue;
@@ -250,6 +288,9 @@ impl Successors<'_> {
                     state.nodes[at].is_cordoned = true;
                     state.truth.nodes[id.slot()].was_cordoned = true;
                 });
+            }
+            if node.record.is_some() && !node.is_raw {
+                self.disturb(Fault::PutBack, Event::PutBack(name), |state| state.nodes[at].is_raw = true);
             }
             self.disturb(Fault::Delete, Event::DeleteNode(name), |state| {
                 state.count_deleted(id);
@@ -295,7 +336,12 @@ impl Successors<'_> {
                     }
                 }
                 Phase::Running => {
+                    let has_marks = self.worlds.variant.has_marks();
                     self.add(Event::Succeed(this), |state| {
+                        if has_marks {
+                            let slot = state.target(pod, true).slot();
+                            state.truth.nodes[slot].successes |= success_bit(pod.number);
+                        }
                         state.end(at, Phase::Succeeded, Some(Outcome::Succeeded));
                     });
                     if is_going {
@@ -315,8 +361,21 @@ impl Successors<'_> {
 
     fn acts(&mut self) {
         if self.from.spec.is_suspended {
-            self.add(Event::Resume, |state| state.edit(|spec| spec.is_suspended = false));
+            let status = self.worlds.status(self.from.status);
+            let was_seen = status.is_some_and(|status| is_true(&status.conditions, "Suspended"));
+            self.add(Event::Resume, |state| {
+                state.edit(|spec| spec.is_suspended = false);
+                if was_seen {
+                    state.truth.changed = state.clock;
+                }
+            });
             return;
+        }
+        if self.from.spec.schedule > 0 {
+            self.disturb(Fault::Act, Event::EditSchedule, |state| {
+                state.edit(|spec| spec.schedule = (spec.schedule + 1) % 3);
+                state.truth.changed = state.clock;
+            });
         }
         if self.worlds.variant.policy != FailurePolicyType::Continue && !self.from.spec.has_raised_max {
             self.disturb(Fault::Act, Event::RaiseMax, |state| state.edit(|spec| spec.has_raised_max = true));
@@ -325,6 +384,11 @@ impl Successors<'_> {
         if all_may_retry {
             self.disturb(Fault::Act, Event::ChangeTemplate, |state| state.edit(|spec| spec.template ^= 1));
             self.disturb(Fault::Act, Event::Suspend, |state| state.edit(|spec| spec.is_suspended = true));
+            let Variant { feature, .. } = self.worlds.variant;
+            let may_retry = matches!(feature, Feature::Schedule { .. } | Feature::Marks);
+            if may_retry && !self.from.spec.has_token {
+                self.disturb(Fault::Act, Event::Retry, |state| state.edit(|spec| spec.has_token = true));
+            }
         }
     }
 
@@ -352,9 +416,14 @@ impl Successors<'_> {
             landed.truth.is_convicted &= self.from.truth.is_convicted;
             self.found.push((Event::Land, landed));
         } else if is_idle {
-            if let Some(seconds) = pass.again {
+            // With a schedule, the plan always waits for the next due time.
+            if let Some(seconds) = pass.again.filter(|seconds| *seconds < HALF_DAY) {
                 let state = self.worlds.wait(self.from, seconds);
                 self.found.push((Event::Wait, state));
+            } else if self.worlds.variant.has_schedule() && self.from.clock < LAST {
+                let mut later = self.worlds.wait(self.from, HALF_DAY);
+                later.clock += 1;
+                self.found.push((Event::HalfDay, later));
             }
             if self.worlds.counts_deleted_nodes(self.from) {
                 let mut later = self.worlds.wait(self.from, DAY);
@@ -363,6 +432,26 @@ impl Successors<'_> {
                 }
                 self.disturb(Fault::Day, Event::Day, |state| state.replace(later));
             }
+        }
+    }
+
+    /// The clock of a schedule, while a leader runs or not.
+    fn clocks(&mut self) {
+        if !self.worlds.variant.has_schedule() {
+            return;
+        }
+        if self.from.clock < LAST && self.may_disturb(Fault::Away) {
+            let mut later = self.worlds.wait(self.from, HALF_DAY);
+            (later.memory, later.in_flight) = (Memory::default(), Vec::new());
+            later.clock += 1;
+            self.disturb(Fault::Away, Event::HalfDayAway, |state| state.replace(later));
+        }
+        if self.from.clock > FIRST {
+            self.disturb(Fault::Clock, Event::SetBack, |state| {
+                state.clock -= 1;
+                // By its clock, the leader may see the change earlier.
+                state.truth.changed = state.truth.changed.min(state.clock);
+            });
         }
     }
 
@@ -435,16 +524,15 @@ fn write_once(worlds: &Worlds, state: &mut State, write: &Write) {
     if worlds.status(before).and_then(|before| before.run) != status.run {
         state.nodes.iter_mut().for_each(|node| node.is_new = false);
     }
-    let template = Some(state.spec.template);
-    if state.truth.template != template {
-        state.truth = Truth {
-            rollout: state.truth.rollout + 1,
-            template,
-            gone: 0,
-            nodes: state.truth.nodes,
-            is_convicted: false,
-        };
+    let Reported { template, has_token, due, .. } = worlds.reported(state.status).unwrap_or_default();
+    let truth = state.truth;
+    let begins = due > 0 && due != truth.due;
+    if truth.template != template || truth.has_token != has_token || begins {
+        let begun = truth.begun.max(due);
+        let rollout = truth.rollout + 1;
+        state.truth = Truth { rollout, template, has_token, begun, gone: 0, is_convicted: false, ..truth };
     }
+    state.truth.due = due;
     state.truth.is_convicted |= is_true(&status.conditions, "Failed");
 }
 
@@ -462,14 +550,20 @@ impl State {
         self.truth.is_convicted = false;
     }
 
+    /// The Node that a pod counts for when the kubelet of an existing node reports its end.
+    fn target(&self, pod: &Pod, has_succeeded: bool) -> NodeId {
+        let generation = self.nodes[usize::from(pod.node.name)].generation;
+        let is_renewed = has_succeeded && pod.started_on == Some(generation);
+        if is_renewed { NodeId { generation, ..pod.node } } else { pod.node }
+    }
+
     /// The kubelet of an existing node reports the end of a pod. `outcome` is that of its attempt.
     fn end(&mut self, at: usize, phase: Phase, outcome: Option<Outcome>) {
         let pod = &mut self.pods[at];
         pod.phase = phase;
         pod.age = 0;
         let pod = *pod;
-        let node = self.nodes[usize::from(pod.node.name)];
-        let is_renewed = outcome == Some(Outcome::Succeeded) && pod.started_on == Some(node.generation);
+        let target = self.target(&pod, outcome == Some(Outcome::Succeeded));
         // After the deletion, the mark shows that the pod was not an attempt.
         let is_superfluous = pod.deletion != Deletion::None && pod.has_mark("Superfluous");
         let outcome = outcome.filter(|outcome| *outcome == Outcome::Succeeded || !is_superfluous);
@@ -478,7 +572,6 @@ impl State {
         let is_open = pod.mark.is_some() && outcome == Some(Outcome::Failed);
         self.truth.nodes[pod.node.slot()].is_ambiguous |=
             is_open || outcome.is_none() && phase == Phase::Failed;
-        let target = if is_renewed { NodeId { generation: node.generation, ..pod.node } } else { pod.node };
         let has_own =
             self.shards[target.slot()].line != 0 || self.pods.iter().any(|other| other.node == target);
         let truth = &mut self.truth.nodes[target.slot()];
@@ -499,7 +592,7 @@ impl State {
                 truth.rollout = pod.truth;
                 (truth.failures, truth.possible_failures) = (0, 0);
             }
-            truth.last = Some(Attempt { outcome, template: pod.template, rollout: pod.truth });
+            truth.last = Some(Attempt { outcome, template: pod.template, rollout: pod.truth, due: pod.due });
             match outcome {
                 Outcome::Succeeded => {
                     truth.failures = 0;

@@ -7,8 +7,9 @@
 use quintet_daemonjob::api::{DaemonJobStatus, FailurePolicyType, NodeReason};
 use quintet_runtime::model::conditions::is_true;
 
-use crate::state::{NodeId, Outcome, Phase, Pod, State};
-use crate::world::{Pass, Worlds, name_of};
+use crate::frame::Reported;
+use crate::state::{NodeId, NodeMark, Outcome, Phase, Pod, State, Truth, Write, success_bit};
+use crate::world::{Feature, Pass, Worlds, name_of};
 
 /// Ok, or a description of the broken invariant.
 type Judgement = Result<(), String>;
@@ -40,6 +41,12 @@ pub fn of_state(state: &State) -> Judgement {
             return Err(format!("two pods run on node {}", name_of(pod.node.name)));
         }
     }
+    for (slot, truth) in state.truth.nodes.iter().enumerate() {
+        if let Some(pod) = truth.marked_twice {
+            let name = name_of(NodeId::at(slot).name);
+            return Err(format!("9: node {name} is changed twice for the success of pod {pod}"));
+        }
+    }
     Ok(())
 }
 
@@ -49,16 +56,29 @@ pub fn of_rest(worlds: &Worlds, state: &State) -> Judgement {
     let is = |type_| is_true(&status.conditions, type_);
     let is_held = is_braked(status) || has_reason(status, "Paused", "WaveFailed");
     let has_ended = is("Complete") || is("Failed") || is("Suspended") || is_held;
-    has_ended.then_some(()).ok_or_else(|| {
-        "5: without disturbances, the DaemonJob is not Complete, Failed or held for a user".to_owned()
-    })
+    // Then every undone node waits for the next due time.
+    let has_other_template = state.truth.template != Some(state.spec.template);
+    let waits = state.spec.schedule > 0 && (state.truth.due == 0 || has_other_template);
+    if !has_ended && !waits {
+        let why = "5: without disturbances, the DaemonJob is not Complete, Failed or held for a user";
+        return Err(why.to_owned());
+    }
+    let Reported { since, last_due, .. } = worlds.reported(state.status).unwrap_or_default();
+    match state.spec.last_due(state.clock).filter(|_| !state.spec.is_suspended) {
+        Some(due) if due > since && due > last_due => {
+            Err(format!("5: half-day {due} is due, and neither begins a run nor is passed over"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks a reconcile.
 pub fn of_pass(worlds: &Worlds, state: &State, pass: &Pass) -> Judgement {
-    let facts = Facts { worlds, state, pass };
+    let facts = Facts::of(worlds, state, pass);
+    facts.due_times()?;
     facts.creations()?;
     facts.waves()?;
+    facts.marks()?;
     facts.lists()?;
     if is_true(&pass.status.conditions, "Complete") {
         facts.complete()?;
@@ -67,45 +87,59 @@ pub fn of_pass(worlds: &Worlds, state: &State, pass: &Pass) -> Judgement {
 }
 
 /// The state before a reconcile, and what the leader has measured: how long nodes have not been Ready.
+#[derive(Clone, Copy)]
 struct Facts<'s> {
     worlds: &'s Worlds,
     state: &'s State,
     pass: &'s Pass,
+    /// Whether a due time begins a run in this reconcile.
+    begins: bool,
+    /// The template in force. With a schedule, a changed template waits for the next due time.
+    template: u8,
+    /// The rollout of this reconcile.
+    rollout: u8,
+}
+
+impl<'s> Facts<'s> {
+    fn of(worlds: &'s Worlds, state: &'s State, pass: &'s Pass) -> Self {
+        let (truth, spec, due) = (state.truth, state.spec, pass.reported.due);
+        let begins = due > 0 && due != truth.due;
+        let reported = truth.template.filter(|_| spec.schedule > 0 && !begins);
+        let template = reported.unwrap_or(spec.template);
+        let is_same = truth.template == Some(template) && truth.has_token == spec.has_token && !begins;
+        let rollout = truth.rollout + u8::from(!is_same);
+        Self { worlds, state, pass, begins, template, rollout }
+    }
 }
 
 impl Facts<'_> {
-    /// The rollout of this reconcile.
-    fn rollout(&self) -> u8 {
-        let truth = self.state.truth;
-        truth.rollout + u8::from(truth.template != Some(self.state.spec.template))
-    }
-
     /// The deleted nodes that count as failed in every reading of the rules.
     fn gone(&self) -> u8 {
         let truth = self.state.truth;
-        if self.rollout() == truth.rollout { truth.gone } else { 0 }
+        if self.rollout == truth.rollout { truth.gone } else { 0 }
     }
 
     /// Whether a pod of this rollout was bound to the node.
     fn was_tried(&self, id: NodeId) -> bool {
-        self.state.truth.nodes[id.slot()].tried == Some(self.rollout())
+        self.state.truth.nodes[id.slot()].tried == Some(self.rollout)
     }
 
     fn last(&self, id: NodeId, outcome: Outcome) -> bool {
         let last = self.state.truth.nodes[id.slot()].last;
-        last.is_some_and(|last| last.outcome == outcome && last.rollout == self.rollout())
+        last.is_some_and(|last| last.outcome == outcome && last.rollout == self.rollout)
     }
 
     /// Whether an attempt failed in this rollout and none has succeeded since. `failures` is their number.
     fn has_failed(&self, id: NodeId, failures: u8) -> bool {
-        let is_current = self.state.truth.nodes[id.slot()].rollout == self.rollout();
+        let is_current = self.state.truth.nodes[id.slot()].rollout == self.rollout;
         self.last(id, Outcome::Failed) || is_current && failures > 0 && !self.last(id, Outcome::Succeeded)
     }
 
     fn is_done(&self, id: NodeId) -> bool {
-        let last = self.state.truth.nodes[id.slot()].last;
+        let (last, due) = (self.state.truth.nodes[id.slot()].last, self.pass.reported.due);
         last.is_some_and(|last| {
-            last.outcome == Outcome::Succeeded && last.template == self.state.spec.template
+            let is_of_due_time = due == 0 || last.due == due;
+            last.outcome == Outcome::Succeeded && last.template == self.template && is_of_due_time
         })
     }
 
@@ -116,7 +150,7 @@ impl Facts<'_> {
 
     /// Whether the node has more than `backoffLimit` failures.
     fn exceeds(&self, id: NodeId, failures: u8) -> bool {
-        let is_current = self.state.truth.nodes[id.slot()].rollout == self.rollout();
+        let is_current = self.state.truth.nodes[id.slot()].rollout == self.rollout;
         is_current && failures > self.worlds.variant.backoff_limit
     }
 
@@ -138,7 +172,7 @@ impl Facts<'_> {
 
     /// The number of nodes that count as failed in every reading of the rules.
     fn failed(&self) -> u8 {
-        let rollout = self.rollout();
+        let rollout = self.rollout;
         let failed = self.state.existing().filter(|(id, node)| {
             let truth = self.state.truth.nodes[id.slot()];
             let is_free = !self.state.is_occupied(id.name);
@@ -174,13 +208,24 @@ impl Facts<'_> {
         if worlds.variant.policy != FailurePolicyType::Continue && failed > max {
             return Err(format!("1: a pod is created, but {failed} nodes have failed and {max} may fail"));
         }
-        if state.spec.is_suspended || state.truth.template != Some(state.spec.template) {
+        if state.spec.is_suspended
+            || state.truth.template != Some(state.spec.template)
+            || self.rollout != state.truth.rollout
+        {
             return Err("a pod is created while suspended, or before the status has the rollout".to_owned());
         }
+        let is_scheduled = state.spec.schedule > 0;
+        let due = if is_scheduled { state.truth.due } else { 0 };
         for pod in made {
             let name = name_of(pod.node.name);
             if state.node_of(pod.node).is_none_or(|node| node.is_tainted || !node.is_ready) {
                 return Err(format!("a pod is created for node {name}, which may not have one"));
+            }
+            if pod.due != due || is_scheduled && due == 0 {
+                return Err(format!("10: a pod is created for half-day {}, the status has {due}", pod.due));
+            }
+            if is_scheduled && state.node_of(pod.node).is_some_and(|node| node.is_new) {
+                return Err(format!("10: a pod is created for node {name}, which joined after the due time"));
             }
             if self.is_done(pod.node) && !self.is_ambiguous(pod.node) {
                 return Err(format!("node {name} succeeded with this template and runs again"));
@@ -190,6 +235,76 @@ impl Facts<'_> {
             }
         }
         self.places(made)
+    }
+
+    /// Invariant 10: a due time begins one run, in time, after the last change of the schedule, and not while failed
+    /// nodes stop the rollout.
+    fn due_times(&self) -> Judgement {
+        let Facts { worlds, state, pass, .. } = *self;
+        let State { spec, truth, clock, .. } = *state;
+        let Reported { due, since, last_due, .. } = pass.reported;
+        let Some(last) = spec.last_due(clock).or((spec.schedule > 0).then_some(0)) else {
+            let is_none = due == 0 && since == 0 && last_due == 0;
+            return is_none.then_some(()).ok_or_else(|| "10: a due time without a schedule".to_owned());
+        };
+        let stored = worlds.reported(state.status).filter(|stored| stored.schedule == spec.schedule);
+        let status = worlds.status(state.status);
+        let resumes =
+            !spec.is_suspended && status.is_some_and(|status| is_true(&status.conditions, "Suspended"));
+        let expected = stored.filter(|_| !resumes).map_or(clock, |stored| stored.since);
+        if since != expected {
+            return Err(format!("10: due times count since {since}, but must count since {expected}"));
+        }
+        let before = Facts { rollout: truth.rollout, ..*self };
+        let has_changed = truth.template != Some(spec.template) || truth.has_token != spec.has_token;
+        let (failed, max) = (before.failed(), worlds.max_failed(spec));
+        let is_stopped = worlds.variant.policy != FailurePolicyType::Continue && failed > max && !has_changed;
+        let is_late = worlds.variant.feature == Feature::Schedule { has_deadline: true } && last != clock;
+        if self.begins {
+            let is_new = due > truth.begun.max(truth.changed);
+            let is_in_time = due == last && !is_late && is_new && !spec.is_suspended;
+            if !is_in_time || is_stopped || last_due != due {
+                let Truth { begun, changed, .. } = truth;
+                return Err(format!(
+                    "10: half-day {due} begins a run in half-day {clock}: last run {begun}, last change {changed}, {failed} \
+                     failed nodes of {max}"
+                ));
+            }
+            return Ok(());
+        }
+        let passed = worlds.reported(state.status).map_or(0, |stored| stored.last_due);
+        let is_held = is_braked(&pass.status) || worlds.variant.policy == FailurePolicyType::FailFast;
+        if last_due != passed && !is_late && !is_held {
+            return Err(format!("10: half-day {last_due} is passed over without a reason"));
+        }
+        Ok(())
+    }
+
+    /// Invariant 9: a Node is changed after a success of the template in force, and once for it.
+    fn marks(&self) -> Judgement {
+        let marks = self.pass.steps.iter().flatten();
+        let marks = marks.filter_map(|write| match write {
+            Write::MarkNode(mark) => Some(*mark),
+            _ => None,
+        });
+        for NodeMark { node: id, after, .. } in marks.filter(|mark| !self.is_ambiguous(mark.node)) {
+            let (truth, bit) = (self.state.truth.nodes[id.slot()], success_bit(after.pod));
+            if !self.is_done(id) || truth.successes & bit == 0 || truth.marks & bit != 0 {
+                return Err(format!(
+                    "9: node {} is changed for pod {}, but has no new success",
+                    name_of(id.name),
+                    after.pod
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the Node was changed after its last success.
+    fn is_marked(&self, id: NodeId) -> bool {
+        let truth = self.state.truth.nodes[id.slot()];
+        let last = (0..8).map(success_bit).filter(|bit| truth.successes & *bit != 0).max();
+        last.is_none_or(|last| truth.marks & last != 0)
     }
 
     /// The wave in the stored status, if it is of this rollout.
@@ -202,11 +317,11 @@ impl Facts<'_> {
 
     /// Invariant 7: one node starts in the first wave, and the second one begins after a success.
     fn waves(&self) -> Judgement {
-        let Facts { worlds, state, pass } = self;
-        if !worlds.variant.has_waves || self.stored_wave() != Some(1) {
+        let Facts { worlds, state, pass, .. } = self;
+        if worlds.variant.feature != Feature::Waves || self.stored_wave() != Some(1) {
             return Ok(());
         }
-        let rollout = self.rollout();
+        let rollout = self.rollout;
         let has_pod = |id: NodeId| {
             let is_open = |pod: &Pod| pod.node == id && pod.occupies() && pod.truth == rollout;
             state.pods.iter().any(is_open)
@@ -293,8 +408,8 @@ impl Facts<'_> {
 
     /// Invariants 3 and 4.
     fn complete(&self) -> Judgement {
-        let Facts { worlds, state, pass } = self;
-        if state.truth.is_convicted {
+        let Facts { worlds, state, pass, .. } = self;
+        if state.truth.is_convicted && self.rollout == state.truth.rollout {
             return Err("4: Failed becomes Complete without an event that allows it".to_owned());
         }
         let mut failed = 0;
@@ -308,6 +423,9 @@ impl Facts<'_> {
             let is_explained = is_lost || listed(&pass.status.skipped_nodes, id).is_some();
             if !self.is_done(id) && !self.is_ambiguous(id) && !is_explained {
                 return Err(format!("3: Complete, but node {name} is neither done nor listed"));
+            }
+            if self.is_done(id) && !self.is_ambiguous(id) && !is_lost && !self.is_marked(id) {
+                return Err(format!("9: Complete, but node {name} has no change for its success"));
             }
         }
         let tolerated = match worlds.variant.policy {

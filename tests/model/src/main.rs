@@ -2,9 +2,12 @@
 //!
 //! The plan is the real one; [`environment`] models nodes, pods, users, leaders and time. A search ends when
 //! it finds no new state. The program prints counts, and the shortest steps to a broken invariant; then the
-//! exit code is 1. `--long` allows more disturbances. `--log FILE` appends date, commit and counts.
+//! exit code is 1. `--long` allows more disturbances. `--log FILE` appends date, commit and counts. `--case NUMBER`
+//! runs one search, and `--faults NUMBER` sets the number of its disturbances. Each further disturbance multiplies
+//! the number of states by about 20.
 
 mod environment;
+mod frame;
 mod invariants;
 mod search;
 mod state;
@@ -22,7 +25,7 @@ use quintet_daemonjob::api::FailurePolicyType::{self, Continue, FailFast, Pause}
 use crate::environment::Fault;
 use crate::search::{Found, search};
 use crate::state::{Budget, FAULTS};
-use crate::world::Variant;
+use crate::world::{Feature, Variant};
 
 struct Case {
     scope: usize,
@@ -30,28 +33,38 @@ struct Case {
     budget: Budget,
 }
 
-const SCOPES: [&str; 2] =
-    ["2 nodes, 2 managers, up to 3 pods a node", "3 nodes, 1 manager, up to 2 pods a node"];
+const SCOPES: [&str; 3] = [
+    "2 nodes, 2 managers, up to 3 pods a node",
+    "3 nodes, 1 manager, up to 2 pods a node",
+    "1 node, 2 managers, up to 3 pods",
+];
 
-/// Disturbances of each kind: Break, Taint, Cordon, Delete, Fail, Reject, Kill, Act, Leader, Day.
+/// Disturbances of each kind: Break, Taint, Cordon, Delete, Fail, Reject, Kill, Act, Leader, Day, Away, Clock,
+/// PutBack.
 type Faults = [u8; FAULTS];
 
-/// All disturbances.
-const ALL: Faults = [2, 1, 1, 1, 2, 1, 1, 2, 1, 1];
+/// All disturbances, without a schedule and `onSuccess`.
+const ALL: Faults = [2, 1, 1, 1, 2, 1, 1, 2, 1, 1, 0, 0, 0];
 /// Nodes break, and are tainted, cordoned and deleted.
-const NODES: Faults = [2, 1, 1, 1, 1, 0, 0, 0, 0, 1];
+const NODES: Faults = [2, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0];
 /// Pods fail, are rejected and deleted.
-const PODS: Faults = [0, 1, 0, 0, 2, 1, 1, 0, 0, 0];
+const PODS: Faults = [0, 1, 0, 0, 2, 1, 1, 0, 0, 0, 0, 0, 0];
 /// Users change the spec twice, and a pod fails.
-const ACTS: Faults = [0, 0, 0, 0, 1, 0, 0, 2, 0, 0];
+const ACTS: Faults = [0, 0, 0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0];
 /// Leaders die during a reconcile.
-const LEADERS: Faults = [1, 0, 0, 1, 1, 0, 1, 1, 1, 0];
+const LEADERS: Faults = [1, 0, 0, 1, 1, 0, 1, 1, 1, 0, 0, 0, 0];
+/// Due times are missed and come again, users change the spec, a node is replaced, pods fail, leaders die.
+const DUE_TIMES: Faults = [1, 1, 0, 1, 1, 0, 0, 2, 1, 0, 1, 1, 0];
+/// An administrator puts the taint back, users change the spec, a node is replaced, pods fail, leaders die.
+const MARKS: Faults = [1, 0, 0, 1, 1, 1, 1, 2, 1, 0, 0, 0, 2];
 
 /// The number of disturbances of a run in the short tier and in the long one.
 type Tiers = [u8; 2];
 
 /// Scope, type, parallelism, backoffLimit, disturbances of each kind and in total.
-const CASES: [(usize, FailurePolicyType, u8, u8, Faults, Tiers); 24] = [
+type Row = (usize, FailurePolicyType, u8, u8, Faults, Tiers);
+
+const CASES: [Row; 24] = [
     (0, Pause, 1, 1, PODS, [3, 5]),
     (0, Pause, 1, 0, ACTS, [3, 3]),
     (0, FailFast, 1, 1, PODS, [3, 5]),
@@ -78,29 +91,37 @@ const CASES: [(usize, FailurePolicyType, u8, u8, Faults, Tiers); 24] = [
     (1, Continue, 1, 0, NODES, [1, 2]),
 ];
 
-/// The same with a first wave of one node, and one tolerated failure.
-const WAVES: [(usize, FailurePolicyType, u8, u8, Faults, Tiers); 4] = [
-    (0, Pause, 2, 0, LEADERS, [1, 2]),
-    (1, Pause, 2, 0, PODS, [2, 3]),
-    (1, FailFast, 2, 1, NODES, [1, 2]),
-    (1, Pause, 2, 0, ACTS, [1, 2]),
+const LATE: Feature = Feature::Schedule { has_deadline: false };
+const IN_TIME: Feature = Feature::Schedule { has_deadline: true };
+
+/// The same with another feature. With waves, one failure is tolerated.
+const FEATURES: [(Feature, Row); 10] = [
+    (Feature::Waves, (0, Pause, 2, 0, LEADERS, [1, 2])),
+    (Feature::Waves, (1, Pause, 2, 0, PODS, [2, 3])),
+    (Feature::Waves, (1, FailFast, 2, 1, NODES, [1, 2])),
+    (Feature::Waves, (1, Pause, 2, 0, ACTS, [1, 2])),
+    (IN_TIME, (2, Continue, 1, 1, DUE_TIMES, [2, 4])),
+    (LATE, (2, Pause, 1, 0, DUE_TIMES, [2, 3])),
+    (IN_TIME, (0, Pause, 1, 0, DUE_TIMES, [1, 2])),
+    (LATE, (0, Continue, 2, 1, DUE_TIMES, [0, 2])),
+    (Feature::Marks, (2, Continue, 1, 1, MARKS, [3, 5])),
+    (Feature::Marks, (0, Pause, 2, 0, MARKS, [1, 2])),
 ];
 
 fn cases(tier: usize, faults: Option<u8>) -> Vec<Case> {
-    let plain = CASES.into_iter().map(|case| (case, false));
-    let waves = WAVES.into_iter().map(|case| (case, true));
-    let case = |(case, has_waves): ((usize, FailurePolicyType, u8, u8, Faults, Tiers), bool)| {
-        let (scope, policy, parallelism, backoff_limit, mut each, tiers) = case;
-        let max_failed = u8::from(policy == Continue || has_waves);
-        let (nodes, attempts) = [(2, 3), (3, 2)][scope];
+    let plain = CASES.into_iter().map(|row| (Feature::Plain, row));
+    let case = |(feature, row): (Feature, Row)| {
+        let (scope, policy, parallelism, backoff_limit, mut each, tiers) = row;
+        let max_failed = u8::from(policy == Continue || feature == Feature::Waves);
+        let (nodes, attempts) = [(2, 3), (3, 2), (1, 3)][scope];
         if scope == 1 {
             // One manager.
             each[Fault::Leader as usize] = 0;
         }
-        let variant = Variant { nodes, attempts, policy, max_failed, parallelism, backoff_limit, has_waves };
+        let variant = Variant { nodes, attempts, policy, max_failed, parallelism, backoff_limit, feature };
         Case { scope, variant, budget: Budget { all: faults.unwrap_or(tiers[tier]), each } }
     };
-    plain.chain(waves).map(case).collect()
+    plain.chain(FEATURES).map(case).collect()
 }
 
 fn main() -> ExitCode {
@@ -154,10 +175,16 @@ fn run(cases: &[Case], only: Option<usize>) -> Vec<Option<Found>> {
 }
 
 fn describe(case: &Case) -> String {
-    let Variant { nodes, policy, max_failed, parallelism, backoff_limit, has_waves, .. } = case.variant;
-    let waves = if has_waves { ", waves" } else { "" };
+    let Variant { nodes, policy, max_failed, parallelism, backoff_limit, feature, .. } = case.variant;
+    let feature = match feature {
+        Feature::Plain => "",
+        Feature::Waves => ", waves",
+        Feature::Schedule { has_deadline: false } => ", schedule",
+        Feature::Schedule { has_deadline: true } => ", schedule with deadline",
+        Feature::Marks => ", onSuccess",
+    };
     format!(
-        "{nodes} nodes, {policy:?} {max_failed}, parallelism {parallelism}, backoffLimit {backoff_limit}{waves}:"
+        "{nodes} nodes, {policy:?} {max_failed}, parallelism {parallelism}, backoffLimit {backoff_limit}{feature}:"
     )
 }
 

@@ -189,6 +189,9 @@ impl Search {
                     format!("releases pod {} of node {}", pod.number, name_of(pod.node.name))
                 }
                 Write::Record { slot, after, .. } => format!("writes {}", self.worlds.told(*slot, *after)),
+                Write::MarkNode(mark) => {
+                    format!("changes node {} for pod {}", name_of(mark.node.name), mark.after.pod)
+                }
                 Write::Status { .. } => {
                     let status = &pass.status;
                     let conditions = status.conditions.iter().filter(|one| one.status == "True");
@@ -197,7 +200,11 @@ impl Search {
                     let lists = [&status.failed_nodes, &status.pending_nodes, &status.skipped_nodes];
                     let nodes = lists.into_iter().flatten().map(|one| format!("{} {}", one.node, one.reason));
                     let nodes: Vec<String> = nodes.collect();
-                    format!("sets {:?} and lists {:?}", conditions.join(", "), nodes.join(", "))
+                    let due = match pass.reported.due {
+                        0 => String::new(),
+                        due => format!(", half-day {due} is due"),
+                    };
+                    format!("sets {:?} and lists {:?}{due}", conditions.join(", "), nodes.join(", "))
                 }
             };
             let _ = write!(text, "\n       {line}");

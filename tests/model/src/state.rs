@@ -39,6 +39,13 @@ impl NodeId {
     }
 }
 
+/// A success by the numbers of its rollout and pod, as the annotation of a Node records it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Success {
+    pub rollout: u8,
+    pub pod: u8,
+}
+
 /// The present or the last Node with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "a node has independent conditions")]
@@ -51,6 +58,10 @@ pub struct Node {
     pub is_cordoned: bool,
     /// Whether it was created after the run began.
     pub is_new: bool,
+    /// Whether it has the taint that `onSuccess` removes.
+    pub is_raw: bool,
+    /// The last success after which the manager has changed the Node.
+    pub record: Option<Success>,
 }
 
 impl Node {
@@ -62,6 +73,8 @@ impl Node {
             is_tainted: false,
             is_cordoned: false,
             is_new: generation > 0,
+            is_raw: false,
+            record: None,
         }
     }
 
@@ -106,6 +119,8 @@ pub struct Pod {
     pub template: u8,
     pub rollout: u8,
     pub run: u8,
+    /// Its due time, or 0. See [`State::clock`].
+    pub due: u8,
     pub phase: Phase,
     /// The annotation node-ready.
     pub has_node_ready: bool,
@@ -132,6 +147,7 @@ impl Pod {
             template: 0,
             rollout: 0,
             run: 0,
+            due: 0,
             phase: Phase::Unbound,
             has_node_ready: false,
             started_on: None,
@@ -171,6 +187,18 @@ pub struct Spec {
     pub template: u8,
     pub has_raised_max: bool,
     pub is_suspended: bool,
+    /// Whether retryToken is set.
+    pub has_token: bool,
+    /// 1: due at each even half-day. 2: due at each odd one. 0: no schedule.
+    pub schedule: u8,
+}
+
+impl Spec {
+    /// The last due time up to this half-day. See [`State::clock`].
+    pub fn last_due(self, clock: u8) -> Option<u8> {
+        let parity = self.schedule.checked_sub(1)?;
+        clock.checked_sub(u8::from(clock % 2 != parity)).filter(|due| *due > 0)
+    }
 }
 
 /// The measurements of a process about a node: ages in seconds.
@@ -208,6 +236,11 @@ pub struct Shard {
     pub gone: u16,
 }
 
+/// A bit for a pod of a node, see [`NodeTruth::successes`].
+pub fn success_bit(pod: u8) -> u8 {
+    1 << (pod % 8)
+}
+
 /// A write with its preconditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
@@ -217,6 +250,19 @@ pub enum Write {
     Release(Pod),
     Record { slot: u8, before: Shard, after: Shard },
     Status { before: (Spec, u16), after: u16 },
+    MarkNode(NodeMark),
+}
+
+/// The change of a Node after a success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeMark {
+    pub node: NodeId,
+    pub before: Option<Success>,
+    /// Whether the patch tests `before`.
+    pub is_tested: bool,
+    pub after: Success,
+    /// Whether it removes the taint.
+    pub removes: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -231,6 +277,7 @@ pub struct Attempt {
     pub outcome: Outcome,
     pub template: u8,
     pub rollout: u8,
+    pub due: u8,
 }
 
 /// The events on a node, known to the manager or not.
@@ -253,6 +300,11 @@ pub struct NodeTruth {
     pub has_second_pod: bool,
     /// The latest rollout with a pod that was bound.
     pub tried: Option<u8>,
+    /// With `onSuccess`: the numbers of the pods that succeeded, as bits, and those for which the Node was changed.
+    pub successes: u8,
+    pub marks: u8,
+    /// The pod for whose success the Node was changed twice.
+    pub marked_twice: Option<u8>,
 }
 
 /// The events, known to the manager or not.
@@ -261,6 +313,13 @@ pub struct Truth {
     /// The number of rollouts that the manager has seen.
     pub rollout: u8,
     pub template: Option<u8>,
+    pub has_token: bool,
+    /// The due time of the rollout, or 0.
+    pub due: u8,
+    /// The latest due time whose run has begun, or 0.
+    pub begun: u8,
+    /// The half-day of the last change of the schedule, or of the last resume after a status with the suspend.
+    pub changed: u8,
     /// Nodes deleted while they were suspect or failed in every reading of the rules.
     pub gone: u8,
     /// Whether the status was Failed, without a later event that allows Complete.
@@ -277,7 +336,7 @@ pub struct Budget {
 }
 
 /// Kinds of disturbances.
-pub const FAULTS: usize = 10;
+pub const FAULTS: usize = 13;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
@@ -286,6 +345,8 @@ pub struct State {
     pub pods: Vec<Pod>,
     pub shards: [Shard; NODES],
     pub spec: Spec,
+    /// With a schedule, the number of half-days by the leader's clock. Due times are such numbers. Without one, 0.
+    pub clock: u8,
     /// The status; 0 for none.
     pub status: u16,
     pub memory: Memory,
@@ -366,6 +427,21 @@ impl State {
         self.settle_pod(at);
     }
 
+    /// Changes a Node after a success. The patch fails if another process has changed the Node since.
+    fn mark_node(&mut self, mark: NodeMark) {
+        let NodeMark { node: id, before, is_tested, after, removes } = mark;
+        let node = &mut self.nodes[usize::from(id.name)];
+        let is_it = node.exists && node.generation == id.generation;
+        if !is_it || is_tested && node.record != before || removes && !node.is_raw {
+            return;
+        }
+        node.record = Some(after);
+        node.is_raw &= !removes;
+        let (truth, bit) = (&mut self.truth.nodes[id.slot()], success_bit(after.pod));
+        truth.marked_twice = truth.marked_twice.or((truth.marks & bit != 0).then_some(after.pod));
+        truth.marks |= bit;
+    }
+
     /// Executes a write, which may be a late one of a deposed leader.
     pub fn apply(&mut self, write: &Write) {
         let found = |pods: &[Pod], pod: &Pod| pods.iter().position(|other| other.is(pod));
@@ -409,6 +485,7 @@ impl State {
                     self.status = *after;
                 }
             }
+            Write::MarkNode(mark) => self.mark_node(*mark),
         }
         self.sort();
     }

@@ -16,10 +16,12 @@ use quintet_daemonjob::clocks::Clocks;
 use quintet_daemonjob::eligibility::Placement;
 use quintet_daemonjob::fleet::is_fleet_unhealthy;
 use quintet_daemonjob::labels::{
-    HASH_LABEL, NODE_NAME_ANNOTATION, NODE_READY_ANNOTATION, NODE_UID_LABEL, POD_NUMBER_LABEL,
-    ROLLOUT_ANNOTATION, RUN_ANNOTATION,
+    DUE_TIME_ANNOTATION, HASH_LABEL, NODE_NAME_ANNOTATION, NODE_READY_ANNOTATION, NODE_UID_LABEL,
+    POD_NUMBER_LABEL, ROLLOUT_ANNOTATION, RUN_ANNOTATION,
 };
 use quintet_daemonjob::ledger::{self, Entry, GONE, Gone, shard_name, shard_of};
+use quintet_daemonjob::mark_prefixes::Permitted;
+use quintet_daemonjob::marks;
 use quintet_daemonjob::node_state::pod_name;
 use quintet_daemonjob::observe::World;
 use quintet_daemonjob::outcome::DELETED_FOR_ANNOTATION;
@@ -28,14 +30,21 @@ use quintet_runtime::KIND_LABEL;
 use quintet_runtime::model::core_types::{Node as KubeNode, Phase as KubePhase, Pod as KubePod, Taint};
 use quintet_runtime::model::object::{Meta, Pairs, Version};
 use quintet_runtime::model::plan::Action;
-use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
+use quintet_runtime::model::resource::{CONFIG_MAPS, NODES as NODE_OBJECTS, PODS};
 use serde_json::{Value, json};
 
-use crate::state::{Deletion, Memory, NODES, Node, NodeId, Phase, Pod, Shard, Spec, State, Write};
+use crate::frame::{
+    NOW, Reported, STARTING_DEADLINE, crontab, half_day_of, shown_line, shown_status, stored_line,
+    stored_status, time_of,
+};
+use crate::state::{
+    Deletion, Memory, NODES, Node, NodeId, NodeMark, Phase, Pod, Shard, Spec, State, Success, Write,
+};
 
-/// The beginning of an hour, because deleted nodes are counted by the hour.
-const NOW: Timestamp = Timestamp::constant(1_780_272_000, 0);
 const JOB: &str = "d";
+const JOB_UID: &str = "job";
+/// The taint that `onSuccess` removes, and that the template tolerates.
+const RAW: &str = "example.com/raw";
 
 /// The values of the annotation deleted-for.
 pub const MARKS: [&str; 9] = [
@@ -78,6 +87,20 @@ fn aged(at: Timestamp, seconds: i64, thresholds: &[i64]) -> Timestamp {
     ago(floor(age_of(at) + seconds, thresholds))
 }
 
+/// A feature of the spec, besides the failure policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    Plain,
+    /// The first wave has one node.
+    Waves,
+    /// A run at each due time. `has_deadline`: with startingDeadlineSeconds.
+    Schedule {
+        has_deadline: bool,
+    },
+    /// `onSuccess` removes a taint.
+    Marks,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
     pub nodes: u8,
@@ -87,8 +110,17 @@ pub struct Variant {
     pub max_failed: u8,
     pub parallelism: u8,
     pub backoff_limit: u8,
-    /// Whether the first wave has one node.
-    pub has_waves: bool,
+    pub feature: Feature,
+}
+
+impl Variant {
+    pub fn has_schedule(self) -> bool {
+        matches!(self.feature, Feature::Schedule { .. })
+    }
+
+    pub fn has_marks(self) -> bool {
+        self.feature == Feature::Marks
+    }
 }
 
 /// Values by number; 0 for none.
@@ -120,6 +152,7 @@ pub struct Pass {
     pub steps: Vec<Vec<Write>>,
     pub creations: Vec<Pod>,
     pub status: DaemonJobStatus,
+    pub reported: Reported,
     /// The leader's memory before its writes.
     pub memory: Memory,
     /// The seconds after which time alone changes the plan.
@@ -135,9 +168,9 @@ pub struct Worlds {
     hashes: [String; 2],
     uids: Vec<Arc<str>>,
     nodes: HashMap<(NodeId, Node), Arc<KubeNode>>,
-    pods: HashMap<(Pod, u8), Arc<KubePod>>,
-    shards: HashMap<(usize, Shard), Arc<ledger::Shard>>,
-    jobs: HashMap<(Spec, u16), Arc<DaemonJob>>,
+    pods: HashMap<(Pod, u8, u8), Arc<KubePod>>,
+    shards: HashMap<(usize, Shard, u8), Arc<ledger::Shard>>,
+    jobs: HashMap<(Spec, u16, u8), Arc<DaemonJob>>,
     clocks: HashMap<(Memory, Vec<(u32, u8)>), Clocks>,
 }
 
@@ -167,7 +200,7 @@ impl Worlds {
             clocks: HashMap::new(),
         };
         for template in [0, 1] {
-            let job = worlds.job(Spec { template, ..Spec::default() }, 0);
+            let job = worlds.job(Spec { template, ..Spec::default() }, 0, 0);
             worlds.hashes[usize::from(template)] = job.spec.template.hash();
         }
         worlds
@@ -181,6 +214,11 @@ impl Worlds {
     /// A written status, without the fields that no later plan reads.
     pub fn status(&self, number: u16) -> Option<&DaemonJobStatus> {
         self.statuses.get(number).map(|status| &**status)
+    }
+
+    /// The rollout and the schedule in a written status.
+    pub fn reported(&self, number: u16) -> Option<Reported> {
+        self.status(number).map(|status| Reported::of(status, &self.hashes))
     }
 
     pub fn line(&self, number: u16) -> Option<&Entry> {
@@ -240,7 +278,7 @@ impl Worlds {
         // Only pendingDeadlineSeconds reads this.
         entry.rejected_since = entry.rejected_since.map(|_| NOW);
         // Only onSuccess reads this.
-        if let Some(attempt) = &mut entry.attempt {
+        if let Some(attempt) = entry.attempt.as_mut().filter(|_| !self.variant.has_marks()) {
             attempt.pod = entry.pod;
         }
         self.lines.number(entry.to_string(), entry)
@@ -274,6 +312,7 @@ impl Worlds {
             template_hash: told.template_hash,
             rollout: told.rollout,
             run: told.run,
+            schedule: told.schedule,
             ledger_shards: told.ledger_shards,
             conditions: told.conditions.into_iter().filter(|one| one.status == "True").collect(),
             ..DaemonJobStatus::default()
@@ -293,7 +332,7 @@ impl Worlds {
     }
 
     pub fn pass(&mut self, state: &State) -> Pass {
-        let job = self.job(state.spec, state.status);
+        let job = self.job(state.spec, state.status, state.clock);
         let (world, memory) = self.world(state, &job);
         let plan = plan(&job, &world, NOW);
         let mut creations = Vec::new();
@@ -307,23 +346,30 @@ impl Worlds {
             steps.push(writes);
         }
         let status = plan.status.unwrap_or_default();
-        let after = self.intern_status(status.clone(), 0);
+        let stored = stored_status(status.clone(), state.spec.schedule, state.clock);
+        let reported = Reported::of(&stored, &self.hashes);
+        let after = self.intern_status(stored, 0);
         if after != state.status {
             steps.push(vec![Write::Status { before: (state.spec, state.status), after }]);
         }
-        Pass { steps, creations, status, memory, again: plan.again.map(|at| -age_of(at)) }
+        Pass { steps, creations, status, reported, memory, again: plan.again.map(|at| -age_of(at)) }
     }
 
     fn world(&mut self, state: &State, job: &DaemonJob) -> (World, Memory) {
         let mut world = World::default();
+        if self.variant.has_marks() {
+            let prefixes: [Box<str>; 1] = ["example.com/".into()];
+            world.permitted_marks = Permitted::Prefixes(prefixes.into());
+        }
         for (id, node) in state.existing() {
             world.nodes.push(self.node(id, *node));
         }
         for pod in &state.pods {
-            world.pods.push(self.pod(*pod, state.nodes[usize::from(pod.node.name)].generation));
+            let current = state.nodes[usize::from(pod.node.name)].generation;
+            world.pods.push(self.pod(*pod, current, state.clock));
         }
         for (slot, shard) in state.shards.iter().enumerate().filter(|(_, shard)| shard.exists) {
-            world.ledger.push(self.shard(slot, *shard));
+            world.ledger.push(self.shard(slot, *shard, state.clock));
         }
         let mut clocks = self.clocks(state);
         clocks.step(job, &world, (NOW, steady(NOW)));
@@ -420,7 +466,7 @@ impl Worlds {
             rollout: Some(rollout),
             ..DaemonJobStatus::default()
         };
-        DaemonJob { status: Some(status), ..(*self.job(Spec::default(), 0)).clone() }
+        DaemonJob { status: Some(status), ..(*self.job(Spec::default(), 0, 0)).clone() }
     }
 
     /// Shows the clocks each ended pod of the memory. Returns as many running pods, so that all ends are
@@ -441,7 +487,7 @@ impl Worlds {
                 continue;
             }
             let deletion = if was_deleted { Deletion::AfterItsEnd } else { Deletion::None };
-            let ended = self.pod(Pod { phase: Phase::Succeeded, deletion, ..pod }, 0);
+            let ended = self.pod(Pod { phase: Phase::Succeeded, deletion, ..pod }, 0, 0);
             let mut pods = running.clone();
             pods.push(ended);
             let mut nodes = self.remembered_nodes(memory, i64::MAX);
@@ -484,34 +530,52 @@ impl Worlds {
         clocks.step(&job, &world, (NOW, steady(NOW)));
     }
 
-    fn job(&mut self, spec: Spec, status: u16) -> Arc<DaemonJob> {
-        let Variant { policy, parallelism, backoff_limit, has_waves, .. } = self.variant;
+    fn job(&mut self, spec: Spec, status: u16, clock: u8) -> Arc<DaemonJob> {
+        let Variant { policy, parallelism, backoff_limit, feature, .. } = self.variant;
         let max_failed = self.max_failed(spec);
         let statuses = &self.statuses;
-        kept(&mut self.jobs, (spec, status), || {
+        kept(&mut self.jobs, (spec, status, clock), || {
             let image = ["a", "b"][usize::from(spec.template)];
+            let schedule = crontab(spec.schedule, clock);
+            let has_deadline = schedule.is_some() && feature == Feature::Schedule { has_deadline: true };
+            let is = |one: Feature| feature == one;
+            let on_success = json!({"removeTaints": [{"key": RAW, "effect": "NoSchedule"}]});
             let json = json!({
                 "apiVersion": "dj.dysproz.io/v1",
                 "kind": "DaemonJob",
-                "metadata": {"name": JOB, "namespace": "ns", "uid": "job", "generation": i64::from(spec.generation) + 1},
+                "metadata": {"name": JOB, "namespace": "ns", "uid": JOB_UID, "generation": i64::from(spec.generation) + 1},
                 "spec": {
-                    "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": image}]}},
+                    "template": {"spec": {
+                        "restartPolicy": "Never",
+                        "containers": [{"name": "c", "image": image}],
+                        "tolerations": [{"key": RAW, "operator": "Exists"}],
+                    }},
                     "parallelism": parallelism,
                     "backoffLimit": backoff_limit,
                     "failurePolicy": {"type": policy, "maxFailedNodes": max_failed},
-                    "rollout": has_waves.then(|| json!({"waveSizes": [1]})),
+                    "rollout": is(Feature::Waves).then(|| json!({"waveSizes": [1]})),
+                    "schedule": schedule,
+                    "startingDeadlineSeconds": has_deadline.then_some(STARTING_DEADLINE),
+                    "retryToken": spec.has_token.then_some("again"),
+                    "onSuccess": is(Feature::Marks).then_some(on_success),
                     "suspend": spec.is_suspended,
                 },
             });
             let job: DaemonJob = serde_json::from_value(json).expect("a DaemonJob");
-            DaemonJob { status: statuses.get(status).map(|status| (**status).clone()), ..job }
+            let status = statuses.get(status).map(|status| shown_status((**status).clone(), clock));
+            DaemonJob { status, ..job }
         })
     }
 
     fn node(&mut self, id: NodeId, node: Node) -> Arc<KubeNode> {
         let uid = &self.uids[id.slot()];
         kept(&mut self.nodes, (id, node), || {
+            let annotation = marks::annotation(JOB_UID);
+            let record = node.record.map(|success| format!("{}/{}", success.rollout, success.pod));
             let mut taints = Vec::new();
+            if node.is_raw {
+                taints.push(taint(RAW));
+            }
             if !node.is_ready {
                 taints.push(taint("node.kubernetes.io/not-ready"));
             }
@@ -524,8 +588,10 @@ impl Worlds {
                     uid: uid.clone(),
                     resource_version: Version("1".into()),
                     created: Some(ago(if node.is_new { 100 } else { 1_000 })),
+                    annotations: record.iter().map(|text| (&*annotation, &**text)).collect(),
                     ..Meta::default()
                 },
+                has_annotations: true,
                 unschedulable: node.is_cordoned,
                 taints: taints.into(),
                 ready: node.is_ready,
@@ -535,11 +601,12 @@ impl Worlds {
     }
 
     /// `current` is the number of the present or last Node with the name.
-    fn pod(&mut self, pod: Pod, current: u8) -> Arc<KubePod> {
+    fn pod(&mut self, pod: Pod, current: u8, clock: u8) -> Arc<KubePod> {
         let node = self.node(pod.node, Node::created(0));
-        let job = self.job(Spec::default(), 0);
+        let job = self.job(Spec::default(), 0, 0);
         let hash = &self.hashes[usize::from(pod.template)];
-        kept(&mut self.pods, (pod, current), || {
+        let clock = if pod.due > 0 { clock } else { 0 };
+        kept(&mut self.pods, (pod, current, clock), || {
             let name: Arc<str> = pod_name(&job, &node, pod.number.into()).into();
             let on = name_of(pod.node.name);
             let (rollout, run) = (pod.rollout.to_string(), pod.run.to_string());
@@ -548,6 +615,10 @@ impl Worlds {
                 (ROLLOUT_ANNOTATION, &*rollout),
                 (RUN_ANNOTATION, &*run),
             ]);
+            let due = time_of(pod.due, clock).to_string();
+            if pod.due > 0 {
+                annotations.insert(DUE_TIME_ANNOTATION, &due);
+            }
             if pod.has_node_ready {
                 annotations.insert(NODE_READY_ANNOTATION, "true");
             }
@@ -594,9 +665,9 @@ impl Worlds {
         })
     }
 
-    fn shard(&mut self, slot: usize, shard: Shard) -> Arc<ledger::Shard> {
+    fn shard(&mut self, slot: usize, shard: Shard, clock: u8) -> Arc<ledger::Shard> {
         let (uid, lines, gone) = (&self.uids[slot], &self.lines, &self.gone);
-        kept(&mut self.shards, (slot, shard), || ledger::Shard {
+        kept(&mut self.shards, (slot, shard, clock), || ledger::Shard {
             meta: Meta {
                 namespace: "ns".into(),
                 name: shard_name(JOB, shard_of(uid)).into(),
@@ -606,7 +677,7 @@ impl Worlds {
             },
             entries: lines
                 .get(shard.line)
-                .map(|entry| (uid.clone(), Ok(entry.clone())))
+                .map(|entry| (uid.clone(), Ok(shown_line(entry.clone(), clock))))
                 .into_iter()
                 .collect(),
             gone: Ok(gone.get(shard.gone).cloned().unwrap_or_default()),
@@ -634,6 +705,9 @@ impl Worlds {
             Action::Delete { name, resource_version, .. } => {
                 Write::Delete { pod: pod(name), if_unchanged: resource_version.is_some() }
             }
+            Action::JsonPatch { resource, name, operations, .. } if *resource == NODE_OBJECTS => {
+                node_mark(state, name, operations)
+            }
             Action::JsonPatch { name, .. } => Write::Release(pod(name)),
             other => panic!("no plan of this kind does this: {other:?}"),
         }
@@ -643,10 +717,13 @@ impl Worlds {
         let (labels, annotations) = (&body["metadata"]["labels"], &body["metadata"]["annotations"]);
         let slot = self.uids.iter().position(|uid| labels[NODE_UID_LABEL] == **uid);
         let template = self.hashes.iter().position(|hash| labels[HASH_LABEL] == *hash);
+        let due: Option<Timestamp> =
+            annotations[DUE_TIME_ANNOTATION].as_str().and_then(|text| text.parse().ok());
         Write::Create(Pod {
             template: u8::try_from(template.expect("a template of the model")).unwrap_or_default(),
             rollout: number(&annotations[ROLLOUT_ANNOTATION]),
             run: number(&annotations[RUN_ANNOTATION]),
+            due: due.map_or(0, |due| half_day_of(due, state.clock)),
             has_node_ready: !annotations[NODE_READY_ANNOTATION].is_null(),
             has_finalizer: !body["metadata"]["finalizers"].is_null(),
             truth: state.truth.rollout,
@@ -666,11 +743,32 @@ impl Worlds {
             } else {
                 assert_eq!(**key, *self.uids[slot], "a line in the shard of its node");
                 let entry = text.map(|text| text.parse().expect("a line of the ledger can be read"));
+                let entry = entry.map(|entry| stored_line(entry, state.clock));
                 after.line = entry.map_or(0, |entry| self.intern_line(entry, 0));
             }
         }
         Write::Record { slot: u8::try_from(slot).unwrap_or_default(), before, after }
     }
+}
+
+fn of_annotation(path: &str) -> bool {
+    path.starts_with("/metadata/annotations/")
+}
+
+/// The change of a Node, from the operations of a patch.
+fn node_mark(state: &State, name: &str, operations: &Value) -> Write {
+    let found = state.existing().find(|(id, _)| name_of(id.name) == name);
+    let (id, node) = found.expect("the plan changes Nodes that exist");
+    let operations = operations.as_array().map(Vec::as_slice).unwrap_or_default();
+    let record = operations.iter().find(|one| one["op"] == "add");
+    let success = record.and_then(|one| one["value"].as_str()?.split_once('/'));
+    let (rollout, pod) = success.expect("the patch records the success");
+    let number = |text: &str| -> u8 { text.parse().expect("a number") };
+    let after = Success { rollout: number(rollout), pod: number(pod) };
+    let tests = |one: &Value| one["op"] == "test" && one["path"].as_str().is_some_and(of_annotation);
+    let is_tested = operations.iter().any(tests);
+    let removes = operations.iter().any(|one| one["op"] == "remove");
+    Write::MarkNode(NodeMark { node: id, before: node.record, is_tested, after, removes })
 }
 
 fn steady(at: Timestamp) -> SignedDuration {

@@ -618,7 +618,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "due time before a change of the schedule begins",
         file: "crates/daemonjob/src/schedule.rs",
         edits: &[(".filter(|_| is_same && !resumes);", ".filter(|_| is_same || !resumes);")],
-        catchers: &[Catcher::Tests("quintet-daemonjob", "due_times_before_a_change_do_not_begin")],
+        catchers: &[
+            Catcher::Tests("quintet-daemonjob", "due_times_before_a_change_do_not_begin"),
+            Catcher::Search,
+        ],
     },
     Mutant {
         name: "second of two equal local times is due",
@@ -645,7 +648,43 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "key.due.is_none() || attempt.due == key.due;",
             "key.due.is_none() || attempt.due <= key.due;",
         )],
-        catchers: &[Catcher::Tests("quintet-daemonjob", "every_node_runs_at_each_due_time")],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "every_node_runs_at_each_due_time"), Catcher::Search],
+    },
+    Mutant {
+        name: "success of a later due time counts",
+        file: "crates/daemonjob/src/node_state.rs",
+        edits: &[(
+            "key.due.is_none() || attempt.due == key.due;",
+            "key.due.is_none() || attempt.due >= key.due;",
+        )],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "a_clock_that_was_ahead_leaves_no_node_out")],
+    },
+    Mutant {
+        name: "nodes that waited run at a retry",
+        file: "crates/daemonjob/src/rollout.rs",
+        edits: &[(
+            "rollout.over == Some(true) && is_its(rollout))",
+            "rollout.over == Some(true) && is_its(rollout) && number(rollout.number) == key.rollout)",
+        )],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "a_retry_after_the_run_runs_only_failed_nodes")],
+    },
+    Mutant {
+        name: "failed node is skipped while a template waits",
+        file: "crates/daemonjob/src/node_state.rs",
+        edits: &[(
+            "state(if has_failed { State::Waiting(reason) } else { State::Skipped(reason) });",
+            "state(if has_failed { State::Skipped(reason) } else { State::Skipped(reason) });",
+        )],
+        catchers: &[
+            Catcher::Tests("quintet-daemonjob", "a_failed_node_waits_for_the_due_time_of_a_changed_template"),
+            Catcher::Search,
+        ],
+    },
+    Mutant {
+        name: "dead node holds back the replacements of a wave",
+        file: "crates/daemonjob/src/parallelism.rs",
+        edits: &[("is_outdated && survey.holds_slot(assessed)", "is_outdated")],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "a_dead_node_does_not_hold_back_replacements")],
     },
     Mutant {
         name: "new node runs between due times",
@@ -676,6 +715,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             Catcher::Tests("quintet-daemonjob", "an_administrators_change_stays"),
             Catcher::Tests("quintet-daemonjob", "keeps_its_invariants"),
             Catcher::Plans("daemonjob-marks", "/"),
+            Catcher::Search,
         ],
     },
     Mutant {
@@ -691,7 +731,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "operations.push(test(&path, json!(node.meta.annotations.get(annotation))));",
             "operations.push(test(\"/metadata/name\", json!(&*node.meta.name)));",
         )],
-        catchers: &[Catcher::Tests("quintet-daemonjob", "one_patch_has_the_changes_and_their_record")],
+        catchers: &[
+            Catcher::Tests("quintet-daemonjob", "one_patch_has_the_changes_and_their_record"),
+            Catcher::Search,
+        ],
     },
     Mutant {
         name: "removes a taint with another key",
@@ -724,6 +767,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         catchers: &[
             Catcher::Tests("quintet-daemonjob", "is_complete_after_the_last_mark"),
             Catcher::Tests("quintet-daemonjob", "keeps_its_invariants"),
+            Catcher::Search,
         ],
     },
     Mutant {

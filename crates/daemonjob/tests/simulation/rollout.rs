@@ -434,13 +434,24 @@ impl View {
             open.filter(|pod| !(is_bound(&pod.meta.uid) && skipped(annotation(pod, NODE_NAME_ANNOTATION))));
         let open = open.map(|pod| label(pod, NODE_UID_LABEL)).filter(|uid| is_there(uid));
         let mut started: BTreeSet<&str> = open.collect();
-        for (node, _) in selected(pass, &Placement::of(job.spec.template.spec())) {
+        let placement = Placement::of(job.spec.template.spec());
+        for (node, _) in selected(pass, &placement) {
             let machine = self.machines.get(&*node.meta.uid).filter(|machine| !machine.is_odd);
             if machine.is_some_and(has_tried) && !skipped(&node.meta.name) {
                 started.insert(&node.meta.uid);
             }
         }
         started.remove(own);
+        // A wave does not wait for a lost node that is not selected. If the node was leaving, it has not failed.
+        let is_given_up = |uid: &str| {
+            let node = pass.world.nodes.iter().find(|node| &*node.meta.uid == uid);
+            let node = node.filter(|node| self.may_be_written_off(node, job));
+            let was_leaving = self.machines.get(uid).is_some_and(|machine| machine.was_leaving);
+            let is_selected =
+                |node: &Node| placement.eligibility(node).is_selected() && node.meta.deleted.is_none();
+            was_leaving && node.is_some_and(|node| !is_selected(node))
+        };
+        started.retain(|uid| !is_given_up(uid));
         let gone = self.machines.iter().filter(|(uid, machine)| {
             let seen = self.gone.get(*uid).copied().unwrap_or(self.now);
             !machine.is_odd

@@ -210,6 +210,25 @@ fn a_skipped_canary_leaves_the_wave() {
     assert_eq!(wave(&scene).0, Some(3), "both waves are over");
 }
 
+/// A node that was cordoned before it died does not count as failed. If it is not selected either, no list has it.
+#[rstest]
+#[case::running(false)]
+#[case::settling(true)]
+fn a_wave_does_not_wait_for_a_lost_node_that_is_not_selected(#[case] succeeds: bool) {
+    let rollout = json!({"rollout": {"waveSizes": [1, "50%"], "settleSeconds": 60}});
+    let selector = template(&json!({"nodeSelector": {"app": "v1"}}));
+    let mut scene = in_waves(&merged(selector, &rollout), &FOUR);
+    let first = only(&scene);
+    scene.run(&first).cordon(&first);
+    if succeeds {
+        scene.succeed(&first);
+    }
+    scene.deselect(&first).kill(&first);
+    assert!(scene.is_idle_for(&[599]));
+    scene.after(1);
+    assert!(scene.has_other_pod(&first), "{:?}", scene.rollout());
+}
+
 /// An unhealthy node that has not started does not keep the wave from beginning or ending.
 #[test]
 fn an_unhealthy_node_does_not_hold_its_wave() {
