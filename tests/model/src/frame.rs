@@ -65,7 +65,7 @@ pub fn shown_status(mut status: DaemonJobStatus, clock: u8) -> DaemonJobStatus {
     move_times(&mut status, -i64::from(clock));
     if let Some(schedule) = &mut status.schedule {
         let number = schedule.schedule.parse().unwrap_or_default();
-        schedule.schedule = crontab(number, clock).unwrap_or_default().to_owned();
+        crontab(number, clock).unwrap_or_default().clone_into(&mut schedule.schedule);
     }
     status
 }
