@@ -24,6 +24,8 @@ pub const SILENCE: Duration = Duration::from_secs(75);
 /// The start of a list; see [`State::listing`].
 pub(super) struct Listing {
     began: Instant,
+    /// See [`State::known`].
+    pub known: u64,
     /// The most objects that a list had shown before, since one was complete.
     most_before: usize,
 }
@@ -120,12 +122,12 @@ impl State {
     }
 
     /// Records the end of a list in this version of the store; None if it has none.
-    pub(super) fn listed(&self, version: Option<u64>, began: Instant) {
+    pub(super) fn listed(&self, version: Option<u64>, listing: &Listing) {
         self.progress.send_modify(|progress| {
             progress.position = version.unwrap_or(progress.position);
             // An object that the list does not show was deleted before the list.
             progress.seen = version.unwrap_or(progress.seen);
-            progress.listed = Some(began);
+            progress.listed = Some(listing.began);
             progress.expired = false;
         });
         self.most_listed.store(0, Ordering::Relaxed);
@@ -216,9 +218,16 @@ impl State {
         }
     }
 
-    /// The start of a list.
-    pub(super) fn begin_list(&self, began: Instant) -> Listing {
-        Listing { began, most_before: self.most_listed.load(Ordering::Relaxed) }
+    /// The start of a list, before its request.
+    pub(super) fn begin_list(&self) -> Listing {
+        let most_before = self.most_listed.load(Ordering::Relaxed);
+        Listing { began: Instant::now(), known: self.known(), most_before }
+    }
+
+    /// The version of the store that this process knows from this cache and from its own writes. An older store was restored.
+    pub(super) fn known(&self) -> u64 {
+        let written = self.gate.get().map_or(0, |gate| gate.written(&self.resource));
+        written.max(self.progress.borrow().position)
     }
 
     /// When the API server last delivered an event, a bookmark or a list, or rejected a request for the type; at first
