@@ -145,6 +145,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-runtime", "a_list_older_than_an_own_write")],
     },
     Mutant {
+        name: "owners of lost writes sleep",
+        file: "crates/runtime/src/cache/state.rs",
+        edits: &[("if listing.known > listing.position", "if listing.known > u64::MAX - 1")],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_list_after_an_unshown_write")],
+    },
+    Mutant {
         name: "continues a silent watch",
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[("|| self.part.state().is_silent() {", "|| at.is_empty() {")],

@@ -26,6 +26,8 @@ pub(super) struct Listing {
     began: Instant,
     /// See [`State::known`].
     pub known: u64,
+    /// How far the watch had come.
+    position: u64,
     /// The most objects that a list had shown before, since one was complete.
     most_before: usize,
 }
@@ -132,6 +134,11 @@ impl State {
         });
         self.most_listed.store(0, Ordering::Relaxed);
         self.heard();
+        if listing.known > listing.position
+            && let Some(gate) = self.gate.get()
+        {
+            gate.doubt();
+        }
     }
 
     /// Whether the type may be absent.
@@ -221,7 +228,8 @@ impl State {
     /// The start of a list, before its request.
     pub(super) fn begin_list(&self) -> Listing {
         let most_before = self.most_listed.load(Ordering::Relaxed);
-        Listing { began: Instant::now(), known: self.known(), most_before }
+        let position = self.progress.borrow().position;
+        Listing { began: Instant::now(), known: self.known(), position, most_before }
     }
 
     /// The version of the store that this process knows from this cache and from its own writes. An older store was restored.
@@ -281,4 +289,24 @@ impl State {
 pub async fn any_changed<T>(watched: &mut [watch::Receiver<T>]) {
     let changes = watched.iter_mut().map(|watched| Box::pin(watched.changed()));
     let _ = futures::future::select_all(changes).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::resource::PODS;
+
+    /// A restore of etcd may have lost the write, even if the list has a higher version.
+    #[test]
+    fn a_list_after_an_unshown_write_is_a_doubt() {
+        for (written, is_doubt) in [(7, false), (8, true)] {
+            let (state, gate) = (State::new(PODS, "", None, None), Gate::open());
+            assert!(state.gate.set(gate.clone()).is_ok());
+            state.advance("7", true);
+            gate.wrote(PODS, written);
+            let doubts = gate.doubts();
+            state.listed(Some(2_000), &state.begin_list());
+            assert_eq!(doubts.has_changed().unwrap(), is_doubt, "{written}");
+        }
+    }
 }

@@ -47,6 +47,8 @@ pub struct Gate {
     restores: Arc<AtomicU64>,
     /// The highest resourceVersion in the answers to this process's writes since then, by type.
     written: Arc<Mutex<HashMap<Resource, u64>>>,
+    /// Wakes the controllers after a list that followed writes of this process which no watch had shown.
+    doubts: watch::Sender<()>,
     /// Whether the election has made its first attempt.
     tried: watch::Sender<bool>,
     /// The last heartbeat; None before the first one.
@@ -87,6 +89,7 @@ impl Gate {
             restored: watch::Sender::new(None),
             restores: Arc::default(),
             written: Arc::default(),
+            doubts: watch::Sender::new(()),
             tried: watch::Sender::new(false),
             beat: Arc::default(),
             writing: Arc::default(),
@@ -239,6 +242,17 @@ impl Gate {
     /// show it, if a restore of etcd loses the write.
     pub(crate) fn written(&self, resource: &Resource) -> u64 {
         lock(&self.written).get(resource).copied().unwrap_or_default()
+    }
+
+    /// Reports that a list followed writes of this process which no watch had shown. A restore of etcd may have lost them, and
+    /// no change would wake their owners.
+    pub(crate) fn doubt(&self) {
+        self.doubts.send_replace(());
+    }
+
+    /// A receiver that each [`Self::doubt`] wakes.
+    pub(crate) fn doubts(&self) -> watch::Receiver<()> {
+        self.doubts.subscribe()
     }
 
     /// Whether a cache has its history, and was listed since the last restore of etcd.
