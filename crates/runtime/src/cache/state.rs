@@ -137,7 +137,7 @@ impl State {
         if listing.known > listing.position
             && let Some(gate) = self.gate.get()
         {
-            gate.doubt();
+            gate.report_unshown();
         }
     }
 
@@ -298,15 +298,15 @@ mod tests {
 
     /// A restore of etcd may have lost the write, even if the list has a higher version.
     #[test]
-    fn a_list_after_an_unshown_write_is_a_doubt() {
-        for (written, is_doubt) in [(7, false), (8, true)] {
+    fn a_list_after_an_unshown_write_is_reported() {
+        for (written, is_reported) in [(7, false), (8, true)] {
             let (state, gate) = (State::new(PODS, "", None, None), Gate::open());
             assert!(state.gate.set(gate.clone()).is_ok());
             state.advance("7", true);
             gate.wrote(PODS, written);
-            let doubts = gate.doubts();
+            let unshown = gate.unshown();
             state.listed(Some(2_000), &state.begin_list());
-            assert_eq!(doubts.has_changed().unwrap(), is_doubt, "{written}");
+            assert_eq!(unshown.has_changed().unwrap(), is_reported, "{written}");
         }
     }
 }

@@ -136,7 +136,7 @@ impl<R: Reconciler> Controller<R> {
         let mut progress: Vec<_> = self.caches.iter().map(|cache| cache.watch_progress()).collect();
         let mut health = self.objects.watch_health();
         let mut returns = self.context.link.recoveries();
-        let mut doubts = self.context.gate.doubts();
+        let mut unshown = self.context.gate.unshown();
         let mut begun = self.nowhere();
         let mut batch = Vec::new();
         loop {
@@ -168,7 +168,7 @@ impl<R: Reconciler> Controller<R> {
                 _ = gate.changed() => {}
                 // The API server is back, so keys that failed while it was away need no backoff.
                 _ = returns.changed() => state.queue.forgive(Instant::now()),
-                _ = doubts.changed() => self.begin_again(&mut state, &begun),
+                _ = unshown.changed() => self.begin_again(&mut state, &begun),
                 () = any_changed(&mut health), if waits => {}
                 () = any_changed(&mut progress), if waits || !state.parked.is_empty() => {
                     state.has_news = true;

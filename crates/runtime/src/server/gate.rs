@@ -48,7 +48,7 @@ pub struct Gate {
     /// The highest resourceVersion in the answers to this process's writes since then, by type.
     written: Arc<Mutex<HashMap<Resource, u64>>>,
     /// Wakes the controllers after a list that followed writes of this process which no watch had shown.
-    doubts: watch::Sender<()>,
+    unshown: watch::Sender<()>,
     /// Whether the election has made its first attempt.
     tried: watch::Sender<bool>,
     /// The last heartbeat; None before the first one.
@@ -89,7 +89,7 @@ impl Gate {
             restored: watch::Sender::new(None),
             restores: Arc::default(),
             written: Arc::default(),
-            doubts: watch::Sender::new(()),
+            unshown: watch::Sender::new(()),
             tried: watch::Sender::new(false),
             beat: Arc::default(),
             writing: Arc::default(),
@@ -246,13 +246,13 @@ impl Gate {
 
     /// Reports that a list followed writes of this process which no watch had shown. A restore of etcd may have lost them, and
     /// no change would wake their owners.
-    pub(crate) fn doubt(&self) {
-        self.doubts.send_replace(());
+    pub(crate) fn report_unshown(&self) {
+        self.unshown.send_replace(());
     }
 
-    /// A receiver that each [`Self::doubt`] wakes.
-    pub(crate) fn doubts(&self) -> watch::Receiver<()> {
-        self.doubts.subscribe()
+    /// A receiver that each [`Self::report_unshown`] wakes.
+    pub(crate) fn unshown(&self) -> watch::Receiver<()> {
+        self.unshown.subscribe()
     }
 
     /// Whether a cache has its history, and was listed since the last restore of etcd.
