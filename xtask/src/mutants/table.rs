@@ -135,8 +135,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "continues a watch in a restored store",
         file: "crates/runtime/src/cache/list_watch.rs",
-        edits: &[("newest > 0 && newest < revision(&at)", "newest > u64::MAX - 1")],
+        edits: &[("newest > 0 && newest < known", "newest > u64::MAX - 1")],
         catchers: &[Catcher::Tests("quintet-runtime", "lists_again_after_a_restore_of_etcd")],
+    },
+    Mutant {
+        name: "a restore may lose own writes unnoticed",
+        file: "crates/runtime/src/cache/state.rs",
+        edits: &[("written.max(self.progress", "written.min(0).max(self.progress")],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_list_older_than_an_own_write")],
+    },
+    Mutant {
+        name: "owners of lost writes sleep",
+        file: "crates/runtime/src/cache/state.rs",
+        edits: &[("if listing.known > listing.position", "if listing.known > u64::MAX - 1")],
+        catchers: &[Catcher::Tests("quintet-runtime", "a_list_after_an_unshown_write")],
     },
     Mutant {
         name: "continues a silent watch",
@@ -167,7 +179,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 "if self.lost.is_some_and(|since| since.elapsed() >= OUTAGE) ||",
                 "if self.lost.is_some_and(|since| since.elapsed() >= Duration::MAX) ||",
             ),
-            ("newest > 0 && newest < revision(&at)", "newest > u64::MAX - 1"),
+            ("newest > 0 && newest < known", "newest > u64::MAX - 1"),
             ("            _ = restores.wait_for(|since| *since > listed) => return Next::List,\n", ""),
         ],
         catchers: &[Catcher::Plans("podset-scale", "/restored")],

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::cache::response::{self, Events, Interrupted, text};
-use crate::cache::state::{SILENCE, State};
+use crate::cache::state::{Listing, SILENCE, State};
 use crate::log_repeated;
 use crate::model::object::{Key, MetaOnly};
 use crate::model::progress::revision;
@@ -221,8 +221,9 @@ impl Keeper {
         if self.lost.is_some_and(|since| since.elapsed() >= OUTAGE) || self.part.state().is_silent() {
             return self.list_again(at).await;
         }
+        let known = self.part.state().known();
         match self.part.newest(&self.client).await {
-            Ok(newest) if newest > 0 && newest < revision(&at) => {
+            Ok(newest) if newest > 0 && newest < known => {
                 self.part.state().report_restore(&format!("the store in version {newest}"));
                 self.list_again(at).await
             }
@@ -376,7 +377,7 @@ impl Keeper {
 impl dyn Part {
     /// Fills the cache by a streaming list, or by pages if the API server cannot stream now. The next list streams again.
     async fn list(&self, client: &Client) -> Result<String, Interrupted> {
-        let began = Instant::now();
+        let listing = self.state().begin_list();
         let query = format!(
             "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
              &timeoutSeconds={}",
@@ -387,7 +388,7 @@ impl dyn Part {
             Err(refused) if matches!(refused.code(), Some(400 | 422)) => {}
             Err(interrupted) => return Err(interrupted),
             // An event may report that the watch cache cannot serve the list (500, 504). A proxy may cut a long answer.
-            Ok(events) => match self.fill(events, began).await {
+            Ok(events) => match self.fill(events, &listing).await {
                 Err(interrupted)
                     if !interrupted.is_misunderstanding()
                         && !matches!(interrupted, Interrupted::TooLarge) =>
@@ -410,8 +411,7 @@ impl dyn Part {
     }
 
     async fn list_by_pages(&self, client: &Client) -> Result<String, Interrupted> {
-        let began = Instant::now();
-        let listing = self.state().begin_list(began);
+        let listing = self.state().begin_list();
         let mut seen = Seen::new();
         let mut next = String::new();
         loop {
@@ -426,7 +426,7 @@ impl dyn Part {
             match page.metadata.continue_ {
                 Some(token) if !token.is_empty() => next = format!("&continue={}", escape(&token)),
                 _ => {
-                    self.sweep(&seen, &page.metadata.resource_version, began);
+                    self.sweep(&seen, &page.metadata.resource_version, &listing);
                     return Ok(page.metadata.resource_version);
                 }
             }
@@ -437,9 +437,8 @@ impl dyn Part {
     async fn fill(
         &self,
         mut events: Events<impl AsyncBufRead + Unpin>,
-        began: Instant,
+        listing: &Listing,
     ) -> Result<String, Interrupted> {
-        let listing = self.state().begin_list(began);
         let mut seen = Seen::new();
         let mut line = Vec::new();
         while events.next(&mut line, CALL).await? {
@@ -448,7 +447,7 @@ impl dyn Part {
                 "BOOKMARK" => {
                     let MetaOnly { metadata: meta } = serde_json::from_str(event.object.get())?;
                     if meta.annotations.get("k8s.io/initial-events-end") == Some("true") {
-                        self.sweep(&seen, &meta.resource_version, began);
+                        self.sweep(&seen, &meta.resource_version, listing);
                         return Ok(meta.resource_version.0.into());
                     }
                 }
@@ -462,7 +461,7 @@ impl dyn Part {
                 _ => {
                     let (key, _) = self.apply(event.object, false)?;
                     seen.insert((key.namespace, key.name));
-                    self.state().listing(seen.len(), &listing);
+                    self.state().listing(seen.len(), listing);
                 }
             }
         }
@@ -470,10 +469,10 @@ impl dyn Part {
     }
 
     /// Completes a list: drops the objects that it did not show, and sets the position to `version`.
-    fn sweep(&self, seen: &Seen, version: &str, began: Instant) {
+    fn sweep(&self, seen: &Seen, version: &str, listing: &Listing) {
         let state = self.state();
         let version = Some(revision(version)).filter(|version| *version > 0);
-        if version.is_some_and(|version| version < state.progress().position) {
+        if version.is_some_and(|version| version < listing.known) {
             state.report_restore("a list");
         }
         let undecodable = state.undecodable().into_iter().map(|(key, _)| key);
@@ -482,7 +481,7 @@ impl dyn Part {
         for key in self.missing(seen).into_iter().chain(undecodable) {
             self.delete(&key);
         }
-        state.listed(version, began);
+        state.listed(version, listing);
     }
 
     /// Follows one watch from `position` until the API server ends it, and advances `position`.

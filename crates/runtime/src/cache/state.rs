@@ -24,6 +24,10 @@ pub const SILENCE: Duration = Duration::from_secs(75);
 /// The start of a list; see [`State::listing`].
 pub(super) struct Listing {
     began: Instant,
+    /// See [`State::known`].
+    pub known: u64,
+    /// How far the watch had come.
+    position: u64,
     /// The most objects that a list had shown before, since one was complete.
     most_before: usize,
 }
@@ -120,16 +124,21 @@ impl State {
     }
 
     /// Records the end of a list in this version of the store; None if it has none.
-    pub(super) fn listed(&self, version: Option<u64>, began: Instant) {
+    pub(super) fn listed(&self, version: Option<u64>, listing: &Listing) {
         self.progress.send_modify(|progress| {
             progress.position = version.unwrap_or(progress.position);
             // An object that the list does not show was deleted before the list.
             progress.seen = version.unwrap_or(progress.seen);
-            progress.listed = Some(began);
+            progress.listed = Some(listing.began);
             progress.expired = false;
         });
         self.most_listed.store(0, Ordering::Relaxed);
         self.heard();
+        if listing.known > listing.position
+            && let Some(gate) = self.gate.get()
+        {
+            gate.report_unshown();
+        }
     }
 
     /// Whether the type may be absent.
@@ -216,9 +225,17 @@ impl State {
         }
     }
 
-    /// The start of a list.
-    pub(super) fn begin_list(&self, began: Instant) -> Listing {
-        Listing { began, most_before: self.most_listed.load(Ordering::Relaxed) }
+    /// The start of a list, before its request.
+    pub(super) fn begin_list(&self) -> Listing {
+        let most_before = self.most_listed.load(Ordering::Relaxed);
+        let position = self.progress.borrow().position;
+        Listing { began: Instant::now(), known: self.known(), position, most_before }
+    }
+
+    /// The version of the store that this process knows from this cache and from its own writes. An older store was restored.
+    pub(super) fn known(&self) -> u64 {
+        let written = self.gate.get().map_or(0, |gate| gate.written(&self.resource));
+        written.max(self.progress.borrow().position)
     }
 
     /// When the API server last delivered an event, a bookmark or a list, or rejected a request for the type; at first
@@ -272,4 +289,24 @@ impl State {
 pub async fn any_changed<T>(watched: &mut [watch::Receiver<T>]) {
     let changes = watched.iter_mut().map(|watched| Box::pin(watched.changed()));
     let _ = futures::future::select_all(changes).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::resource::PODS;
+
+    /// A restore of etcd may have lost the write, even if the list has a higher version.
+    #[test]
+    fn a_list_after_an_unshown_write_is_reported() {
+        for (written, is_reported) in [(7, false), (8, true)] {
+            let (state, gate) = (State::new(PODS, "", None, None), Gate::open());
+            assert!(state.gate.set(gate.clone()).is_ok());
+            state.advance("7", true);
+            gate.wrote(PODS, written);
+            let unshown = gate.unshown();
+            state.listed(Some(2_000), &state.begin_list());
+            assert_eq!(unshown.has_changed().unwrap(), is_reported, "{written}");
+        }
+    }
 }

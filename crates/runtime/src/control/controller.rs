@@ -136,6 +136,7 @@ impl<R: Reconciler> Controller<R> {
         let mut progress: Vec<_> = self.caches.iter().map(|cache| cache.watch_progress()).collect();
         let mut health = self.objects.watch_health();
         let mut returns = self.context.link.recoveries();
+        let mut unshown = self.context.gate.unshown();
         let mut begun = self.nowhere();
         let mut batch = Vec::new();
         loop {
@@ -167,6 +168,7 @@ impl<R: Reconciler> Controller<R> {
                 _ = gate.changed() => {}
                 // The API server is back, so keys that failed while it was away need no backoff.
                 _ = returns.changed() => state.queue.forgive(Instant::now()),
+                _ = unshown.changed() => self.begin_again(&mut state, &begun),
                 () = any_changed(&mut health), if waits => {}
                 () = any_changed(&mut progress), if waits || !state.parked.is_empty() => {
                     state.has_news = true;
@@ -324,6 +326,12 @@ impl<R: Reconciler> Controller<R> {
         for (key, error) in part.state().undecodable() {
             self.context.recorder.record(self.objects.resource(), &key, undecodable(&error));
         }
+    }
+
+    /// Enqueues every object of the parts that have begun.
+    fn begin_again(&self, state: &mut State, begun: &[bool]) {
+        let parts = self.objects.parts().iter().zip(begun);
+        parts.filter(|(_, begun)| **begun).for_each(|(part, _)| self.begin(state, part));
     }
 
     /// Handles a wake. A standby drops keys, because `begin` enqueues every object after a takeover.

@@ -1,6 +1,6 @@
 //! Whether this process may write. Every write asks the gate, and the election opens and closes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::lock;
 use crate::model::clock::{self, Moment};
 use crate::model::progress::Progress;
+use crate::model::resource::Resource;
 
 /// How often a running write checks whether the machine has slept.
 const LOOK: Duration = Duration::from_secs(1);
@@ -44,6 +45,10 @@ pub struct Gate {
     restored: watch::Sender<Option<Instant>>,
     /// How often that was noticed since the metric was last updated.
     restores: Arc<AtomicU64>,
+    /// The highest resourceVersion in the answers to this process's writes since then, by type.
+    written: Arc<Mutex<HashMap<Resource, u64>>>,
+    /// Wakes the controllers after a list that followed writes of this process which no watch had shown.
+    unshown: watch::Sender<()>,
     /// Whether the election has made its first attempt.
     tried: watch::Sender<bool>,
     /// The last heartbeat; None before the first one.
@@ -83,6 +88,8 @@ impl Gate {
             since: Arc::default(),
             restored: watch::Sender::new(None),
             restores: Arc::default(),
+            written: Arc::default(),
+            unshown: watch::Sender::new(()),
             tried: watch::Sender::new(false),
             beat: Arc::default(),
             writing: Arc::default(),
@@ -212,6 +219,7 @@ impl Gate {
         });
         if is_news {
             self.restores.fetch_add(1, Ordering::Relaxed);
+            lock(&self.written).clear();
             self.hand_over(Seen::new());
             self.state.send_if_modified(|state| {
                 if let Some(term) = state {
@@ -221,6 +229,30 @@ impl Gate {
             });
         }
         is_news
+    }
+
+    /// Records the resourceVersion in the answer to a write of this type.
+    pub fn wrote(&self, resource: Resource, version: u64) {
+        let mut written = lock(&self.written);
+        let highest = written.entry(resource).or_default();
+        *highest = version.max(*highest);
+    }
+
+    /// The highest resourceVersion that this process knows to be stored by its own writes of this type. The cache may never
+    /// show it, if a restore of etcd loses the write.
+    pub(crate) fn written(&self, resource: &Resource) -> u64 {
+        lock(&self.written).get(resource).copied().unwrap_or_default()
+    }
+
+    /// Reports that a list followed writes of this process which no watch had shown. A restore of etcd may have lost them, and
+    /// no change would wake their owners.
+    pub(crate) fn report_unshown(&self) {
+        self.unshown.send_replace(());
+    }
+
+    /// A receiver that each [`Self::report_unshown`] wakes.
+    pub(crate) fn unshown(&self) -> watch::Receiver<()> {
+        self.unshown.subscribe()
     }
 
     /// Whether a cache has its history, and was listed since the last restore of etcd.

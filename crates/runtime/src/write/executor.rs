@@ -168,7 +168,7 @@ impl Executor {
             };
             if let Some(meta) = &found {
                 self.compare(of, resource, meta);
-                self.memory.wrote(owner, *resource, meta);
+                self.wrote(owner, *resource, meta);
             }
             let is_gone = |uid: &Arc<str>| found.as_ref().is_none_or(|meta| meta.uid != *uid);
             if let Some(uid) = deleted.filter(is_gone) {
@@ -190,6 +190,12 @@ impl Executor {
                 tracing::warn!(%object, cache, store, "etcd was restored; listing everything again");
             }
         }
+    }
+
+    /// Records a version of an object that the store has. A list that is older shows a restore of etcd.
+    fn wrote(&self, owner: &Key, resource: Resource, meta: &Meta) {
+        self.gate.wrote(resource, revision(&meta.resource_version));
+        self.memory.wrote(owner, resource, meta);
     }
 
     /// Executes the steps in order while `still` returns true: the plan applies to the current object. The caller has
@@ -452,7 +458,7 @@ impl Executor {
             let message = format!("Pod {name} exists already, but has lost its label {KIND_LABEL}");
             (RefusalReason::LabelsMissing, message)
         } else {
-            self.memory.wrote(owner, resource, &meta);
+            self.wrote(owner, resource, &meta);
             return Ok(Answer::Stale);
         };
         Ok(Answer::Refused { reason, message, stops_creations: false })
@@ -477,7 +483,7 @@ impl Executor {
                 let meta = match deletes {
                     None => {
                         let meta = only.metadata;
-                        self.memory.wrote(owner, resource, &meta);
+                        self.wrote(owner, resource, &meta);
                         Some(Box::new(meta))
                     }
                     Some(uid) => {
