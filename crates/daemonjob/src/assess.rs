@@ -28,6 +28,9 @@ use crate::waves::{OpenPod, Progress, Standing, WaveState, Waves, paused};
 /// A status that lacks its rollout for this long means that the definition is outdated.
 const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
 
+/// The longest time until a DaemonJob with a schedule is planned again.
+const LONGEST_TIMER: SignedDuration = SignedDuration::from_mins(10);
+
 /// Surveys every node. A due time that has come begins another rollout, unless failed nodes stop the rollout or a user
 /// has paused it.
 pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'a> {
@@ -120,7 +123,10 @@ fn survey_rollout<'a>(
         let deadline = deadline(job, &survey, now);
         survey.requeue_at(deadline);
     }
-    survey.requeue_at(survey.agenda.as_ref().and_then(|agenda| agenda.next.as_ref().ok().copied()));
+    let next = survey.agenda.as_ref().and_then(|agenda| agenda.next.as_ref().ok().copied());
+    // A timer does not notice that the wall clock is set forward.
+    let soon = now.checked_add(LONGEST_TIMER).unwrap_or(now);
+    survey.requeue_at(next.map(|next| next.min(soon)));
     survey
 }
 

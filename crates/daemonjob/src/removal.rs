@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::eligibility::Eligibility;
 use crate::history::AssessedPod;
+use crate::node_state::has_started;
 use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor, PodOutcome};
 use crate::rollout::Ending;
 use crate::survey::Survey;
@@ -86,7 +87,6 @@ pub fn deletion_reason(
         Eligibility::Continue(_) => pod.node.is_none(),
         Eligibility::Refuse(_) => !is_of_earlier,
     };
-    let has_started = || pod.started.is_some() || pod.phase != Phase::Pending;
     let hangs = || pod.crashed.is_some() && !pod.has_running_container;
     if is_misplaced {
         Some(DeletedFor::Misplaced)
@@ -95,7 +95,8 @@ pub fn deletion_reason(
         Some(DeletedFor::Superfluous)
     } else if assessed.exhausted {
         Some(DeletedFor::Exhausted)
-    } else if !assessed.is_current && (!has_started() || hangs() || survey.replaced.contains(&*pod.meta.uid))
+    } else if !assessed.is_current
+        && (!has_started(pod) || hangs() || survey.replaced.contains(&*pod.meta.uid))
     {
         Some(DeletedFor::Outdated)
     } else {

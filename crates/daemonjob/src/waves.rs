@@ -71,6 +71,12 @@ impl Standing {
             Some(State::Done) if is_settled => Self::Settled,
             // The manager deletes this pod, which may be bound meanwhile.
             Some(State::Skipped(_)) if open == Some(OpenPod::Unbound) => Self::Working,
+            // A container has started, and hangs: the template may be the cause.
+            Some(State::Skipped(reason))
+                if reason.cause == Cause::PendingDeadlineExceeded && tried.is_some() =>
+            {
+                Self::Failed { may_recover: false }
+            }
             Some(State::Skipped(_) | State::Done) => Self::Away,
             Some(State::Waiting(reason)) if reason.cause == Cause::Settling => Self::Settling,
             Some(_) => Self::Working,

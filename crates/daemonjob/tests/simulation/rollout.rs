@@ -295,11 +295,15 @@ impl View {
             let last = machine.last.as_ref().filter(|last| last.rollout == rollout);
             let has_failed = last.is_some_and(|last| matches!(last.end, End::Failed | End::Unsure));
             let has_run = last.is_some() || machine.bound == Some(rollout);
+            // The retry of an eligible node may not start in time.
+            let cannot_be_retried = || {
+                job.spec.pending_deadline_seconds.is_some()
+                    || placement.eligibility(node) != Eligibility::Run
+                    || node.meta.deleted.is_some()
+            };
             machine.may_have_failed(rollout, limits.0, limits.1)
                 || !recorded && !node.ready && has_run
-                || !recorded
-                    && has_failed
-                    && (placement.eligibility(node) != Eligibility::Run || node.meta.deleted.is_some())
+                || !recorded && has_failed && cannot_be_retried()
         });
         let gone = self.machines.values().filter(|machine| {
             machine.node.is_none()

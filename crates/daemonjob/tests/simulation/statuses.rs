@@ -172,7 +172,11 @@ fn node_is_true(
                     machine.may_have_failed(rollout, i64::MAX, job.spec.disruption_limit.map(i64::from))
                 }
                 "NodeLost" => !node.ready,
-                "FailedAndGone" => may_have_failed && *eligibility != Eligibility::Run,
+                "FailedAndGone" => {
+                    // The retry of an eligible node may not start in time.
+                    let may_be_late = job.spec.pending_deadline_seconds.is_some();
+                    may_have_failed && (may_be_late || *eligibility != Eligibility::Run)
+                }
                 _ => false,
             };
             if is_true { Ok(()) } else { wrong(&format!("{why:?} is not true")) }

@@ -141,9 +141,21 @@ fn problem(document: &Value) -> Option<String> {
 type Rule = fn(&Value) -> bool;
 
 /// The CEL rules by path, in the definition's order. The messages come from the definition.
+const SPEC_RULES: &[Rule] = &[
+    is_never_restarted,
+    names_containers,
+    waves_can_fail,
+    |spec| !has(spec, "schedule") || !has(spec, "rerunOn"),
+    |spec| {
+        let approval = spec["rollout"].get("approval");
+        !has(spec, "schedule") || approval.is_none_or(|approval| *approval == "None")
+    },
+    |spec| has(spec, "schedule") || !has(spec, "timeZone") && !has(spec, "startingDeadlineSeconds"),
+];
+
 const RULES: &[(&str, &[Rule])] = &[
     ("", &[|job| job["metadata"]["name"].as_str().is_some_and(|name| name.len() <= 63)]),
-    ("spec", &[is_never_restarted, names_containers, waves_can_fail]),
+    ("spec", SPEC_RULES),
     (
         "spec.template",
         &[|template| {
@@ -189,6 +201,10 @@ const RULES: &[(&str, &[Rule])] = &[
         &[|codes| codes["operator"] != "In" || !items(&codes["values"]).any(|value| *value == 0)],
     ),
 ];
+
+fn has(object: &Value, field: &str) -> bool {
+    object.get(field).is_some()
+}
 
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
@@ -497,6 +513,11 @@ mod tests {
     #[case("spec: podFailurePolicy needs template.spec.restartPolicy Never", with(&json!({"podFailurePolicy": {"rules": []}})))]
     #[case("spec: onExitCodes.containerName must be the name of", with(&json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c"}], "initContainers": [{"name": "i"}]}}, "podFailurePolicy": {"rules": [
         {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1], "containerName": "i"}}, {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1], "containerName": "x"}}]}})))]
+    #[case("spec: schedule and rerunOn exclude each other", with(&json!({"schedule": "@daily", "rerunOn": ["NodeReboot"]})))]
+    #[case("spec: schedule and rollout.approval exclude each other", with(&json!({"schedule": "@daily", "failurePolicy": {"type": "Pause"},
+        "rollout": {"waveSizes": [1], "approval": "FirstWave"}})))]
+    #[case("spec: timeZone and startingDeadlineSeconds need schedule", with(&json!({"timeZone": "UTC"})))]
+    #[case("spec: timeZone and startingDeadlineSeconds need schedule", with(&json!({"startingDeadlineSeconds": 60})))]
     #[case("spec.podFailurePolicy.rules[0]: a rule of podFailurePolicy needs one of", with(&json!({"podFailurePolicy": {"rules": [{"action": "Ignore"}]}})))]
     #[case("spec.podFailurePolicy.rules[0].onExitCodes: onExitCodes with operator In", with(&json!({"podFailurePolicy": {"rules": [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": [0]}}]}})))]
     #[case("the number of entries of spec.podFailurePolicy.rules[0].onExitCodes.values must be at least 1, got 0", with(&json!({"podFailurePolicy": {"rules": [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": []}}]}})))]
@@ -523,6 +544,8 @@ mod tests {
                 "podFailurePolicy": {"rules": [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [42]}},
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}}),
             json!({"failurePolicy": {"type": "Pause", "maxFailedNodes": "0%"}}),
+            json!({"schedule": "@daily", "timeZone": "Europe/Berlin", "startingDeadlineSeconds": 60,
+                "rollout": {"approval": "None"}}),
             json!({"onSuccess": {"labels": {"example.com/ready": "", "a-b.example.org/C_d": "1.0"},
                 "removeTaints": [{"key": "notk8s.io/x", "effect": "NoExecute"}]}}),
             json!({"template": {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}},

@@ -59,6 +59,8 @@ fn nothing_runs_before_the_first_due_time() {
     let schedule = scene.status().schedule.clone().unwrap();
     assert_eq!(schedule.next_due_time, Some(Time(later(DUE))));
     assert_eq!((schedule.since, schedule.last_due_time), (Some(Time(now())), None));
+    assert_eq!(scene.plan().again, Some(later(scene.second + 600)), "the clock may be set forward");
+    scene.second = DUE - 60;
     assert_eq!(scene.plan().again, Some(later(DUE)));
 }
 
@@ -390,6 +392,7 @@ fn a_pause_delays_a_due_time(#[case] deadline: Value, #[case] begins: bool) {
     scene.tick(HOUR).pause_for("incident");
     assert!(reach(&mut scene, DUE).is_empty());
     let until = deadline.as_i64().map_or(DUE + DAY, |deadline| DUE + deadline + 1);
+    scene.second = until - 1;
     assert_eq!(scene.plan().again, Some(later(until)));
     scene.second = DUE + 2 * HOUR;
     scene.pause_for(None);
@@ -519,6 +522,20 @@ fn a_clock_that_was_ahead_leaves_no_node_out() {
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
     night(&mut scene, 2);
     night(&mut scene, 3);
+}
+
+/// A pod that has started is an attempt, so the success before it does not count.
+#[test]
+fn a_node_is_not_done_while_a_pod_of_a_removed_schedule_runs() {
+    let mut scene = nightly(&json!({}));
+    night(&mut scene, 0);
+    reach(&mut scene, DUE + DAY);
+    scene.run("a").edit(|job| job.spec.schedule = None);
+    assert_eq!((scene.status().succeeded, scene.counted()), (Some(1), vec!["a", "b"]));
+    scene.fail("a");
+    assert_eq!(scene.status().succeeded, Some(1));
+    scene.after(HOUR).succeed("a").succeed("b");
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
 }
 
 /// Pods and ledger have the due time too.

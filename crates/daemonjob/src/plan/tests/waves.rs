@@ -210,6 +210,21 @@ fn a_skipped_canary_leaves_the_wave() {
     assert_eq!(wave(&scene).0, Some(3), "both waves are over");
 }
 
+/// A container of the canary started and hangs, so the template may be the cause. The next node must not hang too.
+#[test]
+fn a_canary_that_hangs_while_it_starts_has_failed() {
+    let mut scene = in_waves(&json!({"pendingDeadlineSeconds": 60}), &FOUR);
+    let first = only(&scene);
+    let now = scene.now();
+    scene.edit_pod(&first, |pod| (pod.node, pod.started) = (Some(first.as_str().into()), Some(now)));
+    scene.passes();
+    scene.after(61);
+    scene.end_unseen(&first, Phase::Failed).passes();
+    assert_eq!(scene.reason(&first), Some("PendingDeadlineExceeded"));
+    assert!(scene.is_idle_for(&[0, 700]), "{:?}", scene.status());
+    assert_eq!(scene.condition("Paused"), (true, "WaveFailed"));
+}
+
 /// A node that was cordoned before it died does not count as failed. If it is not selected either, no list has it.
 #[rstest]
 #[case::running(false)]
