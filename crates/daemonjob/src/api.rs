@@ -369,8 +369,8 @@ pub struct RolloutSpec {
         )
         .message("each of waveSizes must be a whole number from 1 to 1,000,000 or a percentage from 1% to 100%"),
         validation = Rule::new(
-            "[self.filter(one, type(one) == int).map(one, int(one))].all(numbers, numbers.isSorted() \
-             && numbers.all(one, numbers.exists_one(other, other == one)))"
+            "self.all(one, type(one) != int || self.exists_one(other, type(other) == int && int(other) == int(one))) \
+             && self.filter(one, type(one) == int).map(one, int(one)).isSorted()"
         )
         .message(
             "the numbers in waveSizes must grow, because each is the number of nodes in all: use [1, 10] for 1 node \
