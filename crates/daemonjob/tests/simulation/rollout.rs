@@ -446,14 +446,11 @@ impl View {
             }
         }
         started.remove(own);
-        // A wave does not wait for a lost node that is not selected. If the node was leaving, it has not failed.
+        // A wave does not wait for a lost node. If the node was leaving, it has not failed.
         let is_given_up = |uid: &str| {
             let node = pass.world.nodes.iter().find(|node| &*node.meta.uid == uid);
-            let node = node.filter(|node| self.may_be_written_off(node, job));
             let was_leaving = self.machines.get(uid).is_some_and(|machine| machine.was_leaving);
-            let is_selected =
-                |node: &Node| placement.eligibility(node).is_selected() && node.meta.deleted.is_none();
-            was_leaving && node.is_some_and(|node| !is_selected(node))
+            was_leaving && node.is_some_and(|node| self.may_be_written_off(node, job))
         };
         started.retain(|uid| !is_given_up(uid));
         let gone = self.machines.iter().filter(|(uid, machine)| {
