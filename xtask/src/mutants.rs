@@ -13,9 +13,8 @@ use serde_json::Value;
 
 use crate::test;
 
-mod table;
-
-use table::MUTANTS;
+mod daemonjob;
+mod others;
 
 /// One way to break the program.
 struct Mutant {
@@ -36,6 +35,10 @@ enum Catcher {
     Tests(&'static str, &'static str),
     /// The exhaustive search.
     Search,
+}
+
+fn mutants() -> impl Iterator<Item = &'static Mutant> {
+    daemonjob::MUTANTS.iter().chain(others::MUTANTS)
 }
 
 /// The folder of the broken copy.
@@ -65,7 +68,7 @@ pub(crate) fn remove(copy: &Path, built: &BTreeSet<PathBuf>) {
 fn try_all(workspace: &Path, copy: &Path, filter: &str, built: &mut BTreeSet<PathBuf>) -> Result<()> {
     let mut caught = 0;
     let mut table = Vec::new();
-    let tried: Vec<&Mutant> = MUTANTS.iter().filter(|mutant| mutant.name.contains(filter)).collect();
+    let tried: Vec<&Mutant> = mutants().filter(|mutant| mutant.name.contains(filter)).collect();
     for mutant in &tried {
         let step = Step::start_long(format!("mutant: {}", mutant.name));
         let noticed = try_one(workspace, copy, mutant, built)?;
@@ -97,7 +100,7 @@ fn try_one(
     for (from, to) in mutant.edits {
         if text.matches(from).count() != 1 {
             bail!(
-                "the mutant {:?} does not match {}: update its text in xtask/src/mutants/table.rs",
+                "the mutant {:?} does not match {}: update its text in xtask/src/mutants",
                 mutant.name,
                 mutant.file
             );
@@ -232,7 +235,7 @@ mod tests {
 
     #[test]
     fn every_mutant_matches_the_source() {
-        for mutant in MUTANTS {
+        for mutant in mutants() {
             let text = fs::read_to_string(paths::workspace().join(mutant.file)).unwrap();
             for (from, _) in mutant.edits {
                 assert_eq!(text.matches(from).count(), 1, "{}", mutant.name);

@@ -67,6 +67,11 @@ impl AssessedPod<'_> {
         !self.phase.has_ended()
     }
 
+    /// Whether a container has started.
+    pub fn has_started(&self) -> bool {
+        self.pod.started.is_some() || self.phase != Phase::Pending
+    }
+
     /// Whether it has not ended and is not terminating.
     pub fn is_counted(&self) -> bool {
         self.is_running() && !self.is_deleted

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use kube::Resource as _;
 use quintet_runtime::model::conditions;
-use quintet_runtime::model::core_types::{Node, Phase, Pod, Taint};
+use quintet_runtime::model::core_types::{Node, Phase, Taint};
 use quintet_runtime::model::digest;
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use quintet_runtime::model::resource::PODS;
@@ -459,7 +459,7 @@ impl Assessor<'_> {
         let blocking = blocking.filter(|assessed| {
             // A pod of the current template on a done node is superfluous. Only if it has started, it is an attempt
             // after the success: a schedule, or a reason in rerunOn, that is removed now has created it.
-            !is_done || !assessed.is_current || !assessed.recorded && has_started(assessed.pod)
+            !is_done || !assessed.is_current || !assessed.recorded && assessed.has_started()
         });
         if let Some(assessed) = blocking {
             if assessment.is_written_off {
@@ -645,11 +645,6 @@ pub fn not_tolerated(taint: &Taint) -> String {
     format!("the template does not tolerate the taint {}{value}:{}", taint.key, taint.effect)
 }
 
-/// Whether a container of a pod has started.
-pub(crate) fn has_started(pod: &Pod) -> bool {
-    pod.started.is_some() || pod.phase != Phase::Pending
-}
-
 /// The state of a node whose name a pod occupies.
 fn occupied(assessed: &AssessedPod<'_>) -> State {
     let pod = assessed.pod;
@@ -657,7 +652,7 @@ fn occupied(assessed: &AssessedPod<'_>) -> State {
     if assessed.is_deleted {
         let message = format!("{} is terminating; the node waits until it is gone", pod.meta.name);
         State::Waiting(Reason::new(Cause::PreviousPodTerminating, message))
-    } else if outdated && has_started(pod) {
+    } else if outdated && assessed.has_started() {
         let message = format!("{} runs an older template", pod.meta.name);
         State::Waiting(Reason::new(Cause::OutdatedTemplate, message))
     } else if outdated || assessed.target.is_none() {

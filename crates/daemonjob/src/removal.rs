@@ -11,7 +11,6 @@ use serde_json::json;
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::eligibility::Eligibility;
 use crate::history::AssessedPod;
-use crate::node_state::has_started;
 use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor, PodOutcome};
 use crate::rollout::Ending;
 use crate::survey::Survey;
@@ -96,7 +95,7 @@ pub fn deletion_reason(
     } else if assessed.exhausted {
         Some(DeletedFor::Exhausted)
     } else if !assessed.is_current
-        && (!has_started(pod) || hangs() || survey.replaced.contains(&*pod.meta.uid))
+        && (!assessed.has_started() || hangs() || survey.replaced.contains(&*pod.meta.uid))
     {
         Some(DeletedFor::Outdated)
     } else {

@@ -424,7 +424,8 @@ impl Facts<'_> {
             if !self.is_done(id) && !self.is_ambiguous(id) && !is_explained {
                 return Err(format!("3: Complete, but node {name} is neither done nor listed"));
             }
-            if self.is_done(id) && !self.is_ambiguous(id) && !is_lost && !self.is_marked(id) {
+            let may_be_marked = node.is_ready && !is_lost && !self.is_ambiguous(id);
+            if self.is_done(id) && may_be_marked && !self.is_marked(id) {
                 return Err(format!("9: Complete, but node {name} has no change for its success"));
             }
         }

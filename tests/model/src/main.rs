@@ -100,11 +100,11 @@ const FEATURES: [(Feature, Row); 10] = [
     (Feature::Waves, (1, Pause, 2, 0, PODS, [2, 3])),
     (Feature::Waves, (1, FailFast, 2, 1, NODES, [1, 2])),
     (Feature::Waves, (1, Pause, 2, 0, ACTS, [1, 2])),
-    (IN_TIME, (2, Continue, 1, 1, DUE_TIMES, [2, 4])),
-    (LATE, (2, Pause, 1, 0, DUE_TIMES, [2, 3])),
-    (IN_TIME, (0, Pause, 1, 0, DUE_TIMES, [1, 2])),
-    (LATE, (0, Continue, 2, 1, DUE_TIMES, [0, 2])),
-    (Feature::Marks, (2, Continue, 1, 1, MARKS, [3, 5])),
+    (IN_TIME, (2, Continue, 1, 1, DUE_TIMES, [3, 4])),
+    (LATE, (2, Pause, 1, 0, DUE_TIMES, [3, 4])),
+    (IN_TIME, (0, Pause, 1, 0, DUE_TIMES, [2, 3])),
+    (LATE, (0, Continue, 2, 1, DUE_TIMES, [2, 3])),
+    (Feature::Marks, (2, Continue, 1, 1, MARKS, [2, 3])),
     (Feature::Marks, (0, Pause, 2, 0, MARKS, [1, 2])),
 ];
 

@@ -438,7 +438,9 @@ impl State {
         node.record = Some(after);
         node.is_raw &= !removes;
         let (truth, bit) = (&mut self.truth.nodes[id.slot()], success_bit(after.pod));
-        truth.marked_twice = truth.marked_twice.or((truth.marks & bit != 0).then_some(after.pod));
+        // A second pod of the same number has a success of its own.
+        let is_again = truth.marks & bit != 0 && !truth.has_second_pod;
+        truth.marked_twice = truth.marked_twice.or(is_again.then_some(after.pod));
         truth.marks |= bit;
     }
 
