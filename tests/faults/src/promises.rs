@@ -646,15 +646,17 @@ impl Assessor {
 
 /// If a run makes no progress, a condition or a pending node must give the reason.
 pub fn unexplained(job: &Value) -> Option<String> {
-    let is_explained = ["Complete", "Failed", "Suspended", "Paused", "PodsRefused", "MarkRefused"]
-        .iter()
-        .any(|type_| true_condition(job, type_).is_some());
+    let known =
+        ["Complete", "Failed", "MarkRefused", "Paused", "PodsRefused", "ScheduleInvalid", "Suspended"];
+    let is_explained = known.iter().any(|type_| true_condition(job, type_).is_some());
     let mut conditions = job["status"]["conditions"].as_array().into_iter().flatten();
-    let is_marking = conditions.any(|one| one["type"] == "Complete" && one["reason"] == "Marking");
+    let waits = conditions.any(|one| {
+        one["type"] == "Complete" && (one["reason"] == "Marking" || one["reason"] == "WaitsForDueTime")
+    });
     let has_pods = number(job, "/status/active") + number(job, "/status/terminating") > 0;
     let pending = job["status"]["pendingNodes"].as_array();
     let has_reason = pending.is_some_and(|nodes| nodes.iter().any(|node| !text(node, "/reason").is_empty()));
     let is_new = job["status"]["conditions"].is_null();
-    (!is_explained && !is_marking && !has_pods && !has_reason && !is_new)
+    (!is_explained && !waits && !has_pods && !has_reason && !is_new)
         .then(|| "a run makes no progress, and no condition or pending node gives the reason".to_owned())
 }
