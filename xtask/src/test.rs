@@ -306,7 +306,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         return Ok(());
     }
     // At least 5,000 plans. The budget includes a build with the profile of the fault tests.
-    report.part(PAIRS.0, PAIRS.1, || cargo_test(xtask()?.args(["faults", "--pairs", "--every", "3500"])))?;
+    report.part(PAIRS.0, PAIRS.1, || cargo_test(xtask()?.args(["faults", "--pairs", "--every", "5000"])))?;
     pulsar_programs(report, None)?;
     report.part(RELEASE_BUILD.0, RELEASE_BUILD.1, || check(xtask()?.arg("build")))?;
     images(report)?;

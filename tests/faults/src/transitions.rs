@@ -65,6 +65,7 @@ const SUBJECTS: [Subject; 5] = [
         collection: DAEMONJOBS,
         values: daemonjob,
         history: &[
+            "schedule",
             "suspend",
             "paused",
             "parallelism",
