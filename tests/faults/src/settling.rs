@@ -16,6 +16,8 @@ const LONGEST_TERM_WITHOUT_RENEWAL: SignedDuration = SignedDuration::from_secs(6
 pub struct Settling {
     /// The number of terms that have ended.
     ended: usize,
+    /// Whether etcd was restored since the last write of the Lease. The next write shows this to the leader.
+    is_restored: bool,
     holder: String,
     renewed: Option<Timestamp>,
     /// By UIDs of DaemonJob and Node: the term and the generation of the status in which the node had settled.
@@ -44,15 +46,22 @@ impl Settling {
     /// The Lease was written.
     pub fn lease(&mut self, holder: &str, now: Timestamp) {
         let is_late = |renewed: Timestamp| now.duration_since(renewed) > LONGEST_TERM_WITHOUT_RENEWAL;
-        if holder != self.holder || self.renewed.is_some_and(is_late) {
+        if std::mem::take(&mut self.is_restored) || holder != self.holder || self.renewed.is_some_and(is_late)
+        {
             self.term_ends();
         }
         (self.holder, self.renewed) = (holder.to_owned(), Some(now));
     }
 
     /// The leader drops what it has measured.
-    pub fn term_ends(&mut self) {
+    fn term_ends(&mut self) {
         self.ended += 1;
+    }
+
+    /// Etcd was restored. A leader that notices this begins another term.
+    pub fn restored(&mut self) {
+        self.term_ends();
+        self.is_restored = true;
     }
 
     /// A pod has succeeded, so its node must settle again.
@@ -124,5 +133,13 @@ mod tests {
         assert_eq!(judge(&mut settling, 2, &[]), 0);
         settling.lease("two", at(20));
         assert_eq!(judge(&mut settling, 1, &["b"]), 0, "the term may have ended");
+        assert_eq!(judge(&mut settling, 2, &[]), 0);
+        settling.restored();
+        assert_eq!(judge(&mut settling, 2, &[]), 0, "the leader has not noticed the restore");
+        settling.lease("two", at(25));
+        assert_eq!(judge(&mut settling, 1, &["a"]), 0);
+        assert_eq!(judge(&mut settling, 2, &[]), 0);
+        settling.lease("two", at(30));
+        assert_eq!(judge(&mut settling, 1, &["a"]), 1);
     }
 }

@@ -397,12 +397,16 @@ impl Watcher {
         (inner.succeeded, inner.promises) = (succeeded, promises);
         inner.doubled.clear();
         inner.revisions.clear();
-        // A leader that notices the restore begins another term.
-        inner.settling.term_ends();
+        inner.settling.restored();
         drop(inner);
         server.restore(&store, bump);
         self.touch();
         true
+    }
+
+    /// Whether a process is a standby that sees nothing until it leads.
+    pub fn is_blind(&self, who: &str) -> bool {
+        self.plan.has_trouble(Trouble::TakeOverBlind) && who == STANDBY && !self.inner().has_standby_led
     }
 
     /// From now on, requests of this process are lost.
