@@ -51,9 +51,10 @@ fn troubles(scenario: &Scenario, name: &str) -> impl Iterator<Item = Trouble> {
     // In place of a pod whose adoption is rejected, the manager would create another one.
     let adopts = name == "apply-pods" && scenario.name == "podset-adopt-again";
     // The API server keeps running, so the write of another node's record, mark or retry reaches the restored store. See the
-    // accepted effects in docs/reliability.md.
+    // accepted effects in docs/reliability.md. The Event of a suspend is sent beside the record of the suspended pod.
     let is_beside = name.ends_with("-configmaps")
         || name == "patch-nodes"
+        || name == "create-events" && scenario.name == "daemonjob-suspend"
         || name == "create-pods" && scenario.name == "daemonjob-retry";
     // If the first failure ends the run, a delayed node may never get a pod.
     let waits = !is_ended_by_a_failure(scenario) && matches!(name, "create-pods" | "create-configmaps");
