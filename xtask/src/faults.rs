@@ -60,7 +60,7 @@ pub struct Args {
     /// Print the names of the plans instead of running the plans
     #[arg(long)]
     list: bool,
-    /// Insert each bug of xtask/src/mutants/table.rs into the program, one at a time, and check that a plan or a test detects
+    /// Insert each bug of xtask/src/mutants into the program, one at a time, and check that a plan or a test detects
     /// the bug
     #[arg(long, conflicts_with_all = ["plan", "every", "fault", "list", "transitions", "bytes", "pairs", "soak", "exhaustive"])]
     mutants: bool,

@@ -123,7 +123,7 @@ fn survey_rollout<'a>(
         let deadline = deadline(job, &survey, now);
         survey.requeue_at(deadline);
     }
-    let next = survey.agenda.as_ref().and_then(|agenda| agenda.next.as_ref().ok().copied());
+    let next = survey.agenda.as_ref().and_then(Agenda::next_due_time);
     // A timer does not notice that the wall clock is set forward.
     let soon = now.checked_add(LONGEST_TIMER).unwrap_or(now);
     survey.requeue_at(next.map(|next| next.min(soon)));
@@ -281,7 +281,7 @@ fn due_time_wait(survey: &Survey<'_>) -> Option<DueTimeWait> {
     Some(DueTimeWait {
         for_all: survey.key.due.is_none() || survey.has_pending_template,
         is_over: survey.is_over,
-        next: agenda.next.as_ref().ok().copied(),
+        next: agenda.next_due_time(),
     })
 }
 

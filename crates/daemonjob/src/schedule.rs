@@ -184,6 +184,11 @@ pub struct Agenda {
 }
 
 impl Agenda {
+    /// The next due time. None if the schedule is invalid.
+    pub fn next_due_time(&self) -> Option<Timestamp> {
+        self.next.as_ref().ok().copied()
+    }
+
     /// The schedule of a DaemonJob. None without a schedule.
     pub fn of(job: &DaemonJob, now: Timestamp) -> Option<Self> {
         let spec = &job.spec;
@@ -242,7 +247,7 @@ impl Agenda {
             time_zone: job.spec.time_zone.clone(),
             since: Some(Time(self.horizon.since)),
             last_due_time: self.horizon.last.map(Time),
-            next_due_time: self.next.as_ref().ok().copied().map(Time),
+            next_due_time: self.next_due_time().map(Time),
         }
     }
 

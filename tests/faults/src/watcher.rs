@@ -1059,15 +1059,13 @@ impl Script for Watcher {
         }
         let now = Instant::now();
         let resource = short(shown.resource).to_owned();
-        let can_be_blind = self.plan.has_trouble(Trouble::TakeOverBlind)
-            && shown.who == STANDBY
+        let leads = self.holds_lease(STANDBY);
+        self.inner().has_standby_led |= leads;
+        let is_blind = self.is_blind(shown.who)
             && !shown.is_initial
             && matches!(&*resource, "pods" | "configmaps" | "deployments");
-        let leads = self.holds_lease(STANDBY);
         let nth = {
             let mut inner = self.inner();
-            inner.has_standby_led |= leads;
-            let is_blind = can_be_blind && !inner.has_standby_led;
             if inner.dead.contains(shown.who) {
                 return Showing::Silence;
             }

@@ -140,19 +140,17 @@ fn problem(document: &Value) -> Option<String> {
 /// A CEL rule, as a function of the value that it validates.
 type Rule = fn(&Value) -> bool;
 
-/// The CEL rules by path, in the definition's order. The messages come from the definition.
+/// The CEL rules of the spec.
 const SPEC_RULES: &[Rule] = &[
     is_never_restarted,
     names_containers,
     waves_can_fail,
     |spec| !has(spec, "schedule") || !has(spec, "rerunOn"),
-    |spec| {
-        let approval = spec["rollout"].get("approval");
-        !has(spec, "schedule") || approval.is_none_or(|approval| *approval == "None")
-    },
+    |spec| !has(spec, "schedule") || needs_no_approval(&spec["rollout"]),
     |spec| has(spec, "schedule") || !has(spec, "timeZone") && !has(spec, "startingDeadlineSeconds"),
 ];
 
+/// The CEL rules by path, in the definition's order. The messages come from the definition.
 const RULES: &[(&str, &[Rule])] = &[
     ("", &[|job| job["metadata"]["name"].as_str().is_some_and(|name| name.len() <= 63)]),
     ("spec", SPEC_RULES),
@@ -180,13 +178,7 @@ const RULES: &[(&str, &[Rule])] = &[
                 || rule.get("policy").is_none_or(|policy| *policy == "SkipAfter")
         }],
     ),
-    (
-        "spec.rollout",
-        &[|rollout| {
-            rollout.get("approval").is_none_or(|approval| *approval == "None")
-                || rollout.get("waveSizes").is_some()
-        }],
-    ),
+    ("spec.rollout", &[|rollout| needs_no_approval(rollout) || has(rollout, "waveSizes")]),
     ("spec.rollout.waveSizes", &[|sizes| items(sizes).all(|size| is_count(size, 1)), grows]),
     (
         "spec.podFailurePolicy.rules[]",
@@ -204,6 +196,10 @@ const RULES: &[(&str, &[Rule])] = &[
 
 fn has(object: &Value, field: &str) -> bool {
     object.get(field).is_some()
+}
+
+fn needs_no_approval(rollout: &Value) -> bool {
+    rollout.get("approval").is_none_or(|approval| *approval == "None")
 }
 
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
