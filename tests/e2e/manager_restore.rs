@@ -294,11 +294,15 @@ fn is_reported(stage: &Stage, before: [u64; 2]) {
     let Stage { env, leader, standby, .. } = stage;
     assert!(env.get("book", "lost").is_none(), "etcd has lost it");
     assert!(stage.listed(env.namespace(), "books").contains("lost"), "the watch cache still has it");
-    run::poll("both candidates report it", SOON, PAUSE, || {
-        let now = [leader, standby].map(|manager| metric(manager, RESTORES));
+    let restores = || [leader, standby].map(|manager| metric(manager, RESTORES));
+    let reported = run::poll("both candidates report it", 2 * PATIENCE, PAUSE, || {
+        let now = restores();
         Ok((now[0] > before[0] && now[1] > before[1]).then_some(()))
-    })
-    .unwrap();
+    });
+    if let Err(error) = reported {
+        let logs = [leader, standby].map(Manager::logged);
+        panic!("{error:#}: {before:?} before, {:?} now\n{}", restores(), logs.join("\n"));
+    }
 }
 
 /// How many pods of the DaemonJob were created since `before`.
