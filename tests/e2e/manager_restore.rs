@@ -295,7 +295,7 @@ fn is_reported(stage: &Stage, before: [u64; 2]) {
     assert!(env.get("book", "lost").is_none(), "etcd has lost it");
     assert!(stage.listed(env.namespace(), "books").contains("lost"), "the watch cache still has it");
     let restores = || [leader, standby].map(|manager| metric(manager, RESTORES));
-    let reported = run::poll("both candidates report it", 2 * PATIENCE, PAUSE, || {
+    let reported = run::poll("both candidates report it", PATIENCE, PAUSE, || {
         let now = restores();
         Ok((now[0] > before[0] && now[1] > before[1]).then_some(()))
     });
