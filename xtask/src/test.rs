@@ -152,9 +152,12 @@ const LIMIT: u32 = 2;
 /// The shortest limit, because a busy machine can delay a part of seconds by minutes.
 const SHORTEST_LIMIT: Duration = Duration::from_mins(5);
 
-/// The time after which a part with this budget is ended.
-fn limit(budget: Duration) -> Duration {
-    (budget * LIMIT).max(SHORTEST_LIMIT)
+/// The time that all parts may take. A build server ends a run after 90 minutes, and then shows no table.
+const TOTAL_LIMIT: Duration = Duration::from_mins(80);
+
+/// The time after which a part with this budget is ended, if the parts before it took `before`.
+fn limit(budget: Duration, before: Duration) -> Duration {
+    (budget * LIMIT).max(SHORTEST_LIMIT).min(TOTAL_LIMIT.saturating_sub(before))
 }
 
 #[derive(Default)]
@@ -168,7 +171,7 @@ impl Report {
         budget: Duration,
         run: impl FnOnce() -> Result<Counts>,
     ) -> Result<Counts> {
-        self.part_within(limit(budget), name, budget, run)
+        self.part_within(limit(budget, self.took()), name, budget, run)
     }
 
     fn part_within(
@@ -180,6 +183,7 @@ impl Report {
     ) -> Result<Counts> {
         eprintln!("\n==> {name}");
         let begin = Instant::now();
+        let run = || if limit.is_zero() { Err(Interrupted::TooLate.into()) } else { run() };
         let counts = match interrupt::within(limit, run) {
             Ok(counts) => counts,
             Err(error) => {
@@ -204,6 +208,10 @@ impl Report {
         self.0.push(Part { name, budget, took: Duration::ZERO, free: None, counts: SKIPPED });
     }
 
+    fn took(&self) -> Duration {
+        self.0.iter().map(|part| part.took).sum()
+    }
+
     fn total(&self) -> Counts {
         let mut total = Counts::default();
         for part in &self.0 {
@@ -223,8 +231,7 @@ impl Report {
             let free = free.map_or_else(|| "-".to_owned(), disk::gigabytes);
             lines.push(format!("{name:<24} {took:>9} {budget:>9} {free:>9}  {counts}"));
         }
-        let (took, budget) =
-            columns(self.0.iter().map(|part| part.took).sum(), self.0.iter().map(|part| part.budget).sum());
+        let (took, budget) = columns(self.took(), self.0.iter().map(|part| part.budget).sum());
         lines.push(format!("{:<24} {took:>9} {budget:>9}", "all"));
         lines.join("\n")
     }
@@ -482,8 +489,8 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
             .env(variables::PROGRAM, program);
         // Without a broker, the tests that need one stay ignored, and count as skipped.
         let missing = pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()));
-        // A test waits most of the time, so one more runs than there are cores.
-        tests.arg(format!("--test-threads={}", thread::available_parallelism()?.get() + 1));
+        // A test waits most of the time, so two more run than there are cores.
+        tests.arg(format!("--test-threads={}", thread::available_parallelism()?.get() + 2));
         if let Some(missing) = missing {
             eprintln!("skipping the tests with a broker: {missing}");
         } else {
@@ -599,6 +606,13 @@ mod tests {
     }
 
     #[test]
+    fn runs_no_part_after_the_limit_of_all_parts() {
+        let (mut report, minute) = (Report::default(), Duration::from_mins(1));
+        report.part_within(Duration::ZERO, "too late", minute, || unreachable!()).unwrap();
+        assert_eq!(report.total(), FAILED);
+    }
+
+    #[test]
     fn ends_a_late_part_and_runs_the_next() {
         let (mut report, budget) = (Report::default(), Duration::from_mins(1));
         let mut late = |command: &str| {
@@ -630,9 +644,13 @@ mod tests {
 
     #[test]
     fn a_limit_is_twice_the_budget_or_more() {
-        assert_eq!(limit(Duration::from_mins(25)), Duration::from_mins(50));
-        assert_eq!(limit(Duration::from_mins(1)), SHORTEST_LIMIT);
-        let said = ended("end-to-end tests", limit(END_TO_END.1));
+        let limit_after =
+            |before: u64, budget: u64| limit(Duration::from_mins(budget), Duration::from_mins(before));
+        assert_eq!(limit_after(0, 25), Duration::from_mins(50));
+        assert_eq!(limit_after(0, 1), SHORTEST_LIMIT);
+        assert_eq!(limit_after(50, 25), Duration::from_mins(30));
+        assert_eq!(limit_after(90, 25), Duration::ZERO);
+        let said = ended("end-to-end tests", limit(END_TO_END.1, Duration::ZERO));
         assert_eq!(said, "part end-to-end tests took longer than 50 min and was ended");
     }
 
