@@ -1,5 +1,6 @@
 //! `cargo xtask test`: runs every check and test, and prints a table of times and a line of totals.
 
+mod disk;
 mod keda;
 mod real;
 mod sixth_kind;
@@ -9,15 +10,18 @@ use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::AddAssign;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use quintet_localcluster::cluster::{Cluster, UpOptions, binaries};
-use quintet_localcluster::temporary::Temporary;
-use quintet_localcluster::{build, health, image, interrupt, manager, paths, protoc, pulsar, run, variables};
+use quintet_localcluster::interrupt::Interrupted;
+use quintet_localcluster::run::Group;
+use quintet_localcluster::temporary::{self, Temporary};
+use quintet_localcluster::{build, health, image, interrupt, manager, protoc, pulsar, run, variables};
 
 use crate::chart;
 
@@ -33,8 +37,9 @@ use crate::chart;
     and compares them (see `cargo xtask image --help`). The command tests the chart, and builds the files of a release. The \
     last parts use temporary clusters: two runs of the demo, short benches, and the end-to-end tests on simulated and on real \
     nodes (see `cargo xtask cluster up --help`).\n\n\
-    The command skips parts that this machine does not support, and continues after a failed part. The last line is \"N \
-    passed, N failed, N skipped\". The exit code is 1 if a part failed."
+    The command skips parts that this machine does not support, and continues after a failed part. It ends a part that takes \
+    longer than twice its budget, and counts it as failed. The last line is \"N passed, N failed, N skipped\". The exit code \
+    is 1 if a part failed."
 )]
 pub struct Args {
     /// Skip the parts that take long or need Go or Java, such as brokers, the release build, the chart, the demo and
@@ -132,40 +137,71 @@ const SKIPPED: Counts = Counts { passed: 0, failed: 0, skipped: 1 };
 /// A part of the test command, with its result.
 struct Part {
     name: &'static str,
-    /// The expected maximum on two cores with cold caches. It is printed, not enforced.
+    /// The expected maximum on two cores with cold caches. [`limit`] is enforced.
     budget: Duration,
     took: Duration,
+    /// The free disk space after the part, in bytes.
+    free: Option<u64>,
     counts: Counts,
+}
+
+/// The time after which a part is ended, as a multiple of its budget. Tests that all wait in vain must not use the time
+/// of the other parts.
+const LIMIT: u32 = 2;
+
+/// The shortest limit, because a busy machine can delay a part of seconds by minutes.
+const SHORTEST_LIMIT: Duration = Duration::from_mins(5);
+
+/// The time after which a part with this budget is ended.
+fn limit(budget: Duration) -> Duration {
+    (budget * LIMIT).max(SHORTEST_LIMIT)
 }
 
 #[derive(Default)]
 struct Report(Vec<Part>);
 
 impl Report {
-    /// Runs a part. An error counts as a failed test, except an interruption, which ends the command.
+    /// Runs a part until its [`limit`]. An error counts as a failed test, except Ctrl-C, which ends the command.
     fn part(
         &mut self,
         name: &'static str,
         budget: Duration,
         run: impl FnOnce() -> Result<Counts>,
     ) -> Result<Counts> {
+        self.part_within(limit(budget), name, budget, run)
+    }
+
+    fn part_within(
+        &mut self,
+        limit: Duration,
+        name: &'static str,
+        budget: Duration,
+        run: impl FnOnce() -> Result<Counts>,
+    ) -> Result<Counts> {
         eprintln!("\n==> {name}");
         let begin = Instant::now();
-        let counts = match run() {
+        let counts = match interrupt::within(limit, run) {
             Ok(counts) => counts,
-            Err(error) if error.is::<interrupt::Interrupted>() => return Err(error),
             Err(error) => {
-                eprintln!("error: {error:#}");
+                match error.downcast_ref::<Interrupted>() {
+                    Some(Interrupted::ByUser) => return Err(error),
+                    Some(Interrupted::TooLate) => {
+                        eprintln!("error: {}", ended(name, limit));
+                        // Tests that were ended could not remove their clusters.
+                        temporary::remove_remains();
+                    }
+                    None => eprintln!("error: {error:#}"),
+                }
                 FAILED
             }
         };
-        self.0.push(Part { name, budget, took: begin.elapsed(), counts });
+        self.0.push(Part { name, budget, took: begin.elapsed(), free: disk::free(), counts });
         Ok(counts)
     }
 
     fn skip(&mut self, name: &'static str, budget: Duration, why: &str) {
         eprintln!("\n==> {name}: skipped, {why}");
-        self.0.push(Part { name, budget, took: Duration::ZERO, counts: SKIPPED });
+        self.0.push(Part { name, budget, took: Duration::ZERO, free: None, counts: SKIPPED });
     }
 
     fn total(&self) -> Counts {
@@ -177,13 +213,15 @@ impl Report {
     }
 
     fn table(&self) -> String {
-        let mut lines = vec![format!("{:<24} {:>9} {:>9}  RESULT", "PART", "TOOK", "BUDGET")];
+        let mut lines =
+            vec![format!("{:<24} {:>9} {:>9} {:>9}  RESULT", "PART", "TOOK", "BUDGET", "FREE DISK")];
         let columns = |took: Duration, budget: Duration| {
             (format!("{:.1} s", took.as_secs_f64()), format!("{} min", budget.as_secs() / 60))
         };
-        for Part { name, budget, took, counts } in &self.0 {
+        for Part { name, budget, took, free, counts } in &self.0 {
             let (took, budget) = columns(*took, *budget);
-            lines.push(format!("{name:<24} {took:>9} {budget:>9}  {counts}"));
+            let free = free.map_or_else(|| "-".to_owned(), disk::gigabytes);
+            lines.push(format!("{name:<24} {took:>9} {budget:>9} {free:>9}  {counts}"));
         }
         let (took, budget) =
             columns(self.0.iter().map(|part| part.took).sum(), self.0.iter().map(|part| part.budget).sum());
@@ -192,30 +230,15 @@ impl Report {
     }
 }
 
-/// The disk space that a run with cold caches needs, in bytes.
-const DISK: u64 = 30 << 30;
-
-/// Warns if the disk is too small for a run: the later errors would not name the disk.
-fn look_at_disk() {
-    for folder in [Some(paths::workspace().to_owned()), paths::cache().ok()].into_iter().flatten() {
-        let folder = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
-        let Ok(disk) = rustix::fs::statvfs(folder) else { continue };
-        let free = disk.f_bavail * disk.f_frsize;
-        if free < DISK {
-            eprintln!(
-                "warning: {} GB are free below {}, and a run with cold caches needs {} GB; later failures may be due to a full disk",
-                free >> 30,
-                folder.display(),
-                DISK >> 30
-            );
-        }
-    }
+/// The message about a part that was ended at its limit.
+fn ended(name: &str, limit: Duration) -> String {
+    format!("part {name} took longer than {} min and was ended", limit.as_secs() / 60)
 }
 
 /// Runs all parts, or the ones that the arguments select.
 pub fn run(args: &Args) -> Result<()> {
     let mut report = Report::default();
-    look_at_disk();
+    disk::warn_if_small();
     let filter = args.e2e.as_deref();
     let everything_asked =
         filter.is_none() && args.pulsar.is_none() && args.nodes.is_none() && !args.sixth_kind && !args.keda;
@@ -492,38 +515,37 @@ fn cargo() -> Command {
 
 /// Runs a program that passes or fails as a whole, with its output.
 fn check(command: &mut Command) -> Result<Counts> {
-    let mut child = command.stdin(Stdio::null()).spawn().with_context(|| {
-        let program = PathBuf::from(command.get_program());
-        format!("cannot run {}", program.display())
-    })?;
-    Ok(if run::wait(&mut child, || ())?.success() { PASSED } else { FAILED })
+    let status = Group::spawn(command.stdin(Stdio::null()))?.wait()?;
+    Ok(if status.success() { PASSED } else { FAILED })
 }
 
 /// Runs `cargo test`, prints its output, and adds up its counts.
 fn cargo_test(command: &mut Command) -> Result<Counts> {
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
-    let stdout = child.stdout.take();
-    let (status, mut counts) = thread::scope(|scope| {
-        let counts = scope.spawn(|| {
-            let mut counts = Counts::default();
-            for line in stdout
-                .into_iter()
-                .flat_map(|stdout| BufReader::new(stdout).split(b'\n'))
-                .map_while(Result::ok)
-            {
-                let line = String::from_utf8_lossy(&line);
-                // A closed stdout must not end the count.
-                let _ = writeln!(std::io::stdout(), "{line}");
-                if let Some(more) = parse_result(&line) {
-                    counts += more;
-                }
+    let mut group = Group::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+    let stdout = group.take_stdout();
+    let (results, printed) = mpsc::channel();
+    thread::spawn(move || {
+        let lines = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).split(b'\n'));
+        for line in lines.map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            // A closed stdout must not end the count.
+            let _ = writeln!(std::io::stdout(), "{line}");
+            if let Some(more) = parse_result(&line) {
+                let _ = results.send(more);
             }
-            counts
-        });
-        (run::wait(&mut child, || ()), counts.join().unwrap_or_default())
+        }
     });
-    if !status?.success() && counts.failed == 0 {
+    let status = group.wait()?;
+    let mut counts = Counts::default();
+    // A process that outlives the tests may keep the pipe open.
+    loop {
+        match printed.recv_timeout(Duration::from_millis(20)) {
+            Ok(more) => counts += more,
+            Err(RecvTimeoutError::Timeout) => interrupt::check()?,
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    if !status.success() && counts.failed == 0 {
         // A failed build or a killed test program prints no counts.
         counts += FAILED;
     }
@@ -571,7 +593,47 @@ mod tests {
         assert_eq!(report.total(), Counts { passed: 3, failed: 1, skipped: 2 });
         let table = report.table();
         assert_eq!(table.lines().count(), 5);
+        let free: Vec<bool> = table.lines().skip(1).map(|line| line.contains(" GB  ")).collect();
+        assert_eq!(free, [true, true, false, false], "{table}");
         assert!(table.ends_with("3 min"), "{table}");
+    }
+
+    #[test]
+    fn ends_a_late_part_and_runs_the_next() {
+        let (mut report, budget) = (Report::default(), Duration::from_mins(1));
+        let mut late = |command: &str| {
+            let mut command = shell(command);
+            let run = || cargo_test(&mut command);
+            report.part_within(Duration::from_millis(100), "late", budget, run).unwrap()
+        };
+        assert_eq!(late("exec sleep 600"), FAILED);
+        // The counts of an incomplete run do not count.
+        assert_eq!(late("echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; exec sleep 600"), FAILED);
+        let in_time = report.part("in time", budget, || check(&mut shell("exit 0"))).unwrap();
+        assert_eq!(in_time, PASSED);
+        assert_eq!(report.total(), Counts { passed: 1, failed: 2, skipped: 0 });
+        assert!(report.0.iter().all(|part| part.took < budget && part.free.is_some()));
+    }
+
+    fn shell(script: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]);
+        shell
+    }
+
+    #[test]
+    fn adds_up_the_counts_of_all_test_programs() {
+        let script = "for i in 1 2; do echo 'test result: ok. 2 passed; 0 failed; 1 ignored'; done";
+        assert_eq!(cargo_test(&mut shell(script)).unwrap(), Counts { passed: 4, failed: 0, skipped: 2 });
+        assert_eq!(cargo_test(&mut shell("exit 101")).unwrap(), FAILED);
+    }
+
+    #[test]
+    fn a_limit_is_twice_the_budget_or_more() {
+        assert_eq!(limit(Duration::from_mins(25)), Duration::from_mins(50));
+        assert_eq!(limit(Duration::from_mins(1)), SHORTEST_LIMIT);
+        let said = ended("end-to-end tests", limit(END_TO_END.1));
+        assert_eq!(said, "part end-to-end tests took longer than 50 min and was ended");
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Ctrl-C. A signal only sets a flag, so that everything that was started is stopped in order. Every wait in
-//! this crate checks the flag. A second Ctrl-C exits at once.
+//! Ctrl-C and time limits. A signal only sets a flag, so that everything that was started is stopped in order.
+//! Every wait in this crate checks the flag and the time limit. A second Ctrl-C exits at once.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,13 +14,26 @@ use signal_hook::flag;
 
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// The user asked to stop.
-#[derive(Debug)]
-pub struct Interrupted;
+thread_local! {
+    /// The end of the time limit of [`within`]. Only the thread that has the limit waits for what it started.
+    static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// The reason to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupted {
+    /// The user asked to stop.
+    ByUser,
+    /// The time limit of [`within`] has passed.
+    TooLate,
+}
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("interrupted")
+        f.write_str(match self {
+            Self::ByUser => "interrupted",
+            Self::TooLate => "the time limit has passed",
+        })
     }
 }
 
@@ -36,12 +50,29 @@ pub fn install() -> Result<()> {
     Ok(())
 }
 
-/// Fails with [`Interrupted`] after the user asked to stop.
+/// Fails with [`Interrupted`] after the user asked to stop, or after the time limit.
 pub fn check() -> Result<()> {
-    match FLAG.get() {
-        Some(interrupted) if interrupted.load(Ordering::Relaxed) => Err(Interrupted.into()),
+    if FLAG.get().is_some_and(|interrupted| interrupted.load(Ordering::Relaxed)) {
+        return Err(Interrupted::ByUser.into());
+    }
+    match DEADLINE.get() {
+        Some(deadline) if Instant::now() >= deadline => Err(Interrupted::TooLate.into()),
         _ => Ok(()),
     }
+}
+
+/// Does `work` with a time limit: later, [`check`] and every wait of this thread fail. The limit ends with the work.
+/// Limits are not nested.
+pub fn within<T>(limit: Duration, work: impl FnOnce() -> T) -> T {
+    struct Limited;
+    impl Drop for Limited {
+        fn drop(&mut self) {
+            DEADLINE.set(None);
+        }
+    }
+    DEADLINE.set(Some(Instant::now() + limit));
+    let _limited = Limited;
+    work()
 }
 
 /// Waits for `time`, or until the user asks to stop.
@@ -52,4 +83,17 @@ pub fn pause(time: Duration) -> Result<()> {
         thread::sleep(time.saturating_sub(began.elapsed()).min(Duration::from_millis(50)));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_limit_ends_waits_and_then_itself() {
+        let late = within(Duration::from_millis(20), || pause(Duration::from_mins(1)));
+        assert_eq!(late.unwrap_err().downcast_ref(), Some(&Interrupted::TooLate));
+        assert!(check().is_ok());
+        assert!(within(Duration::from_mins(1), check).is_ok());
+    }
 }

@@ -3,19 +3,21 @@
 use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use serde_json::Value;
 
 use crate::{interrupt, paths};
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// Waits for a child and kills it when the user interrupts. Calls `tick` while it waits.
+/// Waits for a child and kills it when the user interrupts or the time limit passes. Calls `tick` while it waits.
 pub fn wait(child: &mut Child, mut tick: impl FnMut()) -> Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -30,6 +32,61 @@ pub fn wait(child: &mut Child, mut tick: impl FnMut()) -> Result<ExitStatus> {
         }
         tick();
         thread::sleep(POLL);
+    }
+}
+
+/// How long an interrupted group has to stop what it started, such as clusters.
+const GRACE: Duration = Duration::from_mins(1);
+
+/// A child in its own process group. An interruption ends the child and everything that it runs.
+#[derive(Debug)]
+pub struct Group(Child);
+
+impl Group {
+    /// Starts a command as the leader of a new group. Ctrl-C at a terminal does not reach the group.
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        let child = command.process_group(0).spawn();
+        child.map(Self).with_context(|| format!("cannot run {}", program_name(command)))
+    }
+
+    /// Its stdout, if it is a pipe. Only the first call returns it.
+    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.0.stdout.take()
+    }
+
+    /// Waits for the child. When the user interrupts or the time limit passes, interrupts the group, kills the rest after
+    /// a minute, and fails.
+    pub fn wait(self) -> Result<ExitStatus> {
+        self.wait_or_end(GRACE)
+    }
+
+    fn wait_or_end(mut self, grace: Duration) -> Result<ExitStatus> {
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(status);
+            }
+            if let Err(interrupted) = interrupt::check() {
+                self.end(grace);
+                return Err(interrupted);
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    fn end(&mut self, grace: Duration) {
+        let group = Pid::from_child(&self.0);
+        let _ = kill_process_group(group, Signal::INT);
+        let began = Instant::now();
+        while began.elapsed() < grace {
+            // An exited child is in the group until it is waited for.
+            let _ = self.0.try_wait();
+            if test_kill_process_group(group).is_err() {
+                return;
+            }
+            thread::sleep(POLL);
+        }
+        let _ = kill_process_group(group, Signal::KILL);
+        let _ = self.0.wait();
     }
 }
 
@@ -58,17 +115,17 @@ pub fn output(command: &mut Command, input: Option<&str>) -> Result<Output> {
         .spawn()
         .with_context(|| format!("cannot run {program}"))?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    thread::scope(|scope| {
-        let stdout = scope.spawn(|| read_all(stdout));
-        let stderr = scope.spawn(|| read_all(stderr));
-        if let (Some(mut stdin), Some(input)) = (stdin, input) {
-            // A program that does not read its input reports that in its exit status.
-            scope.spawn(move || stdin.write_all(input.as_bytes()));
-        }
-        let status = wait(&mut child, || ())?;
-        let collected = |bytes: thread::ScopedJoinHandle<'_, Vec<u8>>| bytes.join().unwrap_or_default();
-        Ok(Output { status, stdout: collected(stdout), stderr: collected(stderr) })
-    })
+    let stdout = thread::spawn(move || read_all(stdout));
+    let stderr = thread::spawn(move || read_all(stderr));
+    if let (Some(mut stdin), Some(input)) = (stdin, input) {
+        let input = input.to_owned();
+        // A program that does not read its input reports that in its exit status.
+        thread::spawn(move || stdin.write_all(input.as_bytes()));
+    }
+    // After an interruption, the threads are left alone: a process that the child started may keep the pipes open.
+    let status = wait(&mut child, || ())?;
+    let collected = |bytes: thread::JoinHandle<Vec<u8>>| bytes.join().unwrap_or_default();
+    Ok(Output { status, stdout: collected(stdout), stderr: collected(stderr) })
 }
 
 /// Runs a command that must succeed and returns its stdout. The error contains its stderr.
@@ -227,6 +284,7 @@ fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::BufRead as _;
 
     #[test]
     fn quotes_words_for_a_shell_only_where_needed() {
@@ -241,6 +299,26 @@ mod tests {
     fn describes_a_failing_command_as_it_was_typed() {
         let error = stdout(Command::new("sh").args(["-c", "echo no >&2; exit 3"])).unwrap_err();
         assert_eq!(error.to_string(), "sh -c 'echo no >&2; exit 3' failed: no");
+    }
+
+    #[test]
+    fn interrupts_a_late_group_and_then_kills_the_rest() {
+        // A shell starts its background commands with SIGINT ignored.
+        let script = "trap 'echo interrupted; exit 1' INT; sleep 600 & echo ready; wait";
+        let mut group = Group::spawn(Command::new("sh").args(["-c", script]).stdout(Stdio::piped())).unwrap();
+        let mut lines = io::BufReader::new(group.take_stdout().unwrap()).lines().map(Result::unwrap);
+        assert_eq!(lines.next().as_deref(), Some("ready"));
+        let late = interrupt::within(Duration::ZERO, || group.wait_or_end(Duration::from_secs(1)));
+        assert!(late.unwrap_err().is::<interrupt::Interrupted>());
+        // The output ends only when no process of the group holds the pipe.
+        assert_eq!(lines.collect::<Vec<_>>(), ["interrupted"]);
+    }
+
+    #[test]
+    fn waits_for_a_group_that_ends_in_time() {
+        let group = Group::spawn(Command::new("sh").args(["-c", "exit 3"])).unwrap();
+        let status = interrupt::within(GRACE, || group.wait()).unwrap();
+        assert_eq!(status.code(), Some(3));
     }
 
     #[test]

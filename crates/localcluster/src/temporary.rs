@@ -2,7 +2,7 @@
 //! recorded, so that the next command removes the remains of a killed one.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 
@@ -18,8 +18,8 @@ impl Temporary {
     /// A name that no other process uses: `PURPOSE-PID`. First removes the remains of dead processes.
     pub fn new(purpose: &str) -> Self {
         let name = format!("{purpose}-{}", std::process::id());
+        remove_remains();
         if let Ok(records) = records() {
-            sweep(&records);
             let recorded = fs::create_dir_all(&records)
                 .map_err(Into::into)
                 .and_then(|()| processes::claim(&records, &name));
@@ -51,12 +51,13 @@ fn records() -> Result<PathBuf> {
 }
 
 /// Removes the clusters and brokers of dead processes.
-fn sweep(records: &Path) {
-    let all = processes::all(records).unwrap_or_default();
+pub fn remove_remains() {
+    let Ok(records) = records() else { return };
+    let all = processes::all(&records).unwrap_or_default();
     for Process { name, .. } in all.into_iter().filter(|process| !process.is_alive()) {
         eprintln!("removing the clusters and brokers of {name}");
         if remove(&name) {
-            processes::forget(records, &name);
+            processes::forget(&records, &name);
         }
     }
 }

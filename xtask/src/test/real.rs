@@ -15,7 +15,10 @@ use super::{Counts, PASSED, Report, cargo, cargo_test};
 pub(super) const PROGRAMS: (&str, Duration) = ("programs of real nodes", Duration::from_mins(5));
 pub(super) const TESTS: (&str, Duration) = ("real nodes", Duration::from_mins(5));
 
-/// The tests of every run: nodes that die, boot and join, and a manager that takes over. All take 40 minutes.
+/// The budget of all tests on real nodes, and of any selection by name.
+const ALL: Duration = Duration::from_mins(45);
+
+/// The tests of every run: nodes that die, boot and join, and a manager that takes over.
 const SHORT: [&str; 2] = ["nodes::handles", "managers::second"];
 
 /// The tests to run.
@@ -34,6 +37,13 @@ impl Selection<'_> {
             Self::Short => &SHORT,
             Self::All => &[],
             Self::Filter(filter) => std::slice::from_ref(filter),
+        }
+    }
+
+    fn budget(self) -> Duration {
+        match self {
+            Self::Short => TESTS.1,
+            Self::All | Self::Filter(_) => ALL,
         }
     }
 }
@@ -55,7 +65,7 @@ pub(super) fn tests(report: &mut Report, selection: Selection<'_>) -> Result<()>
         report.skip(TESTS.0, TESTS.1, "the build of the programs of real nodes failed");
         return Ok(());
     }
-    report.part(TESTS.0, TESTS.1, || {
+    report.part(TESTS.0, selection.budget(), || {
         let images = env::temp_dir().join(format!("quintet-real-{}", std::process::id()));
         let counts = image::build(&[], &images).and_then(|_| run(&images, selection));
         let _ = fs::remove_dir_all(&images);
