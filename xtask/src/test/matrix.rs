@@ -50,6 +50,7 @@ mod tests {
 
     use quintet_localcluster::cluster::binaries::required_version;
     use quintet_localcluster::paths;
+    use quintet_localcluster::previous::COMMIT;
 
     use super::*;
 
@@ -84,5 +85,6 @@ mod tests {
             let version = required_version(&go_mod, module).unwrap().trim_start_matches('v');
             assert!(table.contains(version), "{module} {version}: {table}");
         }
+        assert!(table.contains(&format!("commit {}", &COMMIT[..7])), "{COMMIT}: {table}");
     }
 }
