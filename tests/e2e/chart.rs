@@ -8,24 +8,25 @@ use std::thread;
 use std::time::Duration;
 
 use quintet_e2e::{PATIENCE, condition, program, workspace};
-use quintet_localcluster::cluster::{Cluster, UpOptions};
+use quintet_localcluster::cluster::Cluster;
+use quintet_localcluster::cluster::versions::{self, Versions};
 use quintet_localcluster::manager::{Manager, ManagerOptions};
 use quintet_localcluster::run;
+use quintet_localcluster::temporary::TemporaryCluster;
 use serde_json::{Value, json};
 
 pub(crate) const NAMESPACE: &str = "quintet-system";
 
 /// A cluster for one test, taken down on drop.
-pub(crate) struct Site(Option<Cluster>);
+pub(crate) struct Site(TemporaryCluster);
 
 impl Site {
     pub(crate) fn new(purpose: &str, nodes: usize) -> Self {
-        let name = format!("{purpose}-{}", std::process::id());
-        Self(Some(Cluster::up(&UpOptions { name, nodes: Some(nodes) }).unwrap().0))
+        Self(TemporaryCluster::up(purpose, nodes).unwrap())
     }
 
     pub(crate) fn cluster(&self) -> &Cluster {
-        self.0.as_ref().unwrap()
+        &self.0
     }
 
     /// Runs helm in the release's namespace and returns its standard output, or its error.
@@ -93,16 +94,16 @@ const PARTS: [&str; 13] = [
     "secrets",
 ];
 
-impl Drop for Site {
-    fn drop(&mut self) {
-        if let Some(cluster) = self.0.take() {
-            let _ = cluster.down();
-        }
-    }
-}
-
 pub(crate) fn chart() -> String {
     workspace().join("charts/quintet").display().to_string()
+}
+
+/// Lets Helm 4 change fields that another client owns. Helm 3 always changes them.
+fn forced() -> &'static [&'static str] {
+    match versions::current() {
+        Versions::Newest => &["--force-conflicts"],
+        Versions::Oldest => &[],
+    }
 }
 
 /// The packaged chart of the previous version.
@@ -320,7 +321,7 @@ fn uninstalls_while_objects_exist() {
     // helm has marked the release as uninstalling.
     let upgrade = site.helm(&["upgrade", "quintet", &chart()]).unwrap_err();
     assert!(upgrade.contains("has no deployed releases"), "{upgrade}");
-    site.helm(&["rollback", "quintet", "1", "--force-conflicts"]).unwrap();
+    site.helm(&[&["rollback", "quintet", "1"], forced()].concat()).unwrap();
     site.helm(&[&["upgrade", "quintet", &chart(), "--set", "crds.keep=false"], &set[..]].concat()).unwrap();
     site.kubectl(&["delete", "lease", "quintet-manager", "-n", NAMESPACE], None).unwrap();
 
@@ -405,7 +406,7 @@ fn reports_the_obstacles_of_an_installation() {
         text.contains("invalid ownership metadata") && text.contains("books.christianb93.github.com"),
         "{text}"
     );
-    install(&["--take-ownership", "--force-conflicts"]).unwrap();
+    install(&[&["--take-ownership"], forced()].concat()).unwrap();
     assert_eq!(site.get("default", "book", "old")["spec"]["author"], 5, "the stored object stays");
     wait("the new definition is served", || site.kubectl(&["explain", "book.spec.title"], None).is_ok());
     older_objects_harm_no_other(&site);

@@ -105,8 +105,13 @@ pub(crate) fn word(job: &Value, list: &str, node: &str) -> String {
 /// The number of created pods by pod number, from the audit log: `[3, 1]` is three first pods and one second
 /// pod. Asserts that no pod was created twice.
 pub(crate) fn runs(env: &TestEnv) -> Vec<usize> {
+    by_number(env.created_pods())
+}
+
+/// As [`runs`], of the pods that were created this number of times.
+pub(crate) fn by_number(created: BTreeMap<String, usize>) -> Vec<usize> {
     let mut runs = Vec::new();
-    for (name, times) in env.created_pods() {
+    for (name, times) in created {
         assert_eq!(times, 1, "{name} was created {times} times");
         let run: usize = name.rsplit('-').next().unwrap().parse().unwrap();
         runs.resize(runs.len().max(run), 0);

@@ -45,3 +45,4 @@ mod pulsarconsumer_broker;
 mod pulsarconsumer_health;
 mod pulsarconsumer_keda;
 mod pulsarconsumer_scaling;
+mod skew;

@@ -5,9 +5,9 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use quintet_e2e::{PATIENCE, TestEnv, condition, program, workspace};
-use quintet_localcluster::cluster::{Cluster, UpOptions};
 use quintet_localcluster::manager::{Manager, ManagerOptions};
 use quintet_localcluster::run;
+use quintet_localcluster::temporary::TemporaryCluster;
 use serde_json::{Value, json};
 
 fn quintet(args: &[&str]) -> Output {
@@ -168,24 +168,21 @@ fn waits_for_an_unreachable_cluster() {
 /// In a cluster without Quintet's definitions, the manager waits for them. A bad object affects no other.
 #[test]
 fn waits_for_definitions_and_skips_undecodable_objects() {
-    let name = format!("bare-{}", std::process::id());
-    let (cluster, _) = Cluster::up(&UpOptions { name, nodes: Some(0) }).unwrap();
-    let cluster = Bare(Some(cluster));
+    let cluster = TemporaryCluster::up("bare", 0).unwrap();
     let kubectl = |args: &[&str], input: Option<&str>| {
-        run::stdout_with_input(cluster.get().kubectl().args(args), input)
-            .map_err(|error| format!("{error:#}"))
+        run::stdout_with_input(cluster.kubectl().args(args), input).map_err(|error| format!("{error:#}"))
     };
     let free = [(), ()].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let [health, metrics] = free.map(|port| port.local_addr().unwrap());
-    let log = cluster.get().kube().log("bare.log");
+    let log = cluster.kube().log("bare.log");
     let mut child = Command::new(program())
         .arg("--kubeconfig")
-        .arg(cluster.get().kubeconfig())
+        .arg(cluster.kubeconfig())
         .args(["--controllers=greeting,book,podset", "--log-format=json"])
         .arg(format!("--health-probe-bind-address={health}"))
         .arg(format!("--metrics-bind-address={metrics}"))
         .stderr(std::fs::File::create(&log).unwrap())
-        .stdout(std::fs::File::create(cluster.get().kube().log("bare.out")).unwrap())
+        .stdout(std::fs::File::create(cluster.kube().log("bare.out")).unwrap())
         .spawn()
         .unwrap();
     let ready = || quintet_localcluster::http::get(health.port(), "/readyz").unwrap_or_default();
@@ -199,8 +196,7 @@ fn waits_for_definitions_and_skips_undecodable_objects() {
             && body.contains("greetings.example.com")
             && body.contains("books.christianb93.github.com")
     });
-    let greeting =
-        |name: &str| cluster.get().kube().get("default", "greeting", name).unwrap().unwrap_or_default();
+    let greeting = |name: &str| cluster.kube().get("default", "greeting", name).unwrap().unwrap_or_default();
     let object = |name: &str, message: Value| {
         json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
             "metadata": { "name": name, "namespace": "default" }, "spec": { "message": message } })
@@ -273,7 +269,7 @@ fn waits_for_definitions_and_skips_undecodable_objects() {
         let message = format!(r#"{{"spec":{{"message":"{name} at last"}}}}"#);
         kubectl(&["patch", "greeting", name, "--type=merge", "-p", &message], None).unwrap();
         wait("the corrected Greeting is printed", &|| {
-            std::fs::read_to_string(cluster.get().kube().log("bare.out"))
+            std::fs::read_to_string(cluster.kube().log("bare.out"))
                 .is_ok_and(|printed| printed.contains(&format!("Create: {name} at last")))
         });
     }
@@ -291,7 +287,7 @@ fn waits_for_definitions_and_skips_undecodable_objects() {
     wait("the Book is stored", &|| kubectl(&["apply", "-f", "-"], Some(&book.to_string())).is_ok());
     let definition = workspace().join("config/crd/books.christianb93.github.com.yaml");
     kubectl(&["replace", "-f", &definition.display().to_string()], None).unwrap();
-    let old_book = || cluster.get().kube().get("default", "book", "old").unwrap().unwrap_or_default();
+    let old_book = || cluster.kube().get("default", "book", "old").unwrap().unwrap_or_default();
     wait("the old Book has the condition", &|| {
         condition(&old_book(), "Ready") == ("False".into(), "Invalid".into())
     });
@@ -300,23 +296,6 @@ fn waits_for_definitions_and_skips_undecodable_objects() {
     wait("the corrected Book is Ready", &|| condition(&old_book(), "Ready").0 == "True");
     child.kill().unwrap();
     child.wait().unwrap();
-}
-
-/// A cluster, taken down on drop.
-struct Bare(Option<Cluster>);
-
-impl Bare {
-    fn get(&self) -> &Cluster {
-        self.0.as_ref().expect("the cluster is up")
-    }
-}
-
-impl Drop for Bare {
-    fn drop(&mut self) {
-        if let Some(cluster) = self.0.take() {
-            let _ = cluster.down();
-        }
-    }
 }
 
 /// Two managers compete for one Lease. When the leader exits, the other leads.

@@ -2,7 +2,9 @@
 
 mod disk;
 mod keda;
+mod matrix;
 mod real;
+mod report;
 mod sixth_kind;
 
 use std::env;
@@ -14,16 +16,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
+use quintet_localcluster::cluster::versions::{self, Versions};
 use quintet_localcluster::cluster::{Cluster, UpOptions, binaries};
-use quintet_localcluster::interrupt::Interrupted;
 use quintet_localcluster::run::Group;
-use quintet_localcluster::temporary::{self, Temporary};
+use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{build, health, image, interrupt, manager, protoc, pulsar, run, variables};
 
 use crate::chart;
+use report::Report;
 
 /// `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -52,6 +55,10 @@ pub struct Args {
     /// Run only the end-to-end tests on nodes of this kind
     #[arg(long, value_enum, conflicts_with = "fast")]
     nodes: Option<Nodes>,
+    /// Run only the tests of the chart and the end-to-end tests, with these versions of Kubernetes and Helm; with --e2e,
+    /// only the end-to-end tests whose names contain FILTER
+    #[arg(long, value_enum, conflicts_with_all = ["fast", "nodes", "pulsar", "sixth_kind", "keda"])]
+    versions: Option<Versions>,
     /// Run only tests of the Pulsar programs whose names contain FILTER, on temporary brokers
     #[arg(long, value_name = "FILTER", conflicts_with_all = ["fast", "e2e", "nodes"])]
     pulsar: Option<String>,
@@ -90,6 +97,7 @@ pub fn run_end_to_end(args: EndToEndArgs) -> Result<()> {
         fast: false,
         e2e: args.filter,
         nodes: Some(args.nodes),
+        versions: None,
         pulsar: None,
         sixth_kind: false,
         keda: false,
@@ -134,122 +142,17 @@ pub(crate) const PASSED: Counts = Counts { passed: 1, failed: 0, skipped: 0 };
 pub(crate) const FAILED: Counts = Counts { passed: 0, failed: 1, skipped: 0 };
 const SKIPPED: Counts = Counts { passed: 0, failed: 0, skipped: 1 };
 
-/// A part of the test command, with its result.
-struct Part {
-    name: &'static str,
-    /// The expected maximum on two cores with cold caches. [`limit`] is enforced.
-    budget: Duration,
-    took: Duration,
-    /// The free disk space after the part, in bytes.
-    free: Option<u64>,
-    counts: Counts,
-}
-
-/// The time after which a part is ended, as a multiple of its budget. Tests that all wait in vain must not use the time
-/// of the other parts.
-const LIMIT: u32 = 2;
-
-/// The shortest limit, because a busy machine can delay a part of seconds by minutes.
-const SHORTEST_LIMIT: Duration = Duration::from_mins(5);
-
-/// The time that all parts may take. A build server ends a run after 90 minutes, and then shows no table.
-const TOTAL_LIMIT: Duration = Duration::from_mins(80);
-
-/// The time after which a part with this budget is ended, if the parts before it took `before`.
-fn limit(budget: Duration, before: Duration) -> Duration {
-    (budget * LIMIT).max(SHORTEST_LIMIT).min(TOTAL_LIMIT.saturating_sub(before))
-}
-
-#[derive(Default)]
-struct Report(Vec<Part>);
-
-impl Report {
-    /// Runs a part until its [`limit`]. An error counts as a failed test, except Ctrl-C, which ends the command.
-    fn part(
-        &mut self,
-        name: &'static str,
-        budget: Duration,
-        run: impl FnOnce() -> Result<Counts>,
-    ) -> Result<Counts> {
-        self.part_within(limit(budget, self.took()), name, budget, run)
-    }
-
-    fn part_within(
-        &mut self,
-        limit: Duration,
-        name: &'static str,
-        budget: Duration,
-        run: impl FnOnce() -> Result<Counts>,
-    ) -> Result<Counts> {
-        eprintln!("\n==> {name}");
-        let begin = Instant::now();
-        let run = || if limit.is_zero() { Err(Interrupted::TooLate.into()) } else { run() };
-        let counts = match interrupt::within(limit, run) {
-            Ok(counts) => counts,
-            Err(error) => {
-                match error.downcast_ref::<Interrupted>() {
-                    Some(Interrupted::ByUser) => return Err(error),
-                    Some(Interrupted::TooLate) => {
-                        eprintln!("error: {}", ended(name, limit));
-                        // Tests that were ended could not remove their clusters.
-                        temporary::remove_remains();
-                    }
-                    None => eprintln!("error: {error:#}"),
-                }
-                FAILED
-            }
-        };
-        self.0.push(Part { name, budget, took: begin.elapsed(), free: disk::free(), counts });
-        Ok(counts)
-    }
-
-    fn skip(&mut self, name: &'static str, budget: Duration, why: &str) {
-        eprintln!("\n==> {name}: skipped, {why}");
-        self.0.push(Part { name, budget, took: Duration::ZERO, free: None, counts: SKIPPED });
-    }
-
-    fn took(&self) -> Duration {
-        self.0.iter().map(|part| part.took).sum()
-    }
-
-    fn total(&self) -> Counts {
-        let mut total = Counts::default();
-        for part in &self.0 {
-            total += part.counts;
-        }
-        total
-    }
-
-    fn table(&self) -> String {
-        let mut lines =
-            vec![format!("{:<24} {:>9} {:>9} {:>9}  RESULT", "PART", "TOOK", "BUDGET", "FREE DISK")];
-        let columns = |took: Duration, budget: Duration| {
-            (format!("{:.1} s", took.as_secs_f64()), format!("{} min", budget.as_secs() / 60))
-        };
-        for Part { name, budget, took, free, counts } in &self.0 {
-            let (took, budget) = columns(*took, *budget);
-            let free = free.map_or_else(|| "-".to_owned(), disk::gigabytes);
-            lines.push(format!("{name:<24} {took:>9} {budget:>9} {free:>9}  {counts}"));
-        }
-        let (took, budget) = columns(self.took(), self.0.iter().map(|part| part.budget).sum());
-        lines.push(format!("{:<24} {took:>9} {budget:>9}", "all"));
-        lines.join("\n")
-    }
-}
-
-/// The message about a part that was ended at its limit.
-fn ended(name: &str, limit: Duration) -> String {
-    format!("part {name} took longer than {} min and was ended", limit.as_secs() / 60)
-}
-
 /// Runs all parts, or the ones that the arguments select.
 pub fn run(args: &Args) -> Result<()> {
     let mut report = Report::default();
     disk::warn_if_small();
     let filter = args.e2e.as_deref();
-    let everything_asked =
-        filter.is_none() && args.pulsar.is_none() && args.nodes.is_none() && !args.sixth_kind && !args.keda;
+    let mut everything_asked = false;
+    if let Some(versions) = args.versions {
+        versions::choose(versions);
+    }
     match (args.nodes, filter, &args.pulsar) {
+        _ if args.versions.is_some() => matrix::tests(&mut report, filter)?,
         (Some(Nodes::Real), ..) => {
             real::tests(&mut report, filter.map_or(real::Selection::All, real::Selection::Filter))?;
         }
@@ -257,7 +160,10 @@ pub fn run(args: &Args) -> Result<()> {
         (None, None, Some(filter)) => pulsar_programs(&mut report, Some(filter))?,
         (None, None, None) if args.sixth_kind => sixth_kind::tests(&mut report)?,
         (None, None, None) if args.keda => keda::tests(&mut report)?,
-        (None, None, None) => everything(&mut report, args.fast)?,
+        (None, None, None) => {
+            everything_asked = true;
+            everything(&mut report, args.fast)?;
+        }
     }
     println!("\n{}\n", report.table());
     if everything_asked {
@@ -265,7 +171,13 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let total = report.total();
     println!("{total}");
-    if total.failed > 0 { Err(Failed.into()) } else { Ok(()) }
+    if total.failed > 0 {
+        return Err(Failed.into());
+    }
+    if let Some(name) = of_long_tier(args) {
+        long_tier::passed(name);
+    }
+    Ok(())
 }
 
 /// The checks that take too long for every run.
@@ -276,10 +188,26 @@ const LONG_TIER: &str = "the full benches (cargo xtask bench --help) take half a
                          --nodes real), such as waves, schedules and marks, take 40 minutes. A sixth kind (cargo xtask \
                          test --sixth-kind) takes five minutes. KEDA (cargo xtask test --keda) takes five minutes, and \
                          half an hour the first time. Restores of etcd with a raised revision (cargo xtask test --e2e \
-                         manager_restore::bumped) take five minutes";
+                         manager_restore::bumped) take five minutes. Upgrades from the previous version (cargo xtask test \
+                         --e2e skew) take five minutes, and ten the first time. The tests with Kubernetes 1.33 and Helm 3 \
+                         (cargo xtask test --versions oldest) take half an hour, and 45 minutes the first time";
 
 /// The end-to-end tests of the long tier. They run only if the filter of names selects them.
-const LONG_TESTS: &str = "manager_restore::bumped";
+const LONG_TESTS: [&str; 2] = ["manager_restore::bumped", "skew::"];
+
+/// Keeps when a command of the long tier last passed. Nothing keeps it yet.
+mod long_tier {
+    pub(super) fn passed(_name: &str) {}
+}
+
+/// The name of a command of this file in the long tier.
+fn of_long_tier(args: &Args) -> Option<&'static str> {
+    match (args.versions, args.e2e.as_deref()) {
+        (Some(Versions::Oldest), None) => Some("versions-oldest"),
+        (None, Some("skew")) => Some("skew"),
+        _ => None,
+    }
+}
 
 /// The package of the programs for Pulsar.
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";
@@ -480,13 +408,22 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
         report.skip(END_TO_END.0, END_TO_END.1, "the cluster failed");
         return Ok(());
     };
+    let left_out = matrix::left_out(versions::current(), filter);
+    for (test, reason) in &left_out {
+        eprintln!("skipping {test}: {reason}");
+    }
     report.part(END_TO_END.0, END_TO_END.1, || {
         let mut tests = cargo();
         tests
             .args(["test", "--package", "quintet-e2e", "--no-fail-fast", "--", "--skip", keda::MODULE])
-            .args(filter.map_or(vec!["--skip", LONG_TESTS], |filter| vec![filter]))
+            .args(left_out.iter().flat_map(|&(test, _)| ["--skip", test]))
             .env(variables::CLUSTER, cluster.name())
+            .env(variables::VERSIONS, versions::current().name())
             .env(variables::PROGRAM, program);
+        match filter {
+            Some(filter) => tests.arg(filter),
+            None => tests.args(LONG_TESTS.iter().flat_map(|&test| ["--skip", test])),
+        };
         // Without a broker, the tests that need one stay ignored, and count as skipped.
         let missing = pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()));
         // A test waits most of the time, so two more run than there are cores.
@@ -498,7 +435,8 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
             let folder = programs.first().and_then(|program| program.parent());
             tests.arg("--include-ignored").env(variables::PULSAR_PROGRAMS, folder.unwrap_or(Path::new("")));
         }
-        let counts = cargo_test(&mut tests)?;
+        let mut counts = cargo_test(&mut tests)?;
+        counts.skipped += left_out.len() as u64;
         match filter {
             Some(filter) if counts == Counts::default() => {
                 bail!("no end-to-end test has a name that contains {filter:?}: run `cargo test -p quintet-e2e -- --list` to list them")
@@ -568,6 +506,14 @@ fn parse_result(line: &str) -> Option<Counts> {
     Some(Counts { passed: count("passed")?, failed: count("failed")?, skipped: count("ignored")? })
 }
 
+/// A command for tests of this file.
+#[cfg(test)]
+fn shell(script: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]);
+    shell
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -592,66 +538,10 @@ mod tests {
     }
 
     #[test]
-    fn counts_an_error_as_failure_and_continues() {
-        let (mut report, minute) = (Report::default(), Duration::from_mins(1));
-        report.part("a", minute, || bail!("no")).unwrap();
-        report.part("b", minute, || Ok(Counts { passed: 3, failed: 0, skipped: 1 })).unwrap();
-        report.skip("c", minute, "not today");
-        assert_eq!(report.total(), Counts { passed: 3, failed: 1, skipped: 2 });
-        let table = report.table();
-        assert_eq!(table.lines().count(), 5);
-        let free: Vec<bool> = table.lines().skip(1).map(|line| line.contains(" GB  ")).collect();
-        assert_eq!(free, [true, true, false, false], "{table}");
-        assert!(table.ends_with("3 min"), "{table}");
-    }
-
-    #[test]
-    fn runs_no_part_after_the_limit_of_all_parts() {
-        let (mut report, minute) = (Report::default(), Duration::from_mins(1));
-        report.part_within(Duration::ZERO, "too late", minute, || unreachable!()).unwrap();
-        assert_eq!(report.total(), FAILED);
-    }
-
-    #[test]
-    fn ends_a_late_part_and_runs_the_next() {
-        let (mut report, budget) = (Report::default(), Duration::from_mins(1));
-        let mut late = |command: &str| {
-            let mut command = shell(command);
-            let run = || cargo_test(&mut command);
-            report.part_within(Duration::from_millis(100), "late", budget, run).unwrap()
-        };
-        assert_eq!(late("exec sleep 600"), FAILED);
-        // The counts of an incomplete run do not count.
-        assert_eq!(late("echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; exec sleep 600"), FAILED);
-        let in_time = report.part("in time", budget, || check(&mut shell("exit 0"))).unwrap();
-        assert_eq!(in_time, PASSED);
-        assert_eq!(report.total(), Counts { passed: 1, failed: 2, skipped: 0 });
-        assert!(report.0.iter().all(|part| part.took < budget && part.free.is_some()));
-    }
-
-    fn shell(script: &str) -> Command {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", script]);
-        shell
-    }
-
-    #[test]
     fn adds_up_the_counts_of_all_test_programs() {
         let script = "for i in 1 2; do echo 'test result: ok. 2 passed; 0 failed; 1 ignored'; done";
         assert_eq!(cargo_test(&mut shell(script)).unwrap(), Counts { passed: 4, failed: 0, skipped: 2 });
         assert_eq!(cargo_test(&mut shell("exit 101")).unwrap(), FAILED);
-    }
-
-    #[test]
-    fn a_limit_is_twice_the_budget_or_more() {
-        let limit_after =
-            |before: u64, budget: u64| limit(Duration::from_mins(budget), Duration::from_mins(before));
-        assert_eq!(limit_after(0, 25), Duration::from_mins(50));
-        assert_eq!(limit_after(0, 1), SHORTEST_LIMIT);
-        assert_eq!(limit_after(50, 25), Duration::from_mins(30));
-        assert_eq!(limit_after(90, 25), Duration::ZERO);
-        let said = ended("end-to-end tests", limit(END_TO_END.1, Duration::ZERO));
-        assert_eq!(said, "part end-to-end tests took longer than 50 min and was ended");
     }
 
     #[test]
@@ -668,5 +558,11 @@ mod tests {
         assert!(parse(&["--fast", "--nodes", "real"]).is_err());
         let real = parse(&["--nodes", "real", "--e2e", "uninstall"]).unwrap();
         assert_eq!((real.nodes, real.e2e.as_deref()), (Some(Nodes::Real), Some("uninstall")));
+        let oldest = parse(&["--versions", "oldest", "--e2e", "podset"]).unwrap();
+        assert_eq!((oldest.versions, of_long_tier(&oldest)), (Some(Versions::Oldest), None));
+        assert!(parse(&["--versions", "oldest", "--nodes", "real"]).is_err());
+        let long = |words: &[&str]| of_long_tier(&parse(words).unwrap());
+        assert_eq!(long(&["--versions", "oldest"]), Some("versions-oldest"));
+        assert_eq!((long(&["--e2e", "skew"]), long(&["--versions", "newest"])), (Some("skew"), None));
     }
 }

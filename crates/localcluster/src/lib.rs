@@ -24,6 +24,7 @@ pub mod keda;
 pub mod kube;
 pub mod manager;
 pub mod paths;
+pub mod previous;
 pub mod progress;
 pub mod protoc;
 pub mod proxy;

@@ -254,9 +254,14 @@ pub fn is_ready(port: u16) -> bool {
 
 /// Builds the `quintet` program and returns its path.
 pub fn build() -> Result<PathBuf> {
+    build_with("building quintet", &mut build::cargo_build())
+}
+
+/// Runs a [`build::cargo_build`] under a label and returns the program's path.
+pub(crate) fn build_with(label: &str, cargo: &mut Command) -> Result<PathBuf> {
     let log = Log::fresh(paths::cache()?.join("quintet-build.log"))?;
-    let mut step = Step::start("building quintet");
-    let (status, program) = build::program(build::cargo_build().stderr(log.open()?), || step.tick())?;
+    let mut step = Step::start(label);
+    let (status, program) = build::program(cargo.stderr(log.open()?), || step.tick())?;
     if !status.success() {
         bail!("building quintet failed; {}", log.tail(40));
     }

@@ -2,12 +2,13 @@
 //! recorded, so that the next command removes the remains of a killed one.
 
 use std::fs;
+use std::ops::Deref;
 use std::path::PathBuf;
 
 use anyhow::Result;
 
 use crate::cluster::processes::{self, Process};
-use crate::cluster::{Cluster, state};
+use crate::cluster::{Cluster, UpOptions, state};
 use crate::{paths, pulsar};
 
 /// A name for a cluster and a broker, and a prefix for further ones. Dropping it removes all of them.
@@ -43,6 +44,30 @@ impl Drop for Temporary {
         {
             processes::forget(&records, &self.0);
         }
+    }
+}
+
+/// A cluster with simulated nodes. Dropping it removes the cluster.
+#[derive(Debug)]
+pub struct TemporaryCluster {
+    cluster: Cluster,
+    _name: Temporary,
+}
+
+impl TemporaryCluster {
+    /// Brings up a cluster whose name contains the purpose.
+    pub fn up(purpose: &str, nodes: usize) -> Result<Self> {
+        let name = Temporary::new(purpose);
+        let (cluster, _) = Cluster::up(&UpOptions { name: name.name(), nodes: Some(nodes) })?;
+        Ok(Self { cluster, _name: name })
+    }
+}
+
+impl Deref for TemporaryCluster {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
     }
 }
 

@@ -18,5 +18,8 @@ pub const RECORD: &str = "QUINTET_E2E_RECORD";
 /// The prefix of the names of the brokers for the tests of the Pulsar programs.
 pub const BROKERS: &str = "QUINTET_PULSAR_BROKERS";
 
+/// The versions of Kubernetes and Helm ([`crate::cluster::versions`]).
+pub const VERSIONS: &str = "QUINTET_E2E_VERSIONS";
+
 /// The program of `cargo xtask`, for tests that start real nodes; a node is a process of it.
 pub const XTASK: &str = "QUINTET_XTASK";

@@ -1,5 +1,6 @@
 //! The programs of the control plane, built from Go modules once and kept in the user's cache, which all
-//! checkouts share. `tests/controlplane/**/go.mod` alone states the versions.
+//! checkouts share. `tests/controlplane/**/go.mod` alone states the versions. The cache keeps the programs of all
+//! [`versions`] side by side.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -13,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::lock;
 use super::real::seccomp;
+use super::versions::{self, Versions};
 use crate::paths;
 use crate::progress::Step;
 use crate::run::{self, Log};
@@ -29,7 +31,7 @@ struct Recipe {
 }
 
 const fn kubernetes(name: &'static str, package: &'static str) -> Recipe {
-    Recipe { name, folder: "", module: "k8s.io/kubernetes", package }
+    Recipe { name, folder: "", module: KUBERNETES, package }
 }
 
 const fn containerd(name: &'static str, package: &'static str) -> Recipe {
@@ -44,7 +46,11 @@ const fn keda(name: &'static str, package: &'static str) -> Recipe {
     Recipe { name, folder: KEDA_FOLDER, module: KEDA_MODULE, package }
 }
 
-const RECIPES: [Recipe; 22] = [
+const fn oldest(name: &'static str, package: &'static str) -> Recipe {
+    Recipe { name, folder: "oldest", module: KUBERNETES, package }
+}
+
+static RECIPES: [Recipe; 22] = [
     kubernetes("kube-apiserver", "cmd/kube-apiserver"),
     kubernetes("kube-controller-manager", "cmd/kube-controller-manager"),
     kubernetes("kube-scheduler", "cmd/kube-scheduler"),
@@ -60,7 +66,7 @@ const RECIPES: [Recipe; 22] = [
     Recipe { name: "etcd", folder: "", module: "go.etcd.io/etcd/server/v3", package: "" },
     Recipe { name: ETCDUTL, folder: "", module: "go.etcd.io/etcd/etcdutl/v3", package: "" },
     Recipe { name: "kwok", folder: "kwok", module: "sigs.k8s.io/kwok", package: "cmd/kwok" },
-    Recipe { name: "helm", folder: "helm", module: "helm.sh/helm/v4", package: "cmd/helm" },
+    Recipe { name: "helm", folder: "helm", module: HELM_4, package: "cmd/helm" },
     Recipe {
         name: "helm-unittest",
         folder: "unittest",
@@ -78,6 +84,37 @@ const RECIPES: [Recipe; 22] = [
     keda(KEDA_ADAPTER, "cmd/adapter"),
     Recipe { name: VALE, folder: "vale", module: "github.com/vale-cli/vale/v3", package: "cmd/vale" },
 ];
+
+/// The programs that differ in [`Versions::Oldest`]. etcd and kwok do not depend on the API server's version, and real nodes
+/// have only the newest one.
+static OLDEST: [Recipe; 5] = [
+    oldest("kube-apiserver", "cmd/kube-apiserver"),
+    oldest("kube-controller-manager", "cmd/kube-controller-manager"),
+    oldest("kube-scheduler", "cmd/kube-scheduler"),
+    oldest("kubectl", "cmd/kubectl"),
+    Recipe { name: "helm", folder: "helm3", module: HELM_3, package: "cmd/helm" },
+];
+
+const KUBERNETES: &str = "k8s.io/kubernetes";
+const HELM_3: &str = "helm.sh/helm/v3";
+const HELM_4: &str = "helm.sh/helm/v4";
+
+/// The recipes of all programs in these versions.
+fn recipes(versions: Versions) -> impl Iterator<Item = &'static Recipe> {
+    RECIPES.iter().map(move |newest| match versions {
+        Versions::Newest => newest,
+        Versions::Oldest => OLDEST.iter().find(|oldest| oldest.name == newest.name).unwrap_or(newest),
+    })
+}
+
+impl Recipe {
+    /// The program's version and linker flags by the go.mod of its folder.
+    fn flags(&self, go_mod: &str) -> Result<(String, String)> {
+        let version = required_version(go_mod, self.module)
+            .with_context(|| format!("tests/controlplane: no go.mod requires {}", self.module))?;
+        Ok((version.to_owned(), ldflags(self.module, version, go_mod)))
+    }
+}
 
 /// The programs that the directory `KUBEBUILDER_ASSETS` must have; others in it are used too.
 const ASSETS: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
@@ -160,7 +197,10 @@ impl Binaries {
 /// Returns the paths of programs and builds missing ones. The first build takes minutes.
 pub fn ensure(names: &[&str]) -> Result<Binaries> {
     let mut found = BTreeMap::new();
-    if let Some(dir) = env::var_os("KUBEBUILDER_ASSETS").filter(|dir| !dir.is_empty()) {
+    let versions = versions::current();
+    let assets = env::var_os("KUBEBUILDER_ASSETS").filter(|dir| !dir.is_empty());
+    // Their version is unknown.
+    if let Some(dir) = assets.filter(|_| versions == Versions::Newest) {
         for &name in names {
             let file = Path::new(&dir).join(name);
             if file.is_file() {
@@ -172,7 +212,7 @@ pub fn ensure(names: &[&str]) -> Result<Binaries> {
     }
     let cache = paths::cache()?.join("bin");
     let desired: Vec<&Recipe> =
-        RECIPES.iter().filter(|r| names.contains(&r.name) && !found.contains_key(r.name)).collect();
+        recipes(versions).filter(|r| names.contains(&r.name) && !found.contains_key(r.name)).collect();
     let mut homes = BTreeMap::new();
     let mut missing = Vec::new();
     for recipe in &desired {
@@ -196,7 +236,7 @@ pub fn ensure(names: &[&str]) -> Result<Binaries> {
 
 /// Whether a program was built before, so that [`ensure`] returns immediately.
 pub fn is_built(name: &str) -> bool {
-    let Some(recipe) = RECIPES.iter().find(|recipe| recipe.name == name) else { return false };
+    let Some(recipe) = recipes(versions::current()).find(|recipe| recipe.name == name) else { return false };
     let home = paths::cache().and_then(|cache| Home::of(&cache.join("bin"), recipe.folder, &[recipe]));
     home.is_ok_and(|home| home.dir.join(name).is_file())
 }
@@ -216,9 +256,9 @@ impl Home {
             fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
         };
         let go_mod = read("go.mod")?;
-        let sums = Sha256::new().chain_update(&go_mod).chain_update(read("go.sum")?).finalize();
+        let key = key(folder, &go_mod, &read("go.sum")?)?;
         let label = if folder.is_empty() { "kubernetes" } else { folder };
-        let stem = format!("{label}-{}", run::short_hex(&sums));
+        let stem = format!("{label}-{key}");
         let dir = match go_version(&source, &go_mod) {
             Ok(go) => cache.join(format!("{stem}-{go}")),
             // Without Go, programs built earlier still run.
@@ -229,6 +269,15 @@ impl Home {
         };
         Ok(Self { source, go_mod, dir })
     }
+}
+
+/// Changes with everything that a folder's programs are built from, except Go.
+fn key(folder: &str, go_mod: &str, go_sum: &str) -> Result<String> {
+    let mut digest = Sha256::new().chain_update(go_mod).chain_update(go_sum);
+    for recipe in RECIPES.iter().chain(&OLDEST).filter(|recipe| recipe.folder == folder) {
+        digest.update(recipe.flags(go_mod)?.1);
+    }
+    Ok(run::short_hex(&digest.finalize()))
 }
 
 fn built_before(cache: &Path, stem: &str, folder: &str, desired: &[&Recipe]) -> Option<PathBuf> {
@@ -265,15 +314,14 @@ fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
         // Another process built it while this one waited for the lock.
         return Ok(());
     }
-    let version = required_version(&home.go_mod, recipe.module)
-        .with_context(|| format!("tests/controlplane: no go.mod requires {}", recipe.module))?;
+    let (version, ldflags) = recipe.flags(&home.go_mod)?;
     let package = [recipe.module, recipe.package].join("/");
     let label = format!(
         "building {} {version} from source, once ({number} of {of}; the first ones take minutes)",
         recipe.name
     );
     let package = package.trim_end_matches('/');
-    let flags = Flags { ldflags: ldflags(recipe.module, version), ..Flags::of(recipe.name, &home.dir)? };
+    let flags = Flags { ldflags, ..Flags::of(recipe.name, &home.dir)? };
     let source = if recipe.module == KEDA_MODULE { &keda_source()? } else { &home.source };
     go_build_with(label, source, package, &flags, &target)
 }
@@ -361,15 +409,14 @@ fn go_build_with(label: String, source: &Path, package: &str, flags: &Flags, tar
 
 /// Linker flags with the version, in the variables that Kubernetes' own build sets. Programs built from a
 /// module proxy do not know their version, and some clients reject a server without one.
-fn ldflags(module: &str, version: &str) -> String {
+fn ldflags(module: &str, version: &str, go_mod: &str) -> String {
     let mut flags = vec!["-s -w".to_owned()];
     let mut set = |package: &str, values: &[(&str, &str)]| {
         flags.extend(values.iter().map(|(name, value)| format!("-X {package}.{name}={value}")));
     };
     match module {
-        "k8s.io/kubernetes" => {
-            let mut numbers = version.trim_start_matches('v').split('.');
-            let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+        KUBERNETES => {
+            let (major, minor) = (number(version, 0), number(version, 1));
             let values = [
                 ("gitVersion", version),
                 ("gitMajor", major),
@@ -381,7 +428,16 @@ fn ldflags(module: &str, version: &str) -> String {
                 set(package, &values);
             }
         }
-        "helm.sh/helm/v4" => set("helm.sh/helm/v4/internal/version", &[("version", version)]),
+        HELM_4 => set("helm.sh/helm/v4/internal/version", &[("version", version)]),
+        HELM_3 => {
+            set("helm.sh/helm/v3/internal/version", &[("version", version)]);
+            // The version of Kubernetes that `helm template` and `helm lint` assume. Version 0.37 of client-go is that of 1.37.
+            let client = required_version(go_mod, "k8s.io/client-go").unwrap_or_default();
+            let assumed = [("k8sVersionMajor", "1"), ("k8sVersionMinor", number(client, 1))];
+            for package in ["helm.sh/helm/v3/pkg/chartutil", "helm.sh/helm/v3/pkg/lint/rules"] {
+                set(package, &assumed);
+            }
+        }
         KEDA_MODULE => {
             set("github.com/kedacore/keda/v2/version", &[("Version", version.trim_start_matches('v'))]);
         }
@@ -397,6 +453,11 @@ fn ldflags(module: &str, version: &str) -> String {
         _ => {}
     }
     flags.join(" ")
+}
+
+/// A number of a version such as `v1.37.1`.
+fn number(version: &str, at: usize) -> &str {
+    version.trim_start_matches('v').split('.').nth(at).unwrap_or_default()
 }
 
 /// Fills a folder for a `PATH` with links to the programs.
@@ -471,10 +532,10 @@ mod tests {
 
     #[test]
     fn the_go_modules_of_this_checkout_state_every_version() {
-        for recipe in RECIPES {
+        for recipe in RECIPES.iter().chain(&OLDEST) {
             let file = paths::controlplane().join(recipe.folder).join("go.mod");
             let go_mod = fs::read_to_string(file).unwrap();
-            assert!(required_version(&go_mod, recipe.module).is_some(), "{}", recipe.name);
+            assert!(recipe.flags(&go_mod).is_ok(), "{}", recipe.name);
             assert!(go_directive(&go_mod).is_some(), "{}", recipe.name);
             let known = [&ALL[..], &REAL, &CHART, &ISSUER, &KEDA, &RESTORE, &PROSE].concat();
             assert!(known.contains(&recipe.name), "{}", recipe.name);
@@ -482,8 +543,51 @@ mod tests {
     }
 
     #[test]
+    fn the_oldest_versions_replace_programs_by_name() {
+        let folders = |versions| recipes(versions).map(|recipe| (recipe.name, recipe.folder));
+        let differing: BTreeMap<_, _> = folders(Versions::Oldest)
+            .zip(folders(Versions::Newest))
+            .filter(|(oldest, newest)| oldest != newest)
+            .map(|((name, folder), _)| (name, folder))
+            .collect();
+        let expected: BTreeMap<_, _> = OLDEST.iter().map(|recipe| (recipe.name, recipe.folder)).collect();
+        assert_eq!(differing, expected);
+        assert!(OLDEST.iter().all(|recipe| ALL.contains(&recipe.name)), "only programs of clusters differ");
+    }
+
+    #[test]
+    fn the_oldest_kubernetes_is_the_floor_of_the_chart() {
+        let file = |path: &str| fs::read_to_string(paths::workspace().join(path)).unwrap();
+        let go_mod = file("tests/controlplane/oldest/go.mod");
+        let version = required_version(&go_mod, KUBERNETES).unwrap();
+        let floor = format!("kubeVersion: \">={}.{}.0-0\"", number(version, 0), number(version, 1));
+        assert!(file("charts/quintet/Chart.yaml").contains(&floor), "{floor}");
+        // A staging module of another version would build another Kubernetes.
+        let staging = version.replacen("v1", "v0", 1);
+        let replaced: Vec<&str> = go_mod.lines().filter(|line| line.contains(" => ")).collect();
+        assert!(replaced.len() > 20, "{replaced:?}");
+        assert!(replaced.iter().all(|line| line.ends_with(&staging)), "{replaced:?}");
+    }
+
+    #[test]
+    fn helm_3_assumes_the_kubernetes_of_its_client() {
+        let go_mod = "require (\n\thelm.sh/helm/v3 v3.22.0\n\tk8s.io/client-go v0.37.0 // indirect\n)\n";
+        let flags = ldflags(HELM_3, "v3.22.0", go_mod);
+        assert!(flags.contains("-X helm.sh/helm/v3/internal/version.version=v3.22.0"), "{flags}");
+        assert!(flags.contains("-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=37"), "{flags}");
+    }
+
+    #[test]
+    fn a_program_with_other_linker_flags_is_another_program() {
+        let go_mod = "require helm.sh/helm/v3 v3.22.0\n";
+        let without_programs = key("none", go_mod, "").unwrap();
+        assert_ne!(key("helm3", go_mod, "").unwrap(), without_programs);
+        assert!(key("helm3", "", "").unwrap_err().to_string().contains(HELM_3));
+    }
+
+    #[test]
     fn the_linker_sets_the_version_of_kubernetes() {
-        let flags = ldflags("k8s.io/kubernetes", "v1.37.1");
+        let flags = ldflags(KUBERNETES, "v1.37.1", "");
         assert!(flags.contains("-X k8s.io/component-base/version.gitVersion=v1.37.1"));
         assert!(flags.contains("-X k8s.io/client-go/pkg/version.gitMinor=37"));
     }

@@ -16,6 +16,7 @@ pub mod ports;
 pub mod processes;
 pub mod real;
 pub mod state;
+pub mod versions;
 
 use std::fs::{self, File};
 use std::path::PathBuf;
