@@ -610,6 +610,7 @@ mod tests {
             assert!(asked(&format!("quintet {line}")).is_ok(), "{line}");
         }
         assert!(refusal("quintet uninstall -n a,B").contains("lower case"));
+        assert!(refusal("quintet uninstall --helm-hook=quintet-uninstall").contains("--manager"));
     }
 
     #[test]
