@@ -22,6 +22,9 @@ const RELEASE: &str = "meta.helm.sh/release-name";
 /// Application, and older versions never create it.
 const TRACKING: &str = "argocd.argoproj.io/tracking-id";
 
+/// `kubectl apply` sets this annotation. Helm does not.
+const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// Returns an error if a tool created the Job without deleting the manager.
 pub async fn check(cluster: &Cluster, manager: &Manager, lease: &Lease, job: &str) -> Result<()> {
     let Manager { namespace: home, deployment } = manager;
@@ -57,6 +60,9 @@ fn obstacle(deployment: &Value, job: &Value) -> Option<String> {
     let place = format!("Deployment {}", deployment["metadata"]["name"].as_str().unwrap_or_default());
     if !has(deployment, RELEASE) {
         return Some(format!("{place} is not part of a Helm release"));
+    }
+    if has(job, APPLIED) {
+        return Some("`kubectl apply` created the Job".to_owned());
     }
     // Another tool may have replaced Helm. Then Helm's annotation remains, and the tool has written both objects. A tool with
     // another name that installs releases with Helm's library is the owner of the annotation.
@@ -139,10 +145,18 @@ mod tests {
 
     #[test]
     fn changes_nothing_if_another_tool_replaced_helm() {
-        for applier in ["kubectl-client-side-apply", "kubectl", "kustomize-controller"] {
+        for applier in ["kubectl", "kustomize-controller"] {
             let why = obstacle(&released("helm", &[applier]), &job(applier)).unwrap();
             assert_eq!(why, format!("{applier} created the Job and also writes Deployment quintet"));
         }
+    }
+
+    #[test]
+    fn changes_nothing_if_kubectl_applied_the_job() {
+        let applied =
+            object(&json!({ "kubectl.kubernetes.io/last-applied-configuration": "{}" }), &[("helm", spec())]);
+        let why = obstacle(&released("helm", &[]), &applied).unwrap();
+        assert_eq!(why, "`kubectl apply` created the Job");
     }
 
     #[test]
