@@ -160,6 +160,10 @@ fn upgrade_and_rollback_keep_objects_and_pods() {
     let hookless = [&elsewhere[..], &["--set", "metrics.dashboards.enabled=true"]].concat();
     site.helm(&[&["upgrade", "quintet", &chart()], &hookless[..]].concat()).unwrap();
     kept("upgrade");
+    // helm creates the binding with the new name before it deletes the old one.
+    let bindings = site.uids(&["clusterrolebindings"]);
+    let is_bound = |name: &str| bindings.contains_key(&format!("clusterrolebindings /{name}"));
+    assert!(is_bound("quintet.quintet-system") && !is_bound("quintet"), "{bindings:?}");
     assert_eq!(manager.stop().unwrap(), Some(0));
     // The new release's rights are sufficient for all kinds.
     let manager = site.manager();
