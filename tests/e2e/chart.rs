@@ -414,13 +414,13 @@ fn reports_the_obstacles_of_an_installation() {
     wait("the new definition is served", || site.kubectl(&["explain", "book.spec.title"], None).is_ok());
     older_objects_harm_no_other(&site);
 
-    // The definitions belong to another release.
+    // The definitions belong to another release. Everything else may have the same name in another namespace.
     let mut helm = site.cluster().helm();
-    let second = helm.args(["install", "second", &chart(), "--namespace", "second", "--create-namespace"]);
+    let second = helm.args(["install", "quintet", &chart(), "--namespace", "second", "--create-namespace"]);
     let text = format!("{:#}", run::stdout(second.args(["--set", "replicas=0"])).unwrap_err());
-    assert!(text.contains("invalid ownership metadata") && text.contains("quintet"), "{text}");
+    assert!(text.contains("invalid ownership metadata") && text.contains("quintet-system"), "{text}");
     let mut helm = site.cluster().helm();
-    let second = helm.args(["install", "second", &chart(), "--namespace", "second", "--create-namespace"]);
+    let second = helm.args(["install", "quintet", &chart(), "--namespace", "second", "--create-namespace"]);
     run::stdout(second.args(["--set", "replicas=0,crds.enabled=false,watchNamespaces={second}"])).unwrap();
 
     // Unknown values and wrong types are errors before helm sends anything.
