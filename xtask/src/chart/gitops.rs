@@ -20,7 +20,8 @@ const TIMEOUT: (&str, u64) = ("5m", 300);
 pub(super) fn install_the_chart(tools: &Tools) -> Result<()> {
     let tag = json!(concat!("v", env!("CARGO_PKG_VERSION")));
 
-    let application = &objects("argo-cd.yaml")?[0];
+    let argo_cd = objects("argo-cd.yaml")?;
+    let application = &argo_cd[0];
     let source = &application["spec"]["source"];
     ensure!(source["targetRevision"] == tag && source["path"] == FOLDER, "{source:#}");
     let names = [&source["helm"]["releaseName"], &application["metadata"]["name"]];
