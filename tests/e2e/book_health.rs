@@ -1,7 +1,7 @@
 //! How Helm, Flux and Argo CD see a Book in each state.
 //!
 //! The tests produce each row of the table in docs/book.md and compare it with kstatus and with the health check in
-//! docs/operations.md.
+//! samples/gitops.
 
 use quintet_e2e::TestEnv;
 use quintet_e2e::health::{Judge, Page};

@@ -161,6 +161,10 @@ fn upgrade_and_rollback_keep_objects_and_pods() {
     let hookless = [&elsewhere[..], &["--set", "metrics.dashboards.enabled=true"]].concat();
     site.helm(&[&["upgrade", "quintet", &chart()], &hookless[..]].concat()).unwrap();
     kept("upgrade");
+    // helm creates the binding with the new name before it deletes the old one.
+    let bindings = site.uids(&["clusterrolebindings"]);
+    let is_bound = |name: &str| bindings.contains_key(&format!("clusterrolebindings /{name}"));
+    assert!(is_bound("quintet.quintet-system") && !is_bound("quintet"), "{bindings:?}");
     assert_eq!(manager.stop().unwrap(), Some(0));
     // The new release's rights are sufficient for all kinds.
     let manager = site.manager();
@@ -411,13 +415,13 @@ fn reports_the_obstacles_of_an_installation() {
     wait("the new definition is served", || site.kubectl(&["explain", "book.spec.title"], None).is_ok());
     older_objects_harm_no_other(&site);
 
-    // The definitions belong to another release.
+    // The definitions belong to another release. Everything else may have the same name in another namespace.
     let mut helm = site.cluster().helm();
-    let second = helm.args(["install", "second", &chart(), "--namespace", "second", "--create-namespace"]);
+    let second = helm.args(["install", "quintet", &chart(), "--namespace", "second", "--create-namespace"]);
     let text = format!("{:#}", run::stdout(second.args(["--set", "replicas=0"])).unwrap_err());
-    assert!(text.contains("invalid ownership metadata") && text.contains("quintet"), "{text}");
+    assert!(text.contains("invalid ownership metadata") && text.contains("quintet-system"), "{text}");
     let mut helm = site.cluster().helm();
-    let second = helm.args(["install", "second", &chart(), "--namespace", "second", "--create-namespace"]);
+    let second = helm.args(["install", "quintet", &chart(), "--namespace", "second", "--create-namespace"]);
     run::stdout(second.args(["--set", "replicas=0,crds.enabled=false,watchNamespaces={second}"])).unwrap();
 
     // Unknown values and wrong types are errors before helm sends anything.

@@ -1,7 +1,7 @@
 //! How Helm, Flux and Argo CD see a DaemonJob in each state.
 //!
 //! The tests produce each row of the table in docs/daemonjob.md and compare it with kstatus and with the
-//! health check on that page. Nodes are simulated. Helm, kstatus and Argo CD's Lua interpreter are real.
+//! health check in samples/gitops. Nodes are simulated. Helm, kstatus and Argo CD's Lua interpreter are real.
 
 use std::fs;
 use std::thread::{self, JoinHandle, sleep};

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use quintet_e2e::{TestEnv, program, workspace};
+use quintet_kinds::KINDS;
 use quintet_localcluster::documents::{self, blocks, commands, without_variables};
-use quintet_localcluster::run;
+use quintet_localcluster::{gitops, run};
+use serde_json::{Value, json};
 
 /// Commands that this test does not run: `cargo xtask test` does their work, or a part of it for the benches
 /// and the faults. Tests with a broker run the Pulsar programs.
@@ -74,9 +76,28 @@ impl Drop for Shell<'_> {
     }
 }
 
+/// The namespace and the ConfigMap of an installation of Argo CD.
+fn install_argo_cd(env: &TestEnv) {
+    let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "argocd" } });
+    let config = json!({ "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "argocd-cm", "namespace": "argocd" }, "data": { "url": "https://argocd.example.com" } });
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": [namespace, config] }).to_string();
+    run::stdout_with_input(env.kube().kubectl().args(["apply", "-f", "-"]), Some(&list)).unwrap();
+}
+
+/// The documented command adds a health check for each kind, and removes nothing.
+fn argo_cd_has_the_health_checks(env: &TestEnv) {
+    let config: Value = env.kube().get("argocd", "configmap", "argocd-cm").unwrap().unwrap_or_default();
+    let data = config["data"].as_object().unwrap();
+    let checks = data.keys().filter(|key| key.starts_with("resource.customizations.health."));
+    assert_eq!((checks.count(), data.len()), (KINDS.len(), KINDS.len() + 1), "{data:#?}");
+}
+
 #[test]
 fn commands_in_the_documents_work() {
     let env = TestEnv::new("docs");
+    gitops::install_definitions(env.kube()).unwrap();
+    install_argo_cd(&env);
     let mut manager = Some(env.manager_of_all());
     let node = env.node("a");
     // A drain waits for pods of other tests whose managers may have exited. The taint keeps such pods away.
@@ -107,8 +128,8 @@ fn commands_in_the_documents_work() {
             let node = if drains { &drained } else { &node };
             let mut command = command.replace("NODE", node).replace("NAMESPACE", env.namespace());
             // The API server only validates commands that would change the cluster for other tests.
-            if ["helm install", "helm upgrade"].iter().any(|helm| command.starts_with(helm))
-                || command.contains("-k config/default")
+            if ["helm install", "helm upgrade", "helm template"].iter().any(|helm| command.starts_with(helm))
+                || ["-k config/default", "-f samples/gitops/"].iter().any(|files| command.contains(files))
             {
                 command.push_str(" --dry-run=server");
             }
@@ -138,12 +159,14 @@ fn commands_in_the_documents_work() {
     drop(shell);
     let _ = env.kubectl(&["delete", "greetings", "--all", "--timeout=30s"]);
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+    argo_cd_has_the_health_checks(&env);
     assert!(ran > 40, "only {ran} commands found");
 }
 
 #[test]
 fn api_server_accepts_manifests_in_the_documents() {
     let env = TestEnv::new("docs-yaml");
+    gitops::install_definitions(env.kube()).unwrap();
     let (mut shown, mut failures) = (0, Vec::new());
     for document in documents::all() {
         for manifest in blocks(&document, "yaml") {

@@ -1,7 +1,7 @@
 //! How Helm, Flux and Argo CD see a Greeting in each state.
 //!
 //! The tests produce each row of the table in docs/greeting.md and compare it with kstatus and with the health check in
-//! docs/operations.md.
+//! samples/gitops.
 
 use std::process::Stdio;
 

@@ -8,6 +8,7 @@
 mod book;
 mod book_health;
 mod chart;
+mod chart_applied;
 mod chart_by_hand;
 mod chart_rights;
 mod conformance;

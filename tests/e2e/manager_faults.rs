@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use quintet_e2e::{TestEnv, condition, program};
+use quintet_e2e::{MANAGER_ROLE, TestEnv, condition, program};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::cluster::ports;
 use quintet_localcluster::manager::{Manager, ManagerOptions};
@@ -147,7 +147,7 @@ fn reads_a_replaced_token_file_again() {
     };
     env.kubectl(&["create", "serviceaccount", "bound"]).unwrap();
     let account = format!("--serviceaccount={}:bound", env.namespace());
-    env.kubectl(&["create", "rolebinding", "bound", "--clusterrole=quintet", &account]).unwrap();
+    env.kubectl(&["create", "rolebinding", "bound", MANAGER_ROLE, &account]).unwrap();
     let file = kube.dir().join(format!("{}.token", env.namespace()));
     std::fs::write(&file, token("first").trim()).unwrap();
     let config = kube.kubeconfig_of_service_account(env.namespace(), "bound").unwrap();
@@ -243,7 +243,7 @@ fn serves_several_namespaces_with_rights_in_only_them() {
     for namespace in [&one, &two] {
         // A RoleBinding limits the chart's ClusterRole to this namespace.
         let account = format!("--serviceaccount={one}:narrow");
-        kubectl(&["-n", namespace, "create", "rolebinding", "narrow", "--clusterrole=quintet", &account]);
+        kubectl(&["-n", namespace, "create", "rolebinding", "narrow", MANAGER_ROLE, &account]);
     }
     let port = ports::one().unwrap();
     let options = ManagerOptions {

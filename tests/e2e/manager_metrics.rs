@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use quintet_e2e::{TestEnv, condition, has_made_a_pass, program};
+use quintet_e2e::{MANAGER_ROLE, TestEnv, condition, has_made_a_pass, program};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::cluster::{binaries, ports};
 use quintet_localcluster::http::{self, Request};
@@ -48,7 +48,7 @@ pub(crate) fn get(
 fn secured(env: &TestEnv, more: &[&str]) -> Manager {
     env.kubectl(&["create", "serviceaccount", "secured"]).unwrap();
     let account = format!("--serviceaccount={}:secured", env.namespace());
-    env.kubectl(&["create", "rolebinding", "secured", "--clusterrole=quintet", &account]).unwrap();
+    env.kubectl(&["create", "rolebinding", "secured", MANAGER_ROLE, &account]).unwrap();
     let binding = format!("{}-secured", env.namespace());
     env.kubectl(&["create", "clusterrolebinding", &binding, "--clusterrole=system:auth-delegator", &account])
         .unwrap();

@@ -1,7 +1,7 @@
 //! How Helm, Flux and Argo CD see a PodSet in each state.
 //!
 //! The tests produce each row of the table in docs/podset.md and compare it with kstatus and with the health
-//! check in docs/operations.md. Nodes are simulated.
+//! check in samples/gitops. Nodes are simulated.
 
 use quintet_e2e::health::{Judge, Page};
 use quintet_e2e::{TestEnv, condition};

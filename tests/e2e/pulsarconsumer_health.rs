@@ -1,7 +1,7 @@
 //! How Helm, Flux and Argo CD see a PulsarConsumer in each state.
 //!
 //! The tests produce each row of the table in docs/pulsarconsumer.md and compare it with kstatus and with the
-//! health check on that page. Nodes are simulated. The test writes the status of a pod whose image is missing.
+//! health check in samples/gitops. Nodes are simulated. The test writes the status of a pod whose image is missing.
 
 use std::thread::sleep;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! Compares objects with the table of states on the page of their kind, and with the health check in
-//! docs/operations.md.
+//! Compares objects with the table of states on the page of their kind, and with the health check in samples/gitops.
 //!
 //! kstatus (Helm, Flux) and Argo CD's Lua interpreter are real: see `quintet_localcluster::health`.
 
@@ -8,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-use quintet_localcluster::documents::blocks;
 use quintet_localcluster::health::{self, Health};
 use quintet_localcluster::run;
 use serde_json::{Value, json};
@@ -17,8 +15,8 @@ use crate::{TestEnv, condition, workspace};
 
 /// The section of the page with the table.
 const SECTION: &str = "### Health in Argo CD, Flux and Helm";
-/// The file in `docs` with the ConfigMap of the health checks.
-const CHECKS: &str = "operations.md";
+/// The ConfigMap with the health checks.
+const CHECKS: &str = "samples/gitops/argo-cd-health.yaml";
 /// The last columns of each table. The columns between the first one and them are conditions.
 const TOOLS: [&str; 2] = ["kstatus", "Argo CD"];
 
@@ -97,14 +95,10 @@ pub struct Judge<'a> {
 impl<'a> Judge<'a> {
     /// Reads the page.
     pub fn new(env: &'a TestEnv, page: Page) -> Self {
-        let manifests = blocks(&workspace().join("docs").join(CHECKS), "yaml").into_iter();
-        let manifests = manifests.map(|lines| lines.join("\n")).filter(|one| one.contains(page.key));
-        let [manifest] = <[String; 1]>::try_from(manifests.collect::<Vec<_>>())
-            .expect("exactly one block has the health check");
         // kubectl parses the YAML, as it does for Argo CD.
         let mut kubectl = env.kube().kubectl();
-        kubectl.args(["create", "--dry-run=client", "-o", "json", "-f", "-"]);
-        let config = run::stdout_with_input(&mut kubectl, Some(&manifest)).expect("kubectl reads the block");
+        kubectl.args(["create", "--dry-run=client", "-o", "json", "-f"]).arg(workspace().join(CHECKS));
+        let config = run::stdout(&mut kubectl).expect("kubectl reads the ConfigMap");
         let config: Value = serde_json::from_str(&config).expect("kubectl prints JSON");
         assert_eq!(
             (&config["kind"], &config["metadata"]["name"]),

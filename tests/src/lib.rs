@@ -25,6 +25,9 @@ use serde_json::{Value, json};
 /// How long a test waits for a state. Generous, because the machines are small and busy.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
+/// kubectl's flag for the ClusterRole of the release's manager.
+pub const MANAGER_ROLE: &str = "--clusterrole=quintet.quintet-system";
+
 /// The pause between two reads. Each read starts a kubectl process, and the machines are small.
 const PAUSE: Duration = Duration::from_millis(200);
 

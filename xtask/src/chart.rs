@@ -4,8 +4,11 @@
 //! rendered manifests, and a real API server validates them in a dry run. promtool tests the alerting rules. The last test
 //! compares config/default with the chart.
 
+mod gitops;
 mod manifests;
+mod openshift;
 mod parity;
+mod releases;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -84,6 +87,10 @@ pub(crate) fn counts(name: Option<&str>) -> Result<Counts> {
     counts += case("pods meet Pod Security restricted", || restricted(&tools, cluster.kube()))?;
     counts += case("the chart rejects an old cluster", || too_old(&tools))?;
     counts += case("config/default matches the chart", || parity::holds(&tools))?;
+    counts += case("releases of one name share nothing", || releases::differ(&tools))?;
+    counts += case("a parent chart can disable the chart", || releases::parent_decides(&tools))?;
+    counts += case("pods meet OpenShift's restricted-v2", || openshift::restricted(&tools))?;
+    counts += case("samples/gitops installs the chart", || gitops::install_the_chart(&tools))?;
     counts += alerts(&tools)?;
     Ok(counts)
 }
@@ -98,8 +105,13 @@ impl Tools {
 
     /// The output of `helm template` with additional arguments.
     fn template(&self, args: &[&str]) -> Result<String> {
+        self.render(&chart(), RELEASE[1], args)
+    }
+
+    /// The output of `helm template` for a chart and a namespace.
+    fn render(&self, chart: &Path, namespace: &str, args: &[&str]) -> Result<String> {
         let mut helm = self.program("helm")?;
-        helm.args(["template", RELEASE[0], "--namespace", RELEASE[1]]).arg(chart());
+        helm.args(["template", RELEASE[0], "--namespace", namespace]).arg(chart);
         run::stdout(helm.args(args))
     }
 }
@@ -229,18 +241,13 @@ fn restricted(tools: &Tools, kube: &Kube) -> Result<()> {
     apply(kube, &["--server-side"], &[object])?;
     let manifests = Manifests::of(&tools.template(&[])?)?;
     let mut checked = BTreeSet::new();
-    for object in manifests.all() {
-        let template = match object["kind"].as_str() {
-            Some("Pod") => object,
-            Some("Deployment" | "Job") => &object["spec"]["template"],
-            _ => continue,
-        };
+    for (kind, template) in pods(&manifests) {
         let mut pod = json!({ "apiVersion": "v1", "kind": "Pod", "spec": template["spec"] });
-        pod["metadata"] = json!({ "name": object["metadata"]["name"], "namespace": namespace });
+        pod["metadata"] = json!({ "name": kind.to_lowercase(), "namespace": namespace });
         // The account of the chart does not exist here.
         pod["spec"]["serviceAccountName"] = json!("default");
         apply(kube, &["--server-side", "--dry-run=server"], &[pod])?;
-        checked.insert(object["kind"].as_str().unwrap_or_default());
+        checked.insert(kind);
     }
     if checked != BTreeSet::from(["Deployment", "Job", "Pod"]) {
         bail!("expected pods of a Deployment, a Job and a Pod, got {checked:?}");
@@ -252,6 +259,15 @@ fn restricted(tools: &Tools, kube: &Kube) -> Result<()> {
         bail!("the API server does not enforce Pod Security");
     }
     Ok(())
+}
+
+/// The kinds of the objects that have pods, and the pods or their templates.
+fn pods(manifests: &Manifests) -> impl Iterator<Item = (&str, &Value)> {
+    manifests.all().iter().filter_map(|object| match object["kind"].as_str()? {
+        kind @ "Pod" => Some((kind, object)),
+        kind @ ("Deployment" | "Job") => Some((kind, &object["spec"]["template"])),
+        _ => None,
+    })
 }
 
 fn too_old(tools: &Tools) -> Result<()> {

@@ -19,6 +19,38 @@ names with a suffix stay within 63.
 {{- $name | trunc 41 | trimSuffix "-" }}
 {{- end }}
 
+{{/*
+The name of a cluster-scoped object. It ends in the release's namespace, so that releases of one name do not share the
+object: (list $ "-nodes").
+*/}}
+{{- define "quintet.clusterName" -}}
+{{- $root := index . 0 }}
+{{- printf "%s%s.%s" (include "quintet.fullname" $root) (index . 1) $root.Release.Namespace }}
+{{- end }}
+
+{{/*
+The name of a ClusterRole that users bind: (list $ "-book-viewer"). One release of a cluster contains the
+CustomResourceDefinitions. Its roles keep their names when the release is upgraded, so that no binding loses its role.
+*/}}
+{{- define "quintet.userRoleName" -}}
+{{- $root := index . 0 }}
+{{- if $root.Values.crds.enabled }}
+{{- include "quintet.fullname" $root }}{{ index . 1 }}
+{{- else }}
+{{- include "quintet.clusterName" . }}
+{{- end }}
+{{- end }}
+
+{{/* The name of an object whose namespace is a value: (list $ .Values.some.namespace "-suffix"). */}}
+{{- define "quintet.nameIn" -}}
+{{- $root := index . 0 }}
+{{- if eq (default $root.Release.Namespace (index . 1)) $root.Release.Namespace }}
+{{- include "quintet.fullname" $root }}{{ index . 2 }}
+{{- else }}
+{{- include "quintet.clusterName" (list $root (index . 2)) }}
+{{- end }}
+{{- end }}
+
 {{- define "quintet.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "quintet.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -198,12 +230,14 @@ metricRelabelings:
 
 {{/* Egress rules for every pod of the release. */}}
 {{- define "quintet.egress" -}}
-# DNS.
+# DNS. On OpenShift, the DNS pods listen on port 5353, and policies apply to the ports of pods, not of Services.
 - ports:
-    - port: 53
+    {{- range $port := list 53 5353 }}
+    - port: {{ $port }}
       protocol: UDP
-    - port: 53
+    - port: {{ $port }}
       protocol: TCP
+    {{- end }}
   {{- with .Values.networkPolicy.egress.dns }}
   to:
     {{- toYaml . | nindent 4 }}
@@ -236,6 +270,27 @@ metricRelabelings:
 {{- end }}
 {{- end }}
 
+{{/* "true" on OpenShift, else nothing. */}}
+{{- define "quintet.openshift" -}}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}true{{ end }}
+{{- end }}
+
+{{/*
+The pods' security context, or nothing. On OpenShift without the default user and group: each namespace has its own range
+of user IDs, and the SecurityContextConstraints restricted-v2 rejects all others.
+*/}}
+{{- define "quintet.podSecurityContext" -}}
+{{- $context := dict }}
+{{- range $field, $value := .Values.podSecurityContext }}
+{{- if not (and (include "quintet.openshift" $) (has $field (list "runAsUser" "runAsGroup")) (eq (toString $value) "65532")) }}
+{{- $_ := set $context $field $value }}
+{{- end }}
+{{- end }}
+{{- with $context }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
 {{/* Pod fields that hook and test pods share with the manager's pods. */}}
 {{- define "quintet.shortPod" -}}
 {{- with include "quintet.imagePullSecrets" . }}
@@ -254,9 +309,9 @@ schedulerName: {{ . | quote }}
 {{- if kindIs "bool" .Values.hostUsers }}
 hostUsers: {{ .Values.hostUsers }}
 {{- end }}
-{{- with .Values.podSecurityContext }}
+{{- with include "quintet.podSecurityContext" . }}
 securityContext:
-  {{- toYaml . | nindent 2 }}
+  {{- . | nindent 2 }}
 {{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector:

@@ -25,9 +25,14 @@ pub fn install(kube: &Kube) -> Result<()> {
 
 /// Waits until the API server serves every kind.
 pub fn definitions_are_established(kube: &Kube) -> Result<()> {
+    are_established(kube, &["--selector=app.kubernetes.io/name=quintet"])
+}
+
+/// Waits until the API server serves these definitions: their names, or a selector.
+pub(crate) fn are_established(kube: &Kube, definitions: &[&str]) -> Result<()> {
     // Not --for=condition: kubectl fails if a definition has no condition yet.
     let established = r#"--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True"#;
-    let ours = ["wait", "crd", "--selector=app.kubernetes.io/name=quintet"];
-    run::stdout(kube.kubectl().args(ours).args([established, "--timeout=60s"]))?;
-    Ok(())
+    let mut kubectl = kube.kubectl();
+    kubectl.args(["wait", "crd"]).args(definitions).args([established, "--timeout=60s"]);
+    run::stdout(&mut kubectl).map(drop)
 }

@@ -15,6 +15,7 @@ pub mod chart;
 pub mod cluster;
 pub mod consumers;
 pub mod documents;
+pub mod gitops;
 pub mod go;
 pub mod health;
 pub mod http;

@@ -69,6 +69,11 @@ pub struct Args {
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     pub pulsar_consumer_health_port: u16,
 
+    /// Run the pods of PulsarConsumers as user and group 65532, unless their template has a security context. Set the flag
+    /// to false if the cluster chooses the user, as OpenShift does: the pods then name no user.
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    pub pulsar_consumer_set_user: bool,
+
     /// Keys of taints that announce the deletion of a node, separated by commas. The manager recognizes the taints
     /// of cluster-autoscaler and Karpenter even without this flag. If a node had such a
     /// taint when it was last Ready, DaemonJobs do not count its deletion as a failure.
@@ -482,6 +487,7 @@ mod tests {
             "QUINTET_WATCH_NAMESPACE",
             "QUINTET_PULSAR_CONSUMER_IMAGE",
             "QUINTET_PULSAR_CONSUMER_HEALTH_PORT",
+            "QUINTET_PULSAR_CONSUMER_SET_USER",
             "QUINTET_DAEMON_JOB_DELETION_TAINTS",
             "QUINTET_DAEMON_JOB_NODE_MARKS",
             "QUINTET_LEADER_ELECT",
@@ -535,6 +541,12 @@ mod tests {
         assert!(namespaces("quintet --watch-namespace=").is_empty());
         assert_eq!(namespaces("quintet --watch-namespace=b,a --watch-namespace=b"), ["a", "b"]);
         assert!(refusal("quintet --watch-namespace=Team").contains("lower case"));
+    }
+
+    #[test]
+    fn sets_the_user_of_consumers_by_default() {
+        assert!(manager("quintet").pulsar_consumer_set_user);
+        assert!(!manager("quintet --pulsar-consumer-set-user=false").pulsar_consumer_set_user);
     }
 
     #[test]
@@ -610,6 +622,7 @@ mod tests {
             assert!(asked(&format!("quintet {line}")).is_ok(), "{line}");
         }
         assert!(refusal("quintet uninstall -n a,B").contains("lower case"));
+        assert!(refusal("quintet uninstall --helm-hook=quintet-uninstall").contains("--manager"));
     }
 
     #[test]

@@ -286,8 +286,11 @@ async fn election_ended(election: Option<&mut oneshot::Receiver<Result<()>>>) ->
 fn register(args: &Args, context: &Context, identity: &str) -> Result<()> {
     let enabled = args.kinds().map_err(anyhow::Error::msg)?;
     let port = args.pulsar_consumer_health_port;
-    let consumer_image =
-        Image { name: args.pulsar_consumer_image.clone(), health_port: (port > 0).then_some(port) };
+    let consumer_image = Image {
+        name: args.pulsar_consumer_image.clone(),
+        health_port: (port > 0).then_some(port),
+        any_user: !args.pulsar_consumer_set_user,
+    };
     let options = Options {
         deletion_taints: args.daemon_job_deletion_taints.clone(),
         mark_prefixes: args.daemon_job_node_marks.clone(),

@@ -4,6 +4,7 @@
 //! manager would add the finalizers again. With `--manager`, the command stops the manager first ([`writer`]); without it,
 //! the user must stop the manager.
 
+mod hook;
 mod writer;
 
 use std::collections::HashSet;
@@ -46,7 +47,8 @@ const MANUALLY: &str = "To do it manually, with sufficient permissions, run:";
 ///
 /// You can interrupt the command at any time, and run it again to continue. You need permission to list and patch pods,
 /// PulsarConsumers and Greetings. With --manager, you also need permission to get the manager's Deployment, to patch the Deployment's
-/// scale, to list the pods in its namespace, and to get, watch, create, update and delete the manager's Lease.
+/// scale, to list the pods in its namespace, and to get, watch, create, update and delete the manager's Lease. With
+/// --helm-hook, you also need permission to get the Job.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     quintet uninstall --manager quintet-system/quintet\n  \
@@ -66,6 +68,11 @@ pub struct Args {
 
     #[command(flatten)]
     lease: LeaseArgs,
+
+    /// The Job that runs this command, in the manager's namespace. The chart contains the Job as a Helm hook. The command
+    /// changes nothing and fails if a tool that ignores Helm hooks created the Job beside the manager.
+    #[arg(long, value_name = "JOB", value_parser = parse_name, requires = "manager")]
+    helm_hook: Option<String>,
 
     /// Do not ask for confirmation.
     #[arg(short, long)]
@@ -99,6 +106,9 @@ pub async fn run(args: &Args) -> Result<()> {
         ask(&everywhere(&args.namespace), args.manager.is_some())?;
     }
     let cluster = Cluster::of(&args.cluster).await?;
+    if let (Some(manager), Some(job)) = (&args.manager, &args.helm_hook) {
+        hook::check(&cluster, manager, &args.lease.of(manager), job).await?;
+    }
     let writer = match &args.manager {
         None => None,
         Some(manager) => {

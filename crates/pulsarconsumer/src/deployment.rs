@@ -67,13 +67,15 @@ const SUBSCRIPTION_TYPE: &str = "PULSAR_SUBSCRIPTION_TYPE";
 /// The default user and group of the consumer, as in images without users.
 const USER: i64 = 65_532;
 
-/// The default image of consumers, and its health port.
+/// The default image of consumers, its health port, and the user of the pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// The image.
     pub name: String,
     /// The port of its /healthz and /readyz; None without probes.
     pub health_port: Option<u16>,
+    /// Whether the cluster chooses the user and group of the pods. Otherwise they are 65532.
+    pub any_user: bool,
 }
 
 /// The name of the Deployment, as in the tutorial.
@@ -189,14 +191,14 @@ fn template(consumer: &PulsarConsumer, default: &Image) -> Value {
         "spec": {},
     });
     let theirs = spec.template.as_ref();
-    // A context of the user replaces this one, because OpenShift chooses the user.
+    // A context of the template replaces this one, because the template may need a user that the cluster chooses.
     if theirs.is_none_or(|theirs| theirs.spec().get("securityContext").is_none()) {
-        template["spec"]["securityContext"] = json!({
-            "runAsNonRoot": true,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "seccompProfile": { "type": "RuntimeDefault" },
-        });
+        let mut context = json!({ "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } });
+        if !default.any_user {
+            context["runAsUser"] = USER.into();
+            context["runAsGroup"] = USER.into();
+        }
+        template["spec"]["securityContext"] = context;
     }
     template["spec"]["containers"] = Value::Array(vec![container(spec, default)]);
     let volumes: Vec<Value> = secret_volumes(spec)

@@ -57,7 +57,8 @@ fn now() -> Timestamp {
 #[test]
 fn a_plan_allocates_little() {
     let _profiler = dhat::Profiler::builder().testing().build();
-    let image = Arc::new(Image { name: "quintet/pulsar-consumer:1".to_owned(), health_port: Some(8080) });
+    let name = "quintet/pulsar-consumer:1".to_owned();
+    let image = Arc::new(Image { name, health_port: Some(8080), any_user: false });
     let mut world = World { image, ..World::default() };
     let new = consumer(&Value::Null);
     let (made, first) = allocations(|| plan(&new, &world, now()));

@@ -108,7 +108,7 @@ fn start(server: &Server, who: &str) -> (JoinSet<()>, watch::Sender<bool>) {
         namespaces: Vec::new(),
         stop: stopped,
     });
-    quintet_pulsarconsumer::register(&context, Image { name: "consumer".to_owned(), health_port: None })
+    quintet_pulsarconsumer::register(&context, Image { name: "consumer".to_owned(), ..Image::default() })
         .unwrap();
     let mut tasks = JoinSet::new();
     for (_, task) in context.take_tasks().into_iter().chain(context.take_controllers()) {

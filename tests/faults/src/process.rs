@@ -151,6 +151,7 @@ impl Process {
                     let image = quintet_pulsarconsumer::Image {
                         name: "consumer".to_owned(),
                         health_port: Some(8080),
+                        any_user: false,
                     };
                     quintet_pulsarconsumer::register(&own, image).map_err(|error| fails(&error))?;
                 }

@@ -45,11 +45,12 @@ pub const LEADER_ELECTION_RULES: &[Rule] = &[
 ];
 
 /// The permissions of `uninstall --manager` in the manager's namespace. All verbs except `list` are limited to the one
-/// Deployment.
+/// Deployment and the one Job.
 pub const UNINSTALL_MANAGER_RULES: &[Rule] = &[
     Rule::allow("apps", &["deployments/scale"], &["patch"]).because("Uninstall stops the managers."),
     Rule::allow("apps", &["deployments"], &["get"])
         .because("Uninstall reads whether they elect a leader, and whether their rollout is complete."),
+    Rule::allow("batch", &["jobs"], &["get"]).because("Uninstall reads which tool created its Job."),
     Rule::allow("", &["pods"], &["list"])
         .because("Without election, uninstall waits until their pods are gone."),
 ];

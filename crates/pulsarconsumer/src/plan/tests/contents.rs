@@ -208,7 +208,7 @@ fn merges_the_template_over_the_pods() {
         (&json!({"disk": "ssd"}), &json!(60))
     );
     let security = &pod["securityContext"];
-    assert_eq!(*security, json!({"runAsUser": 1000}), "OpenShift chooses the user");
+    assert_eq!(*security, json!({"runAsUser": 1000}), "it replaces the default");
     assert_eq!(pod["initContainers"][0]["imagePullPolicy"], "Always");
     let names = |list: &Value| -> Vec<String> {
         list.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
@@ -254,13 +254,22 @@ fn probes_images_with_a_health_port(
     #[case] port: Option<u16>,
 ) {
     let mut scene = Scene::new(with(&fields));
-    scene.world.image = Arc::new(Image { name: IMAGE.into(), health_port: default });
+    scene.world.image = Arc::new(Image { name: IMAGE.into(), health_port: default, ..Image::default() });
     let plan = scene.plan(0);
     let container = applies(&plan).unwrap().0.pointer(CONTAINER).unwrap();
     assert_eq!(container["ports"][0]["containerPort"].as_u64(), port.map(u64::from));
     for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
         assert_eq!(container[probe]["httpGet"]["path"].as_str(), port.map(|_| path));
     }
+}
+
+#[test]
+fn names_no_user_if_the_cluster_chooses_it() {
+    let mut scene = Scene::new(consumer());
+    scene.world.image = Arc::new(Image { name: IMAGE.into(), any_user: true, ..Image::default() });
+    let plan = scene.plan(0);
+    let context = applies(&plan).unwrap().0.pointer("/spec/template/spec/securityContext").unwrap();
+    assert_eq!(*context, json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}}));
 }
 
 #[rstest]

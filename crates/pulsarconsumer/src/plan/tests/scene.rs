@@ -100,7 +100,7 @@ pub struct Scene {
 impl Scene {
     /// A scene without a Deployment. This process applied the objects an hour ago, which returned generation 1.
     pub fn new(consumer: PulsarConsumer) -> Self {
-        let image = Arc::new(Image { name: IMAGE.to_owned(), health_port: None });
+        let image = Arc::new(Image { name: IMAGE.to_owned(), ..Image::default() });
         let mut world = World { image, ..World::default() };
         for resource in [DEPLOYMENTS, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS] {
             let (hash, at, after) = (String::new(), after(-3_600), Some(applied(&resource, 1)));
