@@ -40,7 +40,8 @@ pub struct Cluster {
     client: Client,
     /// Reads objects and lists.
     pub reads: LiveReads,
-    url: Arc<str>,
+    /// The URL of the API server.
+    pub url: Arc<str>,
     /// The namespace of the kubeconfig's context.
     pub namespace: Arc<str>,
 }
@@ -128,7 +129,12 @@ impl Cluster {
 }
 
 /// Sends a review, such as a TokenReview, and returns its status.
-pub async fn send_review(client: &Client, limit: Duration, path: &str, review: &Value) -> kube::Result<Value> {
+pub async fn send_review(
+    client: &Client,
+    limit: Duration,
+    path: &str,
+    review: &Value,
+) -> kube::Result<Value> {
     let request = Request::post(path).header(CONTENT_TYPE, "application/json");
     let review: Value = call(client, limit, request.body(review.to_string().into_bytes())).await?;
     Ok(review["status"].clone())

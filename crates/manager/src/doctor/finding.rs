@@ -106,7 +106,7 @@ pub fn report(head: &str, checks: &[Check]) -> Report {
         checks.iter().map(of_check).sum::<usize>()
     };
     let (problems, unknown) = (count(Verdict::Problem), count(Verdict::Unknown));
-    let _ = writeln!(text, "\n{problems} problems, {unknown} unknown.");
+    let _ = writeln!(text, "\nProblems: {problems}. Unknown: {unknown}.");
     let code = match (problems, unknown) {
         (0, 0) => 0,
         (0, _) => UNKNOWN,
@@ -141,7 +141,7 @@ mod tests {
             PROBLEM  pods         one\n\
             PROBLEM  pods         two lines\n                      $ fix it\n\
             PROBLEM  pods         three\n                      $ other\n\n\
-            3 problems, 0 unknown.\n";
+            Problems: 3. Unknown: 0.\n";
         assert_eq!(report("head", &checks).text, expected);
     }
 }
