@@ -71,6 +71,7 @@ fn debugging() -> Router<Pages> {
 const INDEX: &str = "\
 /debug/controllers   running reconciles, waiting keys, the last error of each failing object, and rejected writes
 /debug/caches        objects and resourceVersion of each cache, and the time since the last event of its watch
+/metrics             the metrics
 /debug/log-level     the log level; PUT a level or a filter to change it until the process exits
 ";
 
@@ -98,7 +99,7 @@ fn leader_line(leadership: &Leadership, host: &str) -> String {
         Leadership::NoLeader => {
             format!("Leader: unknown. {host}, this manager, has observed no holder of the Lease.\n")
         }
-        Leadership::StandsBy(Holder { identity, renewed, .. }) => format!(
+        Leadership::Standby(Holder { identity, renewed, .. }) => format!(
             "Leader: {}. {host}, this manager, is a standby, and observed the last renewal {:.1} s ago.\n",
             pod_of(identity),
             renewed.elapsed().as_secs_f64()
@@ -240,7 +241,7 @@ mod tests {
             (Leadership::Unelected, "Leader: me, this manager, without"),
             (Leadership::Overdue, "Leader: none. me, "),
             (Leadership::NoLeader, "Leader: unknown. me, "),
-            (Leadership::StandsBy(holder), "Leader: quintet-1-a. me, this manager, is a standby"),
+            (Leadership::Standby(holder), "Leader: quintet-1-a. me, this manager, is a standby"),
         ] {
             let line = leader_line(&leadership, "me");
             assert!(line.starts_with(expected), "{line}");

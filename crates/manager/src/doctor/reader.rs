@@ -190,7 +190,7 @@ impl<'a> Reader<'a> {
     /// The permissions that the manager needs, with the authorizer's answers.
     pub async fn permissions(&self, installation: &Installation) -> Fact<Vec<(Permission, Fact<bool>)>> {
         let user = self.user().await?;
-        // A user may review the own permissions. To review those of an account, the user needs a permission.
+        // Every user may review their own permissions. To review those of another account, a user needs a permission.
         let account = Some(installation.account.as_str()).filter(|account| *account != user);
         let needed = needed(installation);
         // If the first review is denied, all are.

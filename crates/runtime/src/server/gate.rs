@@ -84,7 +84,7 @@ pub enum Leadership {
     /// This process holds the Lease, but did not renew it in time, so it may not write.
     Overdue,
     /// Another process holds the Lease.
-    StandsBy(Holder),
+    Standby(Holder),
     /// This process has observed no holder.
     NoLeader,
 }
@@ -170,7 +170,7 @@ impl Gate {
         match lock(&self.holder).clone() {
             None => Leadership::NoLeader,
             Some(holder) if holder.is_ours => Leadership::Overdue,
-            Some(holder) => Leadership::StandsBy(holder),
+            Some(holder) => Leadership::Standby(holder),
         }
     }
 
@@ -435,7 +435,7 @@ mod tests {
         let other = Holder { identity: "other".into(), is_ours: false, renewed: Instant::now() };
         gate.note_holder("other", false, Some(other.renewed));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(gate.leadership(), Leadership::StandsBy(other));
+        assert_eq!(gate.leadership(), Leadership::Standby(other));
         gate.note_holder("us", true, None);
         gate.open_until(Instant::now() + Duration::from_secs(10));
         assert_eq!(gate.leadership(), Leadership::Leads);
