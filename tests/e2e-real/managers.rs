@@ -37,10 +37,31 @@ fn logs(site: &Site, pod: &str, more: &[&str]) -> String {
     site.kubectl(&[&["logs", "-n", NAMESPACE, pod], more].concat()).unwrap_or_default()
 }
 
+/// `quintet doctor` in the leader's pod reads its debug pages, and leaves the manager enough memory.
+fn doctor_runs_in_the_leaders_pod(site: &Site) {
+    site.wait("a manager leads", || !holder(site).is_empty());
+    let held = holder(site);
+    let leader = held.split('_').next().unwrap();
+    let exec = format!("kubectl exec -n {NAMESPACE} {leader} -- /quintet doctor");
+    let output = site.command(&exec).output().unwrap();
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(report.contains(&format!("{leader} leads: it renews Lease ")), "{report}");
+    for check in ["leader", "managers", "caches", "reconciles", "schemas", "permissions"] {
+        assert!(report.contains(&format!("ok       {check} ")), "{check}: {report}");
+    }
+    assert!(!report.contains("PROBLEM"), "{report}");
+    // The manager's ServiceAccount may not list webhooks.
+    assert_eq!(output.status.code(), Some(2), "{report}");
+    let pods = site.list("pods", "app.kubernetes.io/name=quintet");
+    let restarts = pods.iter().map(|pod| &pod["status"]["containerStatuses"][0]["restartCount"]);
+    assert_eq!(restarts.filter(|count| **count != 0).count(), 0, "{report}");
+}
+
 #[test]
 fn second_manager_takes_over() {
     let site = Site::with_chart("real-managers", 2);
     site.wait("both managers are ready", || managers(&site).len() == 2);
+    doctor_runs_in_the_leaders_pod(&site);
     greet(&site, "before", || site.logs_of_managers());
 
     for (how, flags) in [("deleted", &[][..]), ("deleted by force", &["--grace-period=0", "--force"])] {
@@ -78,6 +99,7 @@ fn unplugged_leader_stops_leading_and_becomes_a_standby() {
         "labelSelector": { "matchLabels": { "app.kubernetes.io/name": "quintet" } } }] } });
     site.install(&["--set-json", &format!("affinity={apart}")]);
     site.wait("both managers are ready", || managers(&site).len() == 2);
+    doctor_runs_in_the_leaders_pod(&site);
     greet(&site, "before", || site.logs_of_managers());
 
     let both = managers(&site);

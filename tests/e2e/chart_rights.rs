@@ -87,12 +87,15 @@ fn serves_some_namespaces_with_rights_in_only_these() {
     };
     let ((code, text), helm) = test(&[]);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("the Deployment has 0 replicas; ") && text.contains("renews Lease"), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].ends_with(" leads: it renews Lease quintet-system/quintet-manager."), "{text}");
+    assert_eq!(lines[1..], ["The Deployment has 0 replicas."], "{text}");
     helm.unwrap();
     assert_eq!(manager.stop().unwrap(), Some(0));
     let ((code, text), helm) = test(&["--within=2s"]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("Lease quintet-system/quintet-manager has no holder"), "{text}");
+    let expected = "quintet: No pod leads: Lease quintet-system/quintet-manager has no holder.";
+    assert_eq!(text.lines().next(), Some(expected), "{text}");
     helm.unwrap_err();
 
     // The hook has rights in these namespaces only, and they are sufficient.

@@ -25,6 +25,7 @@ mod daemonjob_promises;
 mod daemonjob_rollout;
 mod daemonjob_samples;
 mod docs;
+mod doctor;
 mod explain;
 mod greeting;
 mod greeting_health;

@@ -35,6 +35,7 @@ const FOLDERS: [&str; 12] = [
     "charts/quintet/files/dashboards",
     "charts/quintet/files/rbac",
     "charts/quintet/tests",
+    "crates/manager/src/doctor",
     "crates/manager/src/explain",
     "docs/pictures",
     "samples",

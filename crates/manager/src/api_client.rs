@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use http::header::ACCEPT;
+use http::Request;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use kube::Client;
 use quintet_runtime::model::object::Meta;
 use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
-use quintet_runtime::server::client::{self, CALL, LONGEST_REST, NoAnswer, call, causes};
+use quintet_runtime::server::client::{self, CALL, LONGEST_REST, NoAnswer, call, call_text, causes};
 use quintet_runtime::server::connectivity::Link;
 use quintet_runtime::server::live_reads::LiveReads;
 use quintet_runtime::server::metrics::Metrics;
 use quintet_runtime::write::request;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 
 use crate::kubeconfig;
@@ -39,7 +40,8 @@ pub struct Cluster {
     client: Client,
     /// Reads objects and lists.
     pub reads: LiveReads,
-    url: Arc<str>,
+    /// The URL of the API server.
+    pub url: Arc<str>,
     /// The namespace of the kubeconfig's context.
     pub namespace: Arc<str>,
 }
@@ -53,6 +55,22 @@ impl Cluster {
         let client = client::build(config, &Metrics::new()?, LONGEST_REST, &Link::default())?;
         let reads = LiveReads::new(client.clone());
         Ok(Self { client, reads, url: url.trim_end_matches('/').into(), namespace: namespace.into() })
+    }
+
+    /// Gets JSON that is not an object of a resource type.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> kube::Result<T> {
+        let request = Request::get(path).header(ACCEPT, "application/json").body(Vec::new());
+        call(&self.client, CALL, request).await
+    }
+
+    /// Gets a text.
+    pub async fn get_text(&self, path: &str) -> kube::Result<String> {
+        call_text(&self.client, CALL, Request::get(path).body(Vec::new())).await
+    }
+
+    /// Sends a review, such as a SelfSubjectAccessReview, and returns its status.
+    pub async fn review(&self, path: &str, review: &Value) -> kube::Result<Value> {
+        send_review(&self.client, CALL, path, review).await
     }
 
     /// Sends a JSON patch.
@@ -108,6 +126,18 @@ impl Cluster {
             other => anyhow!("{what}: {}", causes(other).join(": ")),
         }
     }
+}
+
+/// Sends a review, such as a TokenReview, and returns its status.
+pub async fn send_review(
+    client: &Client,
+    limit: Duration,
+    path: &str,
+    review: &Value,
+) -> kube::Result<Value> {
+    let request = Request::post(path).header(CONTENT_TYPE, "application/json");
+    let review: Value = call(client, limit, request.body(review.to_string().into_bytes())).await?;
+    Ok(review["status"].clone())
 }
 
 /// The status code of the server's answer, if it answered.

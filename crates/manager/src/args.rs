@@ -17,7 +17,7 @@ use quintet_runtime::LEASE_NAME;
 use crate::api_client::{ClusterArgs, is_name, parse_name};
 use crate::logs::Log;
 use crate::parse::parse_duration;
-use crate::{check, explain, rollout, uninstall};
+use crate::{check, doctor, explain, rollout, uninstall};
 
 /// kubectl runs a program with this file name as the plugin `kubectl quintet`.
 const PLUGIN: &str = "kubectl-quintet";
@@ -306,6 +306,7 @@ pub enum Command {
     Explain(explain::Args),
     Rollout(rollout::Args),
     Check(check::Args),
+    Doctor(doctor::Args),
     Uninstall(uninstall::Args),
     /// Print the version of the program.
     Version,
@@ -341,6 +342,27 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Err
     Ok(match args.command.take() {
         Some(command) => Asked::Command(command),
         None => Asked::Manager(Box::new(args)),
+    })
+}
+
+/// The flags of a manager with this command line, for `quintet doctor`. An error is one line.
+pub fn flags_of(line: &[String]) -> Result<doctor::Flags, String> {
+    let first_line = |error: clap::Error| error.to_string().lines().next().unwrap_or_default().to_owned();
+    let matches = Args::command().try_get_matches_from(line).map_err(first_line)?;
+    let args = Args::from_arg_matches(&matches).map_err(first_line)?;
+    let Args { election, servers, .. } = &args;
+    let namespace = election.leader_election_namespace.clone();
+    let metrics_port =
+        servers.metrics_bind_address.rsplit(':').next().and_then(|port| port.parse::<u16>().ok());
+    Ok(doctor::Flags {
+        kinds: args.kinds()?,
+        namespaces: args.namespaces(),
+        has_node_marks: !args.daemon_job_node_marks.is_empty(),
+        elects: election.leader_elect,
+        lease_namespace: namespace.filter(|namespace| !namespace.is_empty()),
+        lease_name: election.leader_election_id.clone(),
+        debug: servers.debug_bind_address.parse().ok(),
+        metrics_port: metrics_port.filter(|port| *port != 0),
     })
 }
 
@@ -597,7 +619,7 @@ mod tests {
             Ok(Asked::Command(Command::Explain(_)))
         ));
         refusal("kubectl-quintet --leader-elect");
-        for command in ["explain", "rollout", "check", "uninstall"] {
+        for command in ["explain", "rollout", "check", "doctor", "uninstall"] {
             for (name, program) in [("kubectl-quintet", "kubectl quintet"), ("quintet", "quintet")] {
                 let help = asked(&format!("{name} {command} --help")).unwrap_err();
                 assert_eq!(help.exit_code(), 0);
@@ -614,6 +636,26 @@ mod tests {
         assert!(refusal("quintet check --manager=quintet").contains("NAMESPACE/DEPLOYMENT"));
         assert!(refusal("quintet check --manager=a/b --within=soon").contains("such as 15s"));
         assert!(asked("quintet check --manager=a/b --leader-elect=false --within=5s").is_ok());
+    }
+
+    #[test]
+    fn doctor_reads_the_flags_of_a_manager() {
+        let flags = |line: &str| flags_of(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let usual =
+            flags("quintet --leader-elect --leader-election-id=mine --debug-bind-address=127.0.0.1:8082");
+        let usual = usual.unwrap();
+        assert_eq!((usual.elects, &*usual.lease_name, usual.lease_namespace), (true, "mine", None));
+        assert_eq!(
+            (usual.kinds.len(), usual.metrics_port, usual.has_node_marks),
+            (KINDS.len(), Some(8080), false)
+        );
+        assert_eq!(usual.debug, Some(SocketAddr::from(([127, 0, 0, 1], 8082))));
+        let other = "quintet --metrics-bind-address=0 --watch-namespace=a,b --controllers=book --daemon-job-node-marks=a=x.io/";
+        let other = flags(other).unwrap();
+        assert_eq!((other.metrics_port, other.debug, other.has_node_marks), (None, None, true));
+        assert_eq!((other.kinds, other.namespaces.len()), (vec!["book"], 2));
+        let why = flags("quintet --from-a-later-version").unwrap_err();
+        assert!(why.contains("--from-a-later-version") && why.lines().count() == 1, "{why}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::api_client::{Cluster, ClusterArgs, answered};
+use crate::kubeconfig::pod_of;
 use crate::parse::parse_duration;
 use crate::uninstall::{LeaseArgs, Manager, lasts, parse_manager};
 
@@ -22,7 +23,7 @@ const LEAST: Duration = Duration::from_mins(1);
 
 /// Wait until all pods of the manager are ready and the leader renews the Lease. The command writes nothing.
 ///
-/// The exit code is 1 if a pod is not ready or the leader does not renew the Lease within the time of --within. You
+/// The first line of the output names the leader's pod. The exit code is 1 if a pod is not ready or the leader does not renew the Lease within the time of --within. You
 /// need permission to get the manager's Deployment and Lease.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  quintet check --manager quintet-system/quintet")]
@@ -48,19 +49,19 @@ pub struct Args {
 }
 
 /// The number of ready pods, or the problem.
-fn pods(deployment: &Deployment, elects: bool) -> Result<String, String> {
+pub fn pods(deployment: &Deployment, elects: bool) -> Result<String, String> {
     let Deployment { meta, spec, observed_generation, replicas, updated, ready, .. } = deployment;
     let wanted = spec["replicas"].as_i64().unwrap_or(1);
     if wanted == 0 {
         return if elects {
-            Ok("the Deployment has 0 replicas".to_owned())
+            Ok("The Deployment has 0 replicas".to_owned())
         } else {
-            Err("the Deployment has 0 replicas: no manager runs".to_owned())
+            Err("The Deployment has 0 replicas: no manager runs".to_owned())
         };
     }
     if *observed_generation < meta.generation {
         return Err(
-            "the Deployment has changed, and its controller has not observed the change yet".to_owned()
+            "The Deployment has changed, and its controller has not observed the change yet".to_owned()
         );
     }
     let counted = format!("{ready} of {wanted} managers are ready");
@@ -73,27 +74,54 @@ fn pods(deployment: &Deployment, elects: bool) -> Result<String, String> {
     }
 }
 
-fn holder(lease: &Value) -> &str {
+/// The holder of a Lease; empty if it has none.
+pub fn holder(lease: &Value) -> &str {
     lease["spec"]["holderIdentity"].as_str().unwrap_or_default()
 }
 
-/// The holder that renews the Lease, or the problem. `before` is an earlier read.
+/// The pod that leads, or the problem. `before` is an earlier read.
 ///
 /// Only a change of the renew time proves a renewal: the holder's clock is not trusted.
 fn lease(place: &str, before: Option<&Value>, now: Option<&Value>) -> Result<String, String> {
     let Some(now) = now else {
-        return Err(format!("Lease {place} does not exist: no manager has been the leader yet"));
+        return Err(format!(
+            "No pod leads: Lease {place} does not exist, so no manager has been the leader yet"
+        ));
     };
     let name = holder(now);
     if name.is_empty() {
-        return Err(format!("Lease {place} has no holder"));
+        return Err(format!("No pod leads: Lease {place} has no holder"));
     }
-    let renewed = |lease: &Value| lease["spec"]["renewTime"].clone();
+    let (pod, renewed) = (pod_of(name), |lease: &Value| lease["spec"]["renewTime"].clone());
     match before {
         Some(before) if holder(before) == name && renewed(before) != renewed(now) => {
-            Ok(format!("{name} renews Lease {place}"))
+            Ok(format!("{pod} leads: it renews Lease {place}"))
         }
-        _ => Err(format!("{name} holds Lease {place}, but has not renewed it during the check")),
+        _ => Err(format!("{pod} holds Lease {place}, but has not renewed it during the check")),
+    }
+}
+
+/// Follows a Lease over several reads.
+#[derive(Debug, Default)]
+pub struct Renewals {
+    /// The first read with the current holder.
+    first: Option<Value>,
+}
+
+impl Renewals {
+    /// The pod that leads by this read and earlier ones, or the problem.
+    pub fn observe(&mut self, place: &str, now: Option<Value>) -> Result<String, String> {
+        let seen = lease(place, self.first.as_ref(), now.as_ref());
+        let both = self.first.as_ref().zip(now.as_ref());
+        if both.is_none_or(|(first, now)| holder(first) != holder(now)) {
+            self.first = now;
+        }
+        seen
+    }
+
+    /// The Lease when its current holder was read first.
+    pub fn lease(&self) -> Option<&Value> {
+        self.first.as_ref()
     }
 }
 
@@ -109,42 +137,36 @@ pub async fn run(args: &Args) -> Result<String> {
     let held = args.lease.of(&args.manager);
     let place = format!("{}/{}", held.namespace, held.name);
     let start = Instant::now();
-    let mut first: Option<Value> = None;
+    let mut renewals = Renewals::default();
     loop {
+        // The leader comes first.
+        let mut results = Vec::new();
+        if args.leader_elect {
+            let now = cluster.reads.read::<Value>(&LEASES, &held.namespace, &held.name).await;
+            results.push(match answered(&cluster, "cannot read the Lease", now)? {
+                Ok(now) => renewals.observe(&place, now),
+                Err(why) => Err(why),
+            });
+        }
         let deployment = cluster.reads.read::<Deployment>(&DEPLOYMENTS, home, name).await;
         let deployment = answered(&cluster, "cannot read the Deployment", deployment)?;
-        let mut said = vec![match deployment {
+        results.push(match deployment {
             Ok(Some(deployment)) => pods(&deployment, args.leader_elect),
             Ok(None) => {
                 bail!("Deployment {home}/{name} does not exist: pass the manager's Deployment to --manager")
             }
             Err(why) => Err(why),
-        }];
-        if args.leader_elect {
-            let now = cluster.reads.read::<Value>(&LEASES, &held.namespace, &held.name).await;
-            said.push(match answered(&cluster, "cannot read the Lease", now)? {
-                Ok(now) => {
-                    let seen = lease(&place, first.as_ref(), now.as_ref());
-                    let both = first.as_ref().zip(now.as_ref());
-                    if both.is_none_or(|(first, now)| holder(first) != holder(now)) {
-                        first = now;
-                    }
-                    seen
-                }
-                Err(why) => Err(why),
-            });
+        });
+        let is_well = results.iter().all(Result::is_ok);
+        let lines: Vec<String> = results.into_iter().map(|(Ok(line) | Err(line))| line + ".\n").collect();
+        if is_well {
+            return Ok(lines.concat());
         }
-        let troubles: Vec<&str> =
-            said.iter().filter_map(|one| one.as_ref().err()).map(String::as_str).collect();
-        if troubles.is_empty() {
-            let well: Vec<String> = said.into_iter().flatten().collect();
-            return Ok(format!("{}.\n", well.join("; ")));
-        }
-        if start.elapsed() >= args.within.unwrap_or_else(|| patience(first.as_ref())) {
+        if start.elapsed() >= args.within.unwrap_or_else(|| patience(renewals.lease())) {
             bail!(
-                "{}\nTo find the reason, run\n  kubectl describe pods --namespace {home}\n  kubectl logs --namespace {home} \
-                 deployment/{name}",
-                troubles.join("; ")
+                "{}To find the reason, run\n  kubectl describe pods --namespace {home}\n  kubectl logs --namespace {home} \
+                 deployment/{name} --all-pods",
+                lines.concat()
             );
         }
         sleep(PAUSE).await;
@@ -197,7 +219,7 @@ mod tests {
     #[test]
     fn requires_the_holder_to_renew_the_lease() {
         let (first, next) = (held("a", "1"), held("a", "2"));
-        assert_eq!(lease("ns/l", Some(&first), Some(&next)).unwrap(), "a renews Lease ns/l");
+        assert_eq!(lease("ns/l", Some(&first), Some(&next)).unwrap(), "a leads: it renews Lease ns/l");
         for before in [None, Some(&next), Some(&held("b", "1"))] {
             assert!(
                 lease("ns/l", before, Some(&next)).unwrap_err().contains("has not renewed"),
@@ -206,5 +228,15 @@ mod tests {
         }
         assert!(lease("ns/l", None, None).unwrap_err().contains("does not exist"));
         assert!(lease("ns/l", Some(&first), Some(&held("", "3"))).unwrap_err().contains("no holder"));
+    }
+
+    #[test]
+    fn a_renewal_counts_only_for_the_current_holder() {
+        let mut renewals = Renewals::default();
+        let mut observe = |holder: &str, renewed: &str| renewals.observe("ns/l", Some(held(holder, renewed)));
+        assert!(observe("pod-1_a", "1").is_err());
+        assert!(observe("pod-2_b", "2").is_err(), "another holder");
+        assert!(observe("pod-2_b", "2").is_err());
+        assert_eq!(observe("pod-2_b", "3").unwrap(), "pod-2 leads: it renews Lease ns/l");
     }
 }

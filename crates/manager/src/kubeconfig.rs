@@ -69,12 +69,22 @@ fn authority_file(cluster: &Cluster) -> Option<PathBuf> {
     file.filter(|_| cluster.certificate_authority_data.is_none()).map(PathBuf::from)
 }
 
-/// A unique identity of this process: a restarted container of the same pod is another candidate.
-pub fn identity() -> String {
-    let host = std::env::var("POD_NAME")
+/// The name of the pod in which this process runs, or of the machine.
+pub fn host() -> String {
+    std::env::var("POD_NAME")
         .ok()
         .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok())
-        .map_or_else(|| "quintet".to_owned(), |name| name.trim().to_owned());
+        .map_or_else(|| "quintet".to_owned(), |name| name.trim().to_owned())
+}
+
+/// The pod, or the machine, of a manager with this identity.
+pub fn pod_of(identity: &str) -> &str {
+    identity.rsplit_once('_').map_or(identity, |(host, _)| host)
+}
+
+/// A unique identity of this process: a restarted container of the same pod is another candidate.
+pub fn identity() -> String {
+    let host = host();
     let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").map_or_else(
         |_| format!("{}-{}", std::process::id(), Clock::System.now().as_nanosecond()),
         |uuid| uuid.trim().to_owned(),
@@ -103,5 +113,7 @@ mod tests {
     #[test]
     fn identities_are_unique() {
         assert_ne!(identity(), identity());
+        assert_eq!(pod_of(&identity()), host());
+        assert_eq!(pod_of("another-elector"), "another-elector");
     }
 }

@@ -3,6 +3,7 @@
 mod api_client;
 mod args;
 mod check;
+mod doctor;
 mod explain;
 mod kubeconfig;
 mod logs;
@@ -22,14 +23,14 @@ use tokio::runtime::Runtime;
 
 use crate::args::{Asked, Command};
 
-/// The exit code of `explain` and `rollout status` on an error. 1 means that a node would not run, or that the rollout
-/// failed.
+/// The exit code of `doctor`, `explain` and `rollout status` on an error. 1 means that the doctor found a problem, that a node
+/// would not run, or that the rollout failed.
 const NO_ANSWER: u8 = 2;
 
 fn main() -> ExitCode {
     let asked = args::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let failed = match &asked {
-        Asked::Command(Command::Explain(_)) => NO_ANSWER,
+        Asked::Command(Command::Doctor(_) | Command::Explain(_)) => NO_ANSWER,
         Asked::Command(Command::Rollout(args)) if args.is_status() => NO_ANSWER,
         _ => 1,
     };
@@ -59,6 +60,11 @@ fn run_in(runtime: &Runtime, asked: Asked) -> Result<ExitCode> {
             let explained = runtime.block_on(explain::run(&args))?;
             say(&explained.text);
             return Ok(ExitCode::from(u8::from(!explained.all_run)));
+        }
+        Asked::Command(Command::Doctor(args)) => {
+            let report = runtime.block_on(doctor::run(&args, args::flags_of))?;
+            say(&report.text);
+            return Ok(ExitCode::from(report.code));
         }
         Asked::Command(Command::Check(args)) => say(&runtime.block_on(check::run(&args))?),
         Asked::Command(Command::Version) => say(&format!("quintet {}\n", env!("CARGO_PKG_VERSION"))),

@@ -21,7 +21,7 @@ use quintet_runtime::lock;
 use quintet_runtime::log_repeated;
 use quintet_runtime::model::digest;
 use quintet_runtime::probes;
-use quintet_runtime::server::client::{brief, call};
+use quintet_runtime::server::client::brief;
 use quintet_runtime::server::metrics::Metrics;
 use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject as _;
@@ -32,7 +32,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use crate::api_client::code_of;
+use crate::api_client::{code_of, send_review};
 
 /// How long the cache keeps the verdict "allowed".
 const ALLOWED: Duration = Duration::from_mins(1);
@@ -82,11 +82,7 @@ impl Guard {
 
     /// Sends a review, and returns its status.
     async fn ask(&self, path: &str, body: &Value) -> kube::Result<Value> {
-        let request = http::Request::post(path)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body.to_string().into_bytes());
-        let review: Value = call(&self.client, QUESTION, request).await?;
-        Ok(review["status"].clone())
+        send_review(&self.client, QUESTION, path, body).await
     }
 
     async fn authorize(&self, token: &str, verb: &str, path: &str) -> kube::Result<Verdict> {

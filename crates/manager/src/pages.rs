@@ -15,13 +15,19 @@ use quintet_runtime::cache::state::Health;
 use quintet_runtime::control::activity::Activity;
 use quintet_runtime::control::context::Context;
 use quintet_runtime::probes;
+use quintet_runtime::server::gate::{Holder, Leadership};
 use tokio::net::TcpListener;
 
+use crate::kubeconfig::{host, pod_of};
 use crate::logs::LogHandle;
 use crate::metrics_auth::{self, Guard, Identity};
 
 /// The most objects that a page lists in each state.
 const NAMED: usize = 200;
+/// The word before an object whose last reconcile failed.
+const FAILING: &str = "failing";
+/// The word before an object with a rejected write.
+const REJECTED: &str = "rejected";
 
 /// The state that the pages show.
 #[derive(Clone)]
@@ -37,9 +43,10 @@ pub async fn serve(listener: TcpListener, pages: Pages) {
     probes::serve(listener, metrics().with_state(pages)).await;
 }
 
-/// Serves the debug pages in plain HTTP, on a loopback address.
+/// Serves the debug pages in plain HTTP, on a loopback address. `quintet doctor` reads /metrics there, even if the metrics
+/// address requires a token.
 pub async fn serve_debugging(listener: TcpListener, pages: Pages) {
-    probes::serve(listener, debugging().with_state(pages)).await;
+    probes::serve(listener, metrics().merge(debugging()).with_state(pages)).await;
 }
 
 /// Serves all pages over TLS, to clients that the cluster's RBAC authorizes.
@@ -55,7 +62,7 @@ fn metrics() -> Router<Pages> {
 
 fn debugging() -> Router<Pages> {
     Router::new()
-        .route("/debug/", get(|| std::future::ready(INDEX)))
+        .route("/debug/", get(show_index))
         .route("/debug/controllers", get(show_controllers))
         .route("/debug/caches", get(show_caches))
         .route("/debug/log-level", get(show_level).put(set_level))
@@ -64,6 +71,7 @@ fn debugging() -> Router<Pages> {
 const INDEX: &str = "\
 /debug/controllers   running reconciles, waiting keys, the last error of each failing object, and rejected writes
 /debug/caches        objects and resourceVersion of each cache, and the time since the last event of its watch
+/metrics             the metrics
 /debug/log-level     the log level; PUT a level or a filter to change it until the process exits
 ";
 
@@ -77,8 +85,39 @@ async fn show_metrics(State(pages): State<Pages>) -> Response {
     }
 }
 
+/// The first line of each debug page. `host` is this manager's pod. A standby has no work, so its pages show nothing that
+/// fails.
+fn leader_line(leadership: &Leadership, host: &str) -> String {
+    match leadership {
+        Leadership::Unelected => format!("Leader: {host}, this manager, without leader election.\n"),
+        Leadership::Leads => format!("Leader: {host}, this manager.\n"),
+        Leadership::Overdue => {
+            format!(
+                "Leader: none. {host}, this manager, did not renew the Lease in time, and writes nothing.\n"
+            )
+        }
+        Leadership::NoLeader => {
+            format!("Leader: unknown. {host}, this manager, has observed no holder of the Lease.\n")
+        }
+        Leadership::Standby(Holder { identity, renewed, .. }) => format!(
+            "Leader: {}. {host}, this manager, is a standby, and observed the last renewal {:.1} s ago.\n",
+            pod_of(identity),
+            renewed.elapsed().as_secs_f64()
+        ),
+    }
+}
+
+/// A debug page with its first line.
+fn led(pages: &Pages, page: &str) -> String {
+    leader_line(&pages.context.gate.leadership(), &host()) + page
+}
+
+async fn show_index(State(pages): State<Pages>) -> String {
+    led(&pages, INDEX)
+}
+
 async fn show_controllers(State(pages): State<Pages>) -> String {
-    controllers(&pages.context.activities())
+    led(&pages, &controllers(&pages.context.activities()))
 }
 
 fn controllers(activities: &[(&'static str, Activity)]) -> String {
@@ -97,10 +136,10 @@ fn controllers(activities: &[(&'static str, Activity)]) -> String {
         }
         for (key, failing) in now.failing.iter().take(NAMED) {
             let (error, times, at) = (&failing.error, failing.times, failing.at);
-            let _ = writeln!(text, "  failing  {key}  {times} times, last at {at:.0}: {error}");
+            let _ = writeln!(text, "  {FAILING}  {key}  {times} times, last at {at:.0}: {error}");
         }
         for (key, message) in now.refused.iter().take(NAMED) {
-            let _ = writeln!(text, "  rejected  {key}  {message}");
+            let _ = writeln!(text, "  {REJECTED}  {key}  {message}");
         }
         let more: usize =
             [running, failing, refused].map(|objects| objects.saturating_sub(NAMED)).iter().sum();
@@ -109,6 +148,22 @@ fn controllers(activities: &[(&'static str, Activity)]) -> String {
         }
     }
     text
+}
+
+/// The objects of the page /debug/controllers that fail or have rejected writes, each with its controller.
+pub fn objects_in_error(page: &str) -> Vec<String> {
+    let mut controller = "";
+    let mut found = Vec::new();
+    for line in page.lines() {
+        if let Some(object) = line.strip_prefix("  ") {
+            if object.starts_with(FAILING) || object.starts_with(REJECTED) {
+                found.push(format!("{controller}: {object}"));
+            }
+        } else if let Some((name, _)) = line.split_once(": ") {
+            controller = name;
+        }
+    }
+    found
 }
 
 async fn show_caches(State(pages): State<Pages>) -> String {
@@ -129,11 +184,11 @@ async fn show_caches(State(pages): State<Pages>) -> String {
         }
         text.push('\n');
     }
-    text
+    led(&pages, &text)
 }
 
 async fn show_level(State(pages): State<Pages>) -> String {
-    pages.log.current() + "\n"
+    led(&pages, &(pages.log.current() + "\n"))
 }
 
 async fn set_level(State(pages): State<Pages>, level: String) -> (StatusCode, String) {
@@ -172,5 +227,25 @@ mod tests {
         );
         assert_eq!(lines[3], "  rejected  n/refused  the quota is exceeded");
         assert_eq!(lines.len(), 4);
+        let page = leader_line(&Leadership::Leads, "pod") + &text;
+        let expected = lines[2..].iter().map(|line| format!("book: {}", line.trim_start()));
+        assert_eq!(objects_in_error(&page), expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_first_line_names_the_leader() {
+        let renewed = tokio::time::Instant::now();
+        let holder = Holder { identity: "quintet-1-a_uuid".into(), is_ours: false, renewed };
+        for (leadership, expected) in [
+            (Leadership::Leads, "Leader: me, this manager."),
+            (Leadership::Unelected, "Leader: me, this manager, without"),
+            (Leadership::Overdue, "Leader: none. me, "),
+            (Leadership::NoLeader, "Leader: unknown. me, "),
+            (Leadership::Standby(holder), "Leader: quintet-1-a. me, this manager, is a standby"),
+        ] {
+            let line = leader_line(&leadership, "me");
+            assert!(line.starts_with(expected), "{line}");
+            assert_eq!((line.lines().count(), line.ends_with('\n')), (1, true), "{line}");
+        }
     }
 }

@@ -23,7 +23,7 @@ use quintet_runtime::server::client::{WINDOW, brief};
 use serde_json::json;
 
 use self::writer::Writer;
-pub use self::writer::{LeaseArgs, Manager, lasts, parse_manager};
+pub use self::writer::{CONTAINER, Lease, LeaseArgs, Manager, lasts, parse_manager};
 use crate::api_client::{Cluster, ClusterArgs, code_of, is_absent, is_type_absent, parse_name, wait_of};
 
 /// Consecutive rounds without progress before the command gives up.

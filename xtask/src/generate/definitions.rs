@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use quintet_runtime::model::fingerprint::Schema;
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{FlowMap, FlowSeq};
@@ -14,18 +15,29 @@ use super::{Files, Kind, NAME, NAME_LABEL, header};
 /// more than a few words; their fields are in the reference of the Kubernetes API.
 const LONGEST_ON_A_LINE: usize = 2_000;
 
-/// Adds the definitions of `config/crd` and of the chart, and the schema for `quintet explain --filename`.
+/// Adds the definitions of `config/crd` and of the chart, the schema for `quintet explain --filename`, and the fingerprints for
+/// `quintet doctor`.
 pub(super) fn insert(kinds: &[Kind], files: &mut Files) -> anyhow::Result<()> {
+    let mut fingerprints = BTreeMap::new();
     for kind in kinds {
         let definition = definition(&kind.crd)?;
         let name = kind.crd.metadata.name.as_deref().context("a definition without a name")?;
+        let compared: Schema = serde_json::from_value(open_api_schema(&mut definition.clone()))?;
+        fingerprints.insert(name, compared.fingerprint());
         files.insert(format!("config/crd/{name}.yaml"), yaml(kind.row.controller, &definition)?);
         files.insert(format!("charts/quintet/files/crds/{name}.json"), definition.to_string() + "\n");
         if kind.row.controller == quintet_daemonjob::CONTROLLER {
             files.insert("crates/manager/src/explain/daemonjob-schema.json".to_owned(), schema(definition));
         }
     }
+    let fingerprints = serde_json::to_string_pretty(&fingerprints)? + "\n";
+    files.insert("crates/manager/src/doctor/fingerprints.json".to_owned(), fingerprints);
     Ok(())
+}
+
+/// Takes the schema out of a definition.
+fn open_api_schema(definition: &mut Value) -> Value {
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take()
 }
 
 fn yaml(controller: &str, definition: &Value) -> anyhow::Result<String> {
@@ -106,7 +118,7 @@ fn schema(mut definition: Value) -> String {
             _ => {}
         }
     }
-    let mut schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take();
+    let mut schema = open_api_schema(&mut definition);
     only_rules(&mut schema);
     schema.to_string() + "\n"
 }

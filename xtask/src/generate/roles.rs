@@ -11,9 +11,6 @@ use serde_json::Value;
 
 use super::{Files, Kind, NAME, NAME_LABEL, comment, header, kustomization};
 
-/// Cluster-scoped resources, which a Role cannot allow.
-const CLUSTER_SCOPED: [&str; 1] = ["nodes"];
-
 /// The namespace that `config/default` installs into.
 const NAMESPACE: &str = "quintet-system";
 
@@ -92,12 +89,12 @@ fn common_rules() -> Vec<Rule> {
 
 /// The rules of all kinds for cluster-scoped resources.
 fn node_rules() -> Vec<Rule> {
-    KINDS.iter().flat_map(|kind| kind.rules).filter(|rule| is_cluster_scoped(rule)).copied().collect()
+    KINDS.iter().flat_map(|kind| kind.rules).filter(|rule| rule.is_cluster_scoped()).copied().collect()
 }
 
 /// The rules of a kind for namespaced resources.
 fn namespaced_rules(kind: &quintet_kinds::Kind) -> Vec<Rule> {
-    kind.rules.iter().filter(|rule| !is_cluster_scoped(rule)).copied().collect()
+    kind.rules.iter().filter(|rule| !rule.is_cluster_scoped()).copied().collect()
 }
 
 fn insert_chart_rules(kinds: &[Kind], files: &mut Files) {
@@ -161,10 +158,6 @@ fn insert_manager_roles(kinds: &[Kind], files: &mut Files) {
 fn role_without_rules(source: &str, about: &str, kind: &str, name: &str, namespace: Option<&str>) -> String {
     let about = if about.is_empty() { String::new() } else { comment(about, 0) };
     header(source) + &about + &role_head(kind, name, namespace) + "rules:\n"
-}
-
-fn is_cluster_scoped(rule: &Rule) -> bool {
-    rule.resources.iter().any(|resource| CLUSTER_SCOPED.contains(resource))
 }
 
 /// A role for users: verbs on the objects and on their scale subresource.

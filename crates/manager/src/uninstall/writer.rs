@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(45);
 const LONGEST_WAIT: Duration = Duration::from_mins(2);
 
 /// The manager's container, in the chart and in `config`.
-const CONTAINER: &str = "manager";
+pub const CONTAINER: &str = "manager";
 
 /// The prefix of the environment variables for leader election.
 const ELECTION_VARIABLES: &str = "QUINTET_LEADER_ELECT";
@@ -67,22 +67,29 @@ pub fn parse_manager(text: &str) -> Result<Manager, String> {
 }
 
 /// The flags that name the manager's Lease. They need a flag `--manager`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct LeaseArgs {
     /// Namespace of the manager's Lease (default: the manager's namespace).
     #[arg(id = "lease-namespace", long, value_name = "NAMESPACE", value_parser = parse_name, requires = "manager")]
     namespace: Option<String>,
 
-    /// Name of the manager's Lease.
-    #[arg(id = "lease-name", long, value_name = "NAME", value_parser = parse_name, default_value = LEASE_NAME)]
-    name: String,
+    /// Name of the manager's Lease (default: quintet-manager).
+    #[arg(id = "lease-name", long, value_name = "NAME", value_parser = parse_name, requires = "manager")]
+    name: Option<String>,
 }
 
 impl LeaseArgs {
     /// The Lease of a manager.
     pub fn of(&self, manager: &Manager) -> Lease {
-        let namespace = self.namespace.as_deref().unwrap_or(&manager.namespace).to_owned();
-        Lease { namespace, name: self.name.clone() }
+        self.or(Lease { namespace: manager.namespace.clone(), name: LEASE_NAME.to_owned() })
+    }
+
+    /// The Lease of the flags. `other` has the parts that they do not name.
+    pub fn or(&self, other: Lease) -> Lease {
+        Lease {
+            namespace: self.namespace.clone().unwrap_or(other.namespace),
+            name: self.name.clone().unwrap_or(other.name),
+        }
     }
 }
 

@@ -27,7 +27,7 @@ use crate::write::executor::Executor;
 use crate::{KIND_LABEL, lock};
 
 /// A cache without a list, event or bookmark for this long makes the process unready.
-const UNREADY: Duration = Duration::from_secs(150);
+pub const UNREADY: Duration = Duration::from_secs(150);
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Returns the current state of a cache.

@@ -250,6 +250,7 @@ impl Candidate {
         } else if self.held_since.is_none() {
             tracing::info!(identity, "re-acquired the lease; no other holder in between");
         }
+        self.gate.note_holder(identity, true, Some(began.at));
         self.held_since = Some(began);
         (self.holder_told, self.failures, self.free) = (None, 0, None);
         self.gate.open_for(self.settings.renew_deadline, began);
@@ -379,6 +380,7 @@ impl Candidate {
         let holder = lease.spec.holder_identity.clone().unwrap_or_default();
         let is_ours = holder == self.settings.identity;
         observed.lost |= !is_ours;
+        self.gate.note_holder(&holder, is_ours, observed.at);
         if !holder.is_empty() && !is_ours && !observed.is_expired(&self.settings) {
             return Some(Ok(Attempt::HeldByOther(holder)));
         }
@@ -476,6 +478,8 @@ impl Candidate {
             match serde_json::from_str::<LeaseEvent>(&line) {
                 Ok(LeaseEvent { type_, object }) if type_ == "ADDED" || type_ == "MODIFIED" => {
                     observed.saw(&object);
+                    let is_ours = observed.holder() == settings.identity;
+                    self.gate.note_holder(observed.holder(), is_ours, observed.at);
                     if observed.is_free() {
                         return;
                     }
@@ -506,6 +510,7 @@ impl Candidate {
         if is_released {
             self.held_since = None;
             self.observed.ours = None;
+            self.gate.note_holder("", false, None);
             self.free = self.yielded;
         }
     }

@@ -86,9 +86,14 @@ impl Observed {
         self.at.is_some() && self.expiry(settings) <= Instant::now()
     }
 
+    /// The observed holder; empty if there is none.
+    pub(super) fn holder(&self) -> &str {
+        self.spec.holder_identity.as_deref().unwrap_or_default()
+    }
+
     /// Whether the observed Lease has no holder.
     pub(super) fn is_free(&self) -> bool {
-        self.spec.holder_identity.as_deref().unwrap_or_default().is_empty()
+        self.holder().is_empty()
     }
 }
 

@@ -5,6 +5,7 @@ pub mod conditions;
 pub mod core_types;
 pub mod digest;
 pub mod finalizer;
+pub mod fingerprint;
 pub mod int_or_percent;
 pub mod object;
 pub mod plan;

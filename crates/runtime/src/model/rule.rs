@@ -5,6 +5,9 @@
 
 type Names = &'static [&'static str];
 
+/// Cluster-scoped resources, which a Role cannot allow.
+const CLUSTER_SCOPED: [&str; 1] = ["nodes"];
+
 /// One RBAC rule, with the reason why it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -22,6 +25,11 @@ impl Rule {
     /// A rule that allows these verbs. [`Self::because`] adds the reason.
     pub const fn allow(group: &'static str, resources: Names, verbs: Names) -> Self {
         Self { group, resources, verbs, why: "" }
+    }
+
+    /// Whether the rule is for a cluster-scoped resource, which only a ClusterRole can allow.
+    pub fn is_cluster_scoped(&self) -> bool {
+        self.resources.iter().any(|resource| CLUSTER_SCOPED.contains(resource))
     }
 
     /// The rule with the reason why it is needed.

@@ -102,15 +102,25 @@ pub async fn ask<T: serde::de::DeserializeOwned>(
     serde_json::from_str(&text).map_err(kube::Error::SerdeError)
 }
 
-/// Like [`ask`], for up to `limit`. After that, it returns a `Service` error with [`NoAnswer`].
+/// Sends a request and returns the text of the answer. After `limit`, it returns a `Service` error with [`NoAnswer`].
+pub async fn call_text(
+    client: &Client,
+    limit: Duration,
+    request: Result<Request<Vec<u8>>, http::Error>,
+) -> Result<String, kube::Error> {
+    let request = request.map_err(kube::Error::HttpError)?;
+    let answer = timeout(limit, client.request_text(request)).await;
+    answer.unwrap_or_else(|_elapsed| Err(kube::Error::Service(NoAnswer(limit).into())))
+}
+
+/// Like [`ask`], with the limit of [`call_text`].
 pub async fn call<T: serde::de::DeserializeOwned>(
     client: &Client,
     limit: Duration,
     request: Result<Request<Vec<u8>>, http::Error>,
 ) -> Result<T, kube::Error> {
-    let request = request.map_err(kube::Error::HttpError)?;
-    let answer = timeout(limit, ask(client, request)).await;
-    answer.unwrap_or_else(|_elapsed| Err(kube::Error::Service(NoAnswer(limit).into())))
+    let text = call_text(client, limit, request).await?;
+    serde_json::from_str(&text).map_err(kube::Error::SerdeError)
 }
 
 /// Like [`call`], for a write during the term that began at `since`. Returns None if the term ends first. After the end of

@@ -57,6 +57,36 @@ pub struct Gate {
     writing: Arc<AtomicUsize>,
     /// Returns how long the machine has slept so far.
     asleep: fn() -> Duration,
+    /// Whether an election opens and closes the gate.
+    elects: bool,
+    /// The holder of the Lease that the election observed last; None before, and while the Lease is free.
+    holder: Arc<Mutex<Option<Holder>>>,
+}
+
+/// The holder of the Lease, as this process observed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The identity in the Lease.
+    pub identity: Arc<str>,
+    /// Whether it is this process.
+    pub is_ours: bool,
+    /// When this process observed the last renewal.
+    pub renewed: Instant,
+}
+
+/// The leader, as this process knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leadership {
+    /// This process writes without an election.
+    Unelected,
+    /// This process may write.
+    Leads,
+    /// This process holds the Lease, but did not renew it in time, so it may not write.
+    Overdue,
+    /// Another process holds the Lease.
+    Standby(Holder),
+    /// This process has observed no holder.
+    NoLeader,
 }
 
 /// The period in which this process may write.
@@ -94,12 +124,14 @@ impl Gate {
             beat: Arc::default(),
             writing: Arc::default(),
             asleep: clock::asleep,
+            elects: true,
+            holder: Arc::default(),
         }
     }
 
     /// A gate that is always open, for a process without leader election.
     pub fn open() -> Self {
-        let gate = Self::closed();
+        let gate = Self { elects: false, ..Self::closed() };
         // 30 years: longer than any process runs, and short enough not to overflow.
         gate.open_until(Instant::now() + Duration::from_hours(262_800));
         gate.tried.send_replace(true);
@@ -117,6 +149,29 @@ impl Gate {
     pub async fn tried(&self) {
         let mut tried = self.tried.subscribe();
         let _ = tried.wait_for(|tried| *tried).await;
+    }
+
+    /// Records the holder in the Lease, and when its last renewal was observed. An empty holder means that the Lease is
+    /// free.
+    pub(crate) fn note_holder(&self, identity: &str, is_ours: bool, renewed: Option<Instant>) {
+        let renewed = renewed.unwrap_or_else(Instant::now);
+        let holder = Holder { identity: identity.into(), is_ours, renewed };
+        *lock(&self.holder) = Some(holder).filter(|holder| !holder.identity.is_empty());
+    }
+
+    /// The leader, as this process knows it.
+    pub fn leadership(&self) -> Leadership {
+        if !self.elects {
+            return Leadership::Unelected;
+        }
+        if self.term().is_some() {
+            return Leadership::Leads;
+        }
+        match lock(&self.holder).clone() {
+            None => Leadership::NoLeader,
+            Some(holder) if holder.is_ours => Leadership::Overdue,
+            Some(holder) => Leadership::Standby(holder),
+        }
     }
 
     /// Records an attempt of the election.
@@ -370,6 +425,24 @@ mod tests {
         assert!(gate.deadline().is_none());
         gate.open_for(Duration::from_secs(10), gate.moment());
         assert!(gate.deadline().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reports_who_leads() {
+        assert_eq!(Gate::open().leadership(), Leadership::Unelected);
+        let gate = Gate::closed();
+        assert_eq!(gate.leadership(), Leadership::NoLeader);
+        let other = Holder { identity: "other".into(), is_ours: false, renewed: Instant::now() };
+        gate.note_holder("other", false, Some(other.renewed));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(gate.leadership(), Leadership::Standby(other));
+        gate.note_holder("us", true, None);
+        gate.open_until(Instant::now() + Duration::from_secs(10));
+        assert_eq!(gate.leadership(), Leadership::Leads);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(gate.leadership(), Leadership::Overdue, "the renew deadline has passed");
+        gate.note_holder("", false, None);
+        assert_eq!(gate.leadership(), Leadership::NoLeader, "the Lease is free");
     }
 
     #[tokio::test(start_paused = true)]
