@@ -69,6 +69,15 @@ impl Problem {
     }
 }
 
+/// A problem if fewer pods are ready than desired, and the condition Ready is False. Without this condition, no manager
+/// has seen the desired number.
+pub fn missing_pods(ready: Option<i32>, desired: i32, conditions: &[Condition]) -> Option<Problem> {
+    let is_not_ready = |one: &&Condition| one.type_ == "Ready" && one.status == "False";
+    let not_ready = conditions.iter().find(is_not_ready)?;
+    let is_missing = ready.unwrap_or_default() < desired;
+    is_missing.then(|| Problem::failing("PodsMissing", not_ready.last_transition_time.0))
+}
+
 /// Adds the condition Stalled, unless the object already has a problem that says why it fails.
 pub fn or_stalled(mut problems: Vec<Problem>, conditions: &[Condition]) -> Vec<Problem> {
     let has_failed = problems.iter().any(|problem| problem.state == ProblemState::Failing);
@@ -208,21 +217,34 @@ mod tests {
         }
     }
 
+    fn condition(type_: &str, status: &str) -> Condition {
+        serde_json::from_value(serde_json::json!({"type": type_, "status": status, "reason": "Because",
+            "message": "", "lastTransitionTime": "1970-01-01T00:00:07Z"}))
+        .unwrap()
+    }
+
     #[test]
     fn stalled_is_added_only_if_nothing_else_fails() {
-        let stalled: Condition =
-            serde_json::from_value(serde_json::json!({"type": "Stalled", "status": "True",
-            "reason": "Invalid", "message": "", "lastTransitionTime": "1970-01-01T00:00:07Z"}))
-            .unwrap();
         let (waits, fails) = (Problem::waiting("Wait", at(1)), Problem::failing("Fail", at(2)));
-        let added = Problem::failing("Stalled", at(7));
-        let conditions = std::slice::from_ref(&stalled);
-        assert_eq!(or_stalled(Vec::new(), conditions), [added]);
-        assert_eq!(or_stalled(vec![waits], conditions), [waits, added]);
-        assert_eq!(or_stalled(vec![waits, fails], conditions), [waits, fails]);
+        let stalled = Problem::failing("Stalled", at(7));
+        let conditions = [condition("Stalled", "True")];
+        assert_eq!(or_stalled(Vec::new(), &conditions), [stalled]);
+        assert_eq!(or_stalled(vec![waits], &conditions), [waits, stalled]);
+        assert_eq!(or_stalled(vec![waits, fails], &conditions), [waits, fails]);
         assert_eq!(or_stalled(vec![waits], &[]), [waits]);
-        let gone = Condition { status: "False".to_owned(), ..stalled };
-        assert_eq!(or_stalled(Vec::new(), &[gone]), []);
+        assert_eq!(or_stalled(Vec::new(), &[condition("Stalled", "False")]), []);
+    }
+
+    #[test]
+    fn pods_are_missing_only_if_a_manager_has_seen_it() {
+        let not_ready = [condition("Ready", "False")];
+        let missing = Some(Problem::failing("PodsMissing", at(7)));
+        assert_eq!(missing_pods(Some(1), 2, &not_ready), missing);
+        assert_eq!(missing_pods(None, 2, &not_ready), missing);
+        assert_eq!(missing_pods(Some(3), 2, &not_ready), None, "a surge hides no other object");
+        assert_eq!(missing_pods(Some(0), 0, &not_ready), None);
+        assert_eq!(missing_pods(Some(1), 2, &[condition("Ready", "True")]), None, "scaled a moment ago");
+        assert_eq!(missing_pods(None, 2, &[]), None);
     }
 
     #[test]
