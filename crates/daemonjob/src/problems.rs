@@ -1,7 +1,7 @@
 //! The problems that the status of a DaemonJob shows, for the metric that names objects.
 //!
-//! A suspended or paused DaemonJob is held: its nodes wait for the user who holds it, which must not call another
-//! user.
+//! A suspended or paused DaemonJob is held: its pending nodes wait for the user who holds it, so they are not a
+//! problem.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

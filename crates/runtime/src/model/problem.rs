@@ -14,7 +14,7 @@ use crate::model::object::Key;
 /// The most problems that the metric lists.
 pub const LISTED: usize = 100;
 
-/// What an object does instead of its work, the most urgent state first.
+/// The state of an object with a problem, the most urgent state first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum ProblemState {
@@ -78,7 +78,7 @@ pub fn missing_pods(ready: Option<i32>, desired: i32, conditions: &[Condition]) 
     is_missing.then(|| Problem::failing("PodsMissing", not_ready.last_transition_time.0))
 }
 
-/// Adds the condition Stalled, unless the object already has a problem that says why it fails.
+/// Adds the condition Stalled, unless the object already has a problem that explains why it fails.
 pub fn or_stalled(mut problems: Vec<Problem>, conditions: &[Condition]) -> Vec<Problem> {
     let has_failed = problems.iter().any(|problem| problem.state == ProblemState::Failing);
     if let Some(stalled) = find_true(conditions, "Stalled").filter(|_| !has_failed) {

@@ -220,7 +220,8 @@ mod tests {
             }
             metrics.list_problems(&selector.select(), at(160));
             let text = metrics.text().unwrap();
-            let lines = text.lines().filter(|line| line.starts_with("quintet_object_problem"));
+            let lines =
+                text.lines().filter(|line| !line.starts_with('#') && line.contains("_object_problem"));
             lines.map(str::to_owned).collect::<Vec<_>>()
         };
         let line = |name: &str| {
