@@ -1,4 +1,4 @@
-//! The metrics of all DaemonJobs together, so that the number of series is bounded. Alerts use [`crate::problems`], which
+//! The metrics of all DaemonJobs together, so that the number of series is bounded. Alerts use `crate::problems`, which
 //! names DaemonJobs.
 
 use jiff::{SignedDuration, Timestamp};
