@@ -1,8 +1,12 @@
-//! The chart's two managers in pods of its image: their logs, and the takeover when the leader disappears.
+//! The chart's two managers in pods of its image: their logs, the runbooks' commands, and the takeover when the leader
+//! disappears.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use quintet_e2e::shell::{filled, needs_manager_pod, succeeded};
+use quintet_e2e::workspace;
+use quintet_localcluster::documents::commands;
 use quintet_localcluster::manager::NAMESPACE;
 use quintet_localcluster::run;
 use serde_json::{Value, json};
@@ -57,12 +61,48 @@ fn doctor_runs_in_the_leaders_pod(site: &Site) {
     assert_eq!(restarts.filter(|count| **count != 0).count(), 0, "{report}");
 }
 
+/// Runs the commands of the runbooks that need a pod of the manager. The test of the documents runs the others.
+fn runbooks_work(site: &Site) {
+    let shell = site.shell();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let leader = holder(site).split('_').next().unwrap_or_default().to_owned();
+    let (mut exports, mut failures, mut ran) = (String::new(), Vec::new(), 0);
+    for command in commands(&workspace().join("docs/alerts.md")) {
+        if command.starts_with("export ") {
+            exports += &format!("{command}; ");
+        } else if needs_manager_pod(&command) {
+            let command = filled(&command, "default").replace(" POD", &format!(" {leader}"));
+            let output = shell.run(&format!("{exports}{command}"));
+            let (printed, error) = (text(&output.stdout), text(&output.stderr));
+            let never_restarted = error.contains("previous terminated container");
+            let is_shown = !command.contains("/debug/controllers") || printed.contains("daemonjob: ");
+            if !(succeeded(&command, &output) && is_shown || never_restarted) {
+                failures.push(format!("{command}\n{}\n{printed}{error}", output.status));
+            }
+            ran += 1;
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(ran > 10, "only {ran} commands found");
+    let found = text(&shell.run(&format!("{exports}echo $LEADER")).stdout);
+    assert_eq!(found.trim(), leader, "the page finds the leader");
+    let scrape = format!(
+        "kubectl port-forward pod/{leader} 18080:8080 -n {NAMESPACE} >/dev/null & sleep 3; \
+         curl --silent localhost:18080/metrics; kill $!"
+    );
+    let metrics = text(&shell.run(&scrape).stdout);
+    for line in ["quintet_memory_limit_bytes 67108864\n", "quintet_namespace_leader{watched=\"*\"} 1\n"] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+}
+
 #[test]
 fn second_manager_takes_over() {
     let site = Site::with_chart("real-managers", 2);
     site.wait("both managers are ready", || managers(&site).len() == 2);
     doctor_runs_in_the_leaders_pod(&site);
     greet(&site, "before", || site.logs_of_managers());
+    runbooks_work(&site);
 
     for (how, flags) in [("deleted", &[][..]), ("deleted by force", &["--grace-period=0", "--force"])] {
         let both = managers(&site);

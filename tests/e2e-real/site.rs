@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use quintet_e2e::shell::Shell;
 use quintet_e2e::{Watch, answered, condition, workspace};
 use quintet_localcluster::cluster::{Cluster, UpOptions};
 use quintet_localcluster::manager::NAMESPACE;
@@ -78,6 +79,11 @@ impl Site {
     pub fn kubectl_with(&self, args: &[&str], input: Option<&str>) -> Result<String, String> {
         let mut kubectl: Command = self.cluster.kubectl();
         run::stdout_with_input(kubectl.args(args), input).map_err(|error| format!("{error:#}"))
+    }
+
+    /// A user's shell in the namespace `default`.
+    pub fn shell(&self) -> Shell<'_> {
+        Shell::new(&self.cluster, "default")
     }
 
     /// A command from a document, for a cluster of one node.

@@ -1,9 +1,11 @@
 //! Runs every command of the user's documents, except those that this test run itself makes, and shows every
-//! manifest to the API server.
+//! manifest to the API server. A test on real nodes runs the commands that need a pod of the manager.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use quintet_e2e::TestEnv;
+use quintet_e2e::shell::{Shell, filled, needs_manager_pod, succeeded};
 use quintet_e2e::{TestEnv, program, workspace};
 use quintet_kinds::KINDS;
 use quintet_localcluster::documents::{self, blocks, commands, without_variables};
@@ -32,50 +34,6 @@ const RUN_BY_THE_TESTS_THEMSELVES: [&str; 17] = [
     "cargo test",
 ];
 
-/// The time limit of a command, in seconds.
-const COMMAND_LIMIT: &str = "180";
-
-/// A user's shell: a kubeconfig whose namespace is the test's, and Quintet's programs on the path.
-struct Shell<'a> {
-    env: &'a TestEnv,
-    home: PathBuf,
-}
-
-impl<'a> Shell<'a> {
-    fn new(env: &'a TestEnv) -> Self {
-        let home = std::env::temp_dir().join(format!("{}.home", env.namespace()));
-        std::fs::create_dir_all(&home).unwrap();
-        std::fs::copy(env.cluster().kubeconfig(), home.join("kubeconfig")).unwrap();
-        for name in ["quintet", "kubectl-quintet"] {
-            std::os::unix::fs::symlink(std::fs::canonicalize(program()).unwrap(), home.join(name)).unwrap();
-        }
-        let shell = Self { env, home };
-        let set = format!("kubectl config set-context --current --namespace={}", env.namespace());
-        assert!(shell.run(&set).status.success());
-        shell
-    }
-
-    fn run(&self, command: &str) -> Output {
-        let mut path = vec![self.home.clone(), self.env.cluster().dir().bin()];
-        path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
-        // A command that never returns is a failure too.
-        Command::new("timeout")
-            .args([COMMAND_LIMIT, "bash", "-ec", command])
-            .current_dir(workspace())
-            .env("KUBECONFIG", self.home.join("kubeconfig"))
-            .env("KUBECACHEDIR", self.env.kube().cache())
-            .env("PATH", std::env::join_paths(path).unwrap())
-            .output()
-            .unwrap()
-    }
-}
-
-impl Drop for Shell<'_> {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.home);
-    }
-}
-
 /// The namespace and the ConfigMap of an installation of Argo CD.
 fn install_argo_cd(env: &TestEnv) {
     let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "argocd" } });
@@ -103,7 +61,7 @@ fn commands_in_the_documents_work() {
     // A drain waits for pods of other tests whose managers may have exited. The taint keeps such pods away.
     let drained = env.node("drained");
     env.kubectl(&["taint", "node", &drained, "docs=only:NoSchedule"]).expect("kubectl taints the node");
-    let shell = Shell::new(&env);
+    let shell = Shell::new(env.cluster(), env.namespace());
 
     // README's reader has run the demo, which applies the samples.
     assert!(shell.run("kubectl apply -k samples").status.success());
@@ -121,12 +79,16 @@ fn commands_in_the_documents_work() {
             }
             // The manager is a local process, not a Deployment.
             if bare.starts_with("kubectl scale deployment") && bare.contains("quintet-system") {
-                manager = bare.contains("--replicas=1").then(|| env.manager_of_all());
+                drop(manager.take());
+                manager = (!bare.contains("--replicas=0")).then(|| env.manager_of_all());
+                continue;
+            }
+            if needs_manager_pod(&command) {
                 continue;
             }
             let drains = ["kubectl drain", "kubectl uncordon"].iter().any(|verb| command.starts_with(verb));
             let node = if drains { &drained } else { &node };
-            let mut command = command.replace("NODE", node).replace("NAMESPACE", env.namespace());
+            let mut command = filled(&command.replace("NODE", node), env.namespace());
             // The API server only validates commands that would change the cluster for other tests.
             if ["helm install", "helm upgrade", "helm template"].iter().any(|helm| command.starts_with(helm))
                 || ["-k config/default", "-f samples/gitops/"].iter().any(|files| command.contains(files))
@@ -147,12 +109,7 @@ fn commands_in_the_documents_work() {
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             let is_rejected_on_purpose =
                 command.contains("moby-dick") && text.contains("spec.title: Required value");
-            // Simulated nodes have no logs, and the tests' release has no pod.
-            let no_pod = command.contains("kubectl logs") || command.contains("kubectl exec");
-            // The tests' release has no leader.
-            let report = String::from_utf8_lossy(&output.stdout);
-            let is_report = command.contains("quintet doctor") && report.contains("\nProblems: ");
-            if !(output.status.success() || is_rejected_on_purpose || no_pod || is_report) {
+            if !(succeeded(&command, &output) || is_rejected_on_purpose) {
                 failures.push(format!("{}: {command}\n{}\n{text}", document.display(), output.status));
             }
         }

@@ -305,3 +305,40 @@ fn promtool_accepts_the_metrics() {
     let report = String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()).into_owned();
     assert!(checked.status.success() && report.trim().is_empty(), "{report}");
 }
+
+/// A scrape names each object that fails, waits or is held, until its problem ends.
+#[test]
+fn a_metric_names_objects_with_problems() {
+    let env = TestEnv::new("mm-problems");
+    let manager = env.manager("podset,daemonjob");
+    // This test has no node.
+    let template = json!({ "spec": { "containers": [{ "name": "c", "image": "busybox" }],
+        "nodeSelector": { "env": env.namespace() } } });
+    let set = json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
+        "metadata": { "name": "set" }, "spec": { "replicas": 1, "template": template } });
+    env.apply(&set).unwrap();
+    env.apply_sample("daemonjob/suspend.yaml").unwrap();
+    let problem = |kind: &str, name: &str, reason: &str, state: &str| {
+        let namespace = env.namespace();
+        format!(
+            "quintet_object_problem_seconds{{kind=\"{kind}\",name=\"{name}\",namespace=\"{namespace}\",\
+             reason=\"{reason}\",state=\"{state}\"}} "
+        )
+    };
+    let is_listed = |problem: &str| manager.metrics().is_ok_and(|metrics| metrics.contains(problem));
+    let missing = problem("PodSet", "set", "PodsMissing", "failing");
+    env.wait("the metric names the PodSet", || is_listed(&missing));
+    let suspended = problem("DaemonJob", "daemonjob-suspend", "Suspended", "held");
+    env.wait("the metric names the DaemonJob", || is_listed(&suspended));
+    let metrics = manager.metrics().unwrap();
+    let listed: Vec<&str> =
+        metrics.lines().filter(|line| line.starts_with("quintet_object_problem_seconds{")).collect();
+    assert_eq!(listed.len(), 2, "a suspended DaemonJob has no other problem: {listed:?}");
+    let leads = format!("quintet_namespace_leader{{watched=\"{}\"}} 1\n", env.namespace());
+    assert!(metrics.contains(&leads), "{metrics}");
+
+    env.patch("podset", "set", &json!({ "spec": { "replicas": 0 } }));
+    env.wait("the PodSet has no problem", || !is_listed(&missing));
+    env.kubectl(&["delete", "daemonjob", "daemonjob-suspend"]).unwrap();
+    env.wait("the metric drops the DaemonJob", || !is_listed(&suspended));
+}

@@ -3,6 +3,7 @@
 //! `cargo xtask test` brings the cluster up, installs the chart, and names the cluster by a variable.
 
 pub mod health;
+pub mod shell;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

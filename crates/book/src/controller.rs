@@ -5,6 +5,7 @@ use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::model::plan::Plan;
+use quintet_runtime::model::problem::{Problem, or_stalled};
 use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::Resource;
 use quintet_runtime::write::executor::Error;
@@ -34,8 +35,14 @@ impl Reconciler for Books {
     }
 }
 
+/// The problems that the status shows: the Book is invalid.
+fn problems(book: &Book, _now: Timestamp) -> Vec<Problem> {
+    book.status.as_ref().map_or_else(Vec::new, |status| or_stalled(Vec::new(), &status.conditions))
+}
+
 /// Adds the Book controller to the manager.
 pub fn register(context: &Context) {
     let objects = context.informer::<Book>(Resource::of::<Book>(), None);
+    context.find_problems_in(&objects, problems);
     context.spawn_controller(CONTROLLER, Controller::new(context, CONTROLLER, Books, objects, []).run());
 }

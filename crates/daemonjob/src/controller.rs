@@ -33,6 +33,7 @@ use crate::mark_prefixes::{MarkPrefix, MarkPrefixes};
 use crate::metrics::{Metrics, register_lag};
 use crate::observe::{World, may_have_lost_its_label};
 use crate::plan::{eligible_node, plan, pod_on_trial};
+use crate::problems::problems;
 use crate::rollout::hash_in_force;
 use crate::waves::paused;
 use crate::{CONTROLLER, FINALIZER};
@@ -330,6 +331,7 @@ pub fn register(
     let metrics = Metrics::new(&context.metrics.registry)?;
     metrics.follow(&objects, &pods, &context.gate);
     register_lag(&context.metrics.registry, &objects, context.clock)?;
+    context.find_problems_in(&objects, problems);
     let reads = [pods.tracked(), nodes.tracked(), ledger.tracked()].concat();
     let reconciler = DaemonJobs {
         deselected_pods: Deselected::from(&pods, &objects, may_have_lost_its_label),

@@ -1,4 +1,5 @@
-//! The metrics for alerts, summed over all DaemonJobs, so that the number of series is bounded.
+//! The metrics of all DaemonJobs together, so that the number of series is bounded. Alerts use `crate::problems`, which
+//! names DaemonJobs.
 
 use jiff::{SignedDuration, Timestamp};
 use prometheus::{

@@ -18,7 +18,7 @@ use quintet_runtime::write::executor::{Error, Execution};
 use crate::CONTROLLER;
 use crate::api::{Greeting, GreetingStatus};
 use crate::line::most_bytes;
-use crate::metrics::Said;
+use crate::metrics::{Said, problems};
 use crate::observe::{Memory, World};
 use crate::plan::{Effect, plan};
 use crate::printer::Printer;
@@ -95,6 +95,7 @@ impl Reconciler for Greetings {
 /// Adds the Greeting controller to the process. `identity` is unique to the process.
 pub fn register(context: &Context, identity: &str, printer: Printer) -> Result<(), prometheus::Error> {
     let objects = context.informer::<Greeting>(Resource::of::<Greeting>(), None);
+    context.find_problems_in(&objects, problems);
     let reconciler = Greetings {
         context: context.clone(),
         said: Said::register(&context.metrics.registry, printer.clone())?,

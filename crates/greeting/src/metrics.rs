@@ -1,7 +1,11 @@
-//! Metrics: printed lines, and whether standard output is stuck. None has a label for each Greeting.
+//! Metrics: printed lines, whether standard output is stuck, and the problems of each Greeting.
 
+use jiff::Timestamp;
 use prometheus::{IntCounter, IntCounterVec, Opts, PullingGauge, Registry};
 
+use quintet_runtime::model::problem::{Problem, or_stalled};
+
+use crate::api::Greeting;
 use crate::handlers::Cause;
 use crate::observe::Say;
 use crate::printer::Printer;
@@ -41,6 +45,11 @@ impl Said {
         self.of(say.cause).inc_by(lines.saturating_sub(first));
         self.of(Cause::Timer).inc_by(first);
     }
+}
+
+/// The problems that the status shows: only a user can have the message printed.
+pub fn problems(greeting: &Greeting, _now: Timestamp) -> Vec<Problem> {
+    greeting.status.as_ref().map_or_else(Vec::new, |status| or_stalled(Vec::new(), &status.conditions))
 }
 
 #[cfg(test)]

@@ -76,8 +76,7 @@ const INDEX: &str = "\
 ";
 
 async fn show_metrics(State(pages): State<Pages>) -> Response {
-    pages.context.measure();
-    match pages.context.metrics.text() {
+    match pages.context.scrape() {
         Ok(text) => {
             ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
         }
@@ -138,8 +137,8 @@ fn controllers(activities: &[(&'static str, Activity)]) -> String {
             let (error, times, at) = (&failing.error, failing.times, failing.at);
             let _ = writeln!(text, "  {FAILING}  {key}  {times} times, last at {at:.0}: {error}");
         }
-        for (key, message) in now.refused.iter().take(NAMED) {
-            let _ = writeln!(text, "  {REJECTED}  {key}  {message}");
+        for (key, refused) in now.refused.iter().take(NAMED) {
+            let _ = writeln!(text, "  {REJECTED}  {key}  {}", refused.message);
         }
         let more: usize =
             [running, failing, refused].map(|objects| objects.saturating_sub(NAMED)).iter().sum();
@@ -213,7 +212,7 @@ mod tests {
             activity.begins(&key("failing"));
             activity.fails(&key("failing"), "the server is away", Timestamp::UNIX_EPOCH);
         }
-        activity.ends(&key("refused"), Some("the quota is exceeded".to_owned()));
+        activity.ends(&key("refused"), Some("the quota is exceeded".to_owned()), Timestamp::UNIX_EPOCH);
         let text = controllers(&[("book", activity)]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(

@@ -170,6 +170,7 @@ pub fn register(context: &Context) -> Result<(), prometheus::Error> {
     let pods = context.pods();
     let objects = context.informer::<PodSet>(Resource::of::<PodSet>(), None);
     metrics::follow(&context.metrics.registry, &objects)?;
+    context.find_problems_in(&objects, metrics::problems);
     let revisions = context.informer::<Revision>(CONTROLLER_REVISIONS, Some(KIND_LABEL));
     let reads = [pods.tracked(), revisions.tracked()].concat();
     let executor = context.executor.clone();

@@ -1,8 +1,10 @@
-//! Metrics of all PodSets together. None has a label for each object.
+//! Metrics of all PodSets together, and the problems of each.
 
+use jiff::Timestamp;
 use prometheus::Registry;
 use quintet_runtime::cache::aggregate_gauge::Sums;
 use quintet_runtime::cache::informer::Informer;
+use quintet_runtime::model::problem::{Problem, missing_pods, or_stalled};
 
 use crate::api::{PodSet, PodSetStatus};
 
@@ -27,4 +29,11 @@ fn counts(podset: &PodSet) -> [i64; STATES.len()] {
     let desired = Some(podset.spec.replicas);
     [desired, ready_replicas, available_replicas, updated_replicas, terminating_replicas]
         .map(|count| count.unwrap_or_default().into())
+}
+
+/// The problems that the status shows: ready pods are missing, or the rollout makes no progress.
+pub fn problems(podset: &PodSet, _now: Timestamp) -> Vec<Problem> {
+    let Some(status) = &podset.status else { return Vec::new() };
+    let missing = missing_pods(status.ready_replicas, podset.spec.replicas, &status.conditions);
+    or_stalled(Vec::from_iter(missing), &status.conditions)
 }

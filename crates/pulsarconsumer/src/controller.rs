@@ -26,7 +26,7 @@ use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
 };
 use crate::managed_object::{Attempts, Effect};
-use crate::metrics::Metrics;
+use crate::metrics::{self, Metrics};
 use crate::observe::{Keda, Sharing, World};
 use crate::plan::{is_same_version, may_be_outdated, plan};
 use crate::poller::Poller;
@@ -235,6 +235,7 @@ pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error
     let keda = [SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS]
         .map(|resource| context.optional_informer::<KedaObject>(resource, Some(NAME_LABEL)));
     let metrics = Metrics::new(&context.metrics.registry, &objects)?;
+    context.find_problems_in(&objects, metrics::problems);
     let pods = context.pods();
     let reads = [deployments.tracked(), pods.tracked()].concat();
     let poller = Arc::new(Poller::default());

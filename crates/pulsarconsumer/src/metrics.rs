@@ -1,6 +1,7 @@
 //! Metrics: consumers, summed over all PulsarConsumers, and the backlog of each. The series of an object are
 //! removed with the object.
 
+use jiff::Timestamp;
 use prometheus::{
     GaugeVec, IntCounterVec, IntGaugeVec, Registry, register_gauge_vec_with_registry,
     register_int_counter_vec_with_registry, register_int_gauge_vec_with_registry,
@@ -8,6 +9,7 @@ use prometheus::{
 use quintet_runtime::cache::aggregate_gauge::Sums;
 use quintet_runtime::cache::informer::Informer;
 use quintet_runtime::model::object::Key;
+use quintet_runtime::model::problem::{Problem, missing_pods, or_stalled};
 
 use crate::api::PulsarConsumer;
 use crate::backlog::{BacklogSample, Unknown};
@@ -117,4 +119,11 @@ impl Metrics {
 fn counts(consumer: &PulsarConsumer) -> [i64; STATES.len()] {
     let ready = consumer.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or_default();
     [desired_replicas(consumer).into(), ready.into()]
+}
+
+/// The problems that the status shows: ready consumers are missing, or the rollout makes no progress.
+pub fn problems(consumer: &PulsarConsumer, _now: Timestamp) -> Vec<Problem> {
+    let Some(status) = &consumer.status else { return Vec::new() };
+    let missing = missing_pods(status.ready_replicas, desired_replicas(consumer), &status.conditions);
+    or_stalled(Vec::from_iter(missing), &status.conditions)
 }

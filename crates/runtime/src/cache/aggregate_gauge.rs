@@ -1,4 +1,4 @@
-//! Gauges that sum over all objects of a kind, for alerts without a label for each object.
+//! Gauges that sum over all objects of a kind, for dashboards without a series for each object.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

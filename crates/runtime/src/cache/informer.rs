@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cache::list_watch::{self, Part, Seen};
-use crate::cache::state::{Health, State};
+use crate::cache::state::{Health, State, Undecodable};
 use crate::cache::store::Store;
 use crate::cache::tracked::TrackedCache;
 use crate::lock;
@@ -412,8 +412,10 @@ impl<T: Object> NamespaceInformer<T> {
         }
         // The error may quote a value in full, and it is kept as long as the object exists.
         let error = shorten(error, LONGEST_ERROR);
-        lock(&self.inner.state.undecodable).insert(key.clone(), error.clone());
-        if known.as_ref() != Some(&error) {
+        let since = known.as_ref().map_or_else(Instant::now, |known| known.since);
+        let undecodable = Undecodable { error: error.clone(), since };
+        lock(&self.inner.state.undecodable).insert(key.clone(), undecodable);
+        if known.is_none_or(|known| known.error != error) {
             let resource = resource.plural;
             tracing::warn!(resource, object = %key, error, "skipped an object that cannot be decoded");
         }

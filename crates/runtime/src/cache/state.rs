@@ -72,8 +72,17 @@ pub struct State {
     /// Gets the report of a restore of etcd. Set before the first list.
     pub(super) gate: OnceLock<Gate>,
     pub(super) patient: AtomicBool,
-    /// The objects that cannot be decoded, with the errors.
-    pub(super) undecodable: Mutex<BTreeMap<Key, String>>,
+    /// The objects that cannot be decoded.
+    pub(super) undecodable: Mutex<BTreeMap<Key, Undecodable>>,
+}
+
+/// An object that cannot be decoded.
+#[derive(Clone, Debug)]
+pub(super) struct Undecodable {
+    /// The error.
+    pub error: String,
+    /// When this was first known.
+    pub since: Instant,
 }
 
 impl State {
@@ -265,7 +274,12 @@ impl State {
 
     /// The objects that cannot be decoded, with the errors.
     pub fn undecodable(&self) -> Vec<(Key, String)> {
-        lock(&self.undecodable).iter().map(|(key, error)| (key.clone(), error.clone())).collect()
+        lock(&self.undecodable).iter().map(|(key, one)| (key.clone(), one.error.clone())).collect()
+    }
+
+    /// Calls `found` for each object that cannot be decoded, with the time since this is known.
+    pub fn find_undecodable(&self, mut found: impl FnMut(&Key, Duration)) {
+        lock(&self.undecodable).iter().for_each(|(key, one)| found(key, one.since.elapsed()));
     }
 
     /// The number of objects that cannot be decoded.

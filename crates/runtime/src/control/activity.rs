@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::lock;
 use crate::model::conditions::shorten;
 use crate::model::object::Key;
+use crate::model::problem::Problem;
 use crate::model::repeated::is_worth_a_line;
 
 /// Bytes of an error that are kept.
@@ -34,9 +35,9 @@ pub struct Now {
     pub running: BTreeMap<Key, Instant>,
     /// The objects whose last reconcile failed. The next successful reconcile or a deletion removes an entry.
     pub failing: BTreeMap<Key, Failing>,
-    /// The API server's message for objects with a refusal that waits for a retry. The next reconcile without a
-    /// refusal removes the entry, and so does a deletion.
-    pub refused: BTreeMap<Key, String>,
+    /// The objects with a refusal that waits for a retry. The next reconcile without a refusal removes the entry, and
+    /// so does a deletion.
+    pub refused: BTreeMap<Key, Refused>,
 }
 
 /// The recent failures of an object.
@@ -48,6 +49,17 @@ pub struct Failing {
     pub times: u64,
     /// When the error last occurred.
     pub at: Timestamp,
+    /// When the first of the failures in a row occurred, with any error.
+    pub since: Timestamp,
+}
+
+/// A refusal of an object that waits for a retry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refused {
+    /// The API server's message for the last one.
+    pub message: String,
+    /// Since when the object has had a refusal after every reconcile.
+    pub since: Timestamp,
 }
 
 impl Activity {
@@ -74,21 +86,33 @@ impl Activity {
         lock(&self.inner).running.insert(key.clone(), Instant::now());
     }
 
-    /// Records a successful reconcile, with the message of a refusal if there is one.
-    pub fn ends(&self, key: &Key, refused: Option<String>) {
+    /// Records a successful reconcile at this time, with the message of a refusal if there is one.
+    pub fn ends(&self, key: &Key, refused: Option<String>, at: Timestamp) {
         let mut now = lock(&self.inner);
         now.running.remove(key);
         now.failing.remove(key);
-        match refused {
-            Some(message) => now.refused.insert(key.clone(), message),
-            None => now.refused.remove(key),
-        };
+        let before = now.refused.remove(key);
+        if let Some(message) = refused {
+            let since = before.map_or(at, |before| before.since);
+            now.refused.insert(key.clone(), Refused { message, since });
+        }
     }
 
     /// The number of failing objects, and the number of objects with a refusal.
     pub fn in_trouble(&self) -> (usize, usize) {
         let now = lock(&self.inner);
         (now.failing.len(), now.refused.len())
+    }
+
+    /// Calls `found` for each failing object and each object with a refusal.
+    pub fn find_problems(&self, found: &mut dyn FnMut(&Key, Problem)) {
+        let now = lock(&self.inner);
+        for (key, failing) in &now.failing {
+            found(key, Problem::failing("ReconcileFailed", failing.since));
+        }
+        for (key, refused) in &now.refused {
+            found(key, Problem::failing("WriteRejected", refused.since));
+        }
     }
 
     /// Records a reconcile that ended early, which leaves the object's last result unchanged.
@@ -101,9 +125,10 @@ impl Activity {
         let error = &*shorten(error.to_owned(), LONGEST);
         let mut now = lock(&self.inner);
         now.running.remove(key);
-        let before = now.failing.get(key).filter(|failing| failing.error == error);
-        let times = before.map_or(0, |failing| failing.times) + 1;
-        now.failing.insert(key.clone(), Failing { error: error.to_owned(), times, at });
+        let before = now.failing.get(key);
+        let since = before.map_or(at, |failing| failing.since);
+        let times = before.filter(|failing| failing.error == error).map_or(0, |failing| failing.times) + 1;
+        now.failing.insert(key.clone(), Failing { error: error.to_owned(), times, at, since });
         times
     }
 
@@ -150,26 +175,54 @@ mod tests {
         activity.begins(&key("b"));
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(activity.unfinished(), (Duration::from_secs(4), Duration::from_secs(3)));
-        activity.ends(&key("a"), None);
+        activity.ends(&key("a"), None, at);
         assert_eq!(activity.fails(&key("b"), "no", at), 1);
         assert_eq!(activity.fails(&key("b"), "no", at), 2);
         assert_eq!(activity.fails(&key("b"), "never", at), 1, "another error restarts the count");
         activity.breaks_off(&key("b"));
         assert_eq!(activity.now().failing[&key("b")].error, "never", "a requeue keeps the error");
         assert!(activity.now().running.is_empty());
-        activity.ends(&key("b"), Some("a quota".to_owned()));
+        activity.ends(&key("b"), Some("a quota".to_owned()), at);
         assert_eq!(activity.in_trouble(), (0, 1));
         activity.fails(&key("b"), "no", at);
-        assert_eq!(activity.now().refused[&key("b")], "a quota", "a failed reconcile keeps the refusal");
-        activity.ends(&key("b"), None);
+        assert_eq!(
+            activity.now().refused[&key("b")].message,
+            "a quota",
+            "a failed reconcile keeps the refusal"
+        );
+        activity.ends(&key("b"), None, at);
         assert_eq!(activity.in_trouble(), (0, 0));
         for name in ["c", "d"] {
-            activity.ends(&key(name), Some("a quota".to_owned()));
+            activity.ends(&key(name), Some("a quota".to_owned()), at);
             activity.fails(&key(name), "no", at);
         }
         activity.forgets(&key("c"));
         activity.leaves(|key| &*key.name == "d");
         assert_eq!(activity.in_trouble(), (0, 0));
+    }
+
+    #[test]
+    fn a_problem_lasts_until_a_reconcile_succeeds() {
+        let (activity, at) = (Activity::default(), |second| Timestamp::from_second(second).unwrap());
+        let problems = || {
+            let mut found = Vec::new();
+            activity.find_problems(&mut |key, problem| found.push((key.name.to_string(), problem)));
+            found
+        };
+        activity.fails(&key("a"), "no", at(1));
+        activity.fails(&key("a"), "never", at(2));
+        activity.breaks_off(&key("a"));
+        let failed = Problem::failing("ReconcileFailed", at(1));
+        assert_eq!(problems(), [("a".to_owned(), failed)], "another error is the same problem");
+        activity.ends(&key("a"), Some("a quota".to_owned()), at(3));
+        activity.fails(&key("a"), "no", at(4));
+        activity.ends(&key("a"), Some("a webhook".to_owned()), at(5));
+        let rejected = Problem::failing("WriteRejected", at(3));
+        assert_eq!(problems(), [("a".to_owned(), rejected)]);
+        activity.ends(&key("a"), None, at(6));
+        assert_eq!(problems(), []);
+        activity.fails(&key("a"), "no", at(7));
+        assert_eq!(problems(), [("a".to_owned(), Problem::failing("ReconcileFailed", at(7)))]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -16,11 +17,13 @@ use crate::cache::tracked::TrackedCache as _;
 use crate::control::activity::Activity;
 use crate::model::clock::Clock;
 use crate::model::core_types::{Node, Pod};
-use crate::model::object::Object;
+use crate::model::object::{Key, Object};
+use crate::model::problem::{ObjectProblem, Problem, Selection, Selector};
 use crate::model::progress::Progress;
 use crate::model::resource::{NODES, PODS, Resource};
 use crate::server::connectivity::Link;
 use crate::server::gate::{Gate, Seen};
+use crate::server::memory;
 use crate::server::metrics::Metrics;
 use crate::write::events::Recorder;
 use crate::write::executor::Executor;
@@ -29,9 +32,14 @@ use crate::{KIND_LABEL, lock};
 /// A cache without a list, event or bookmark for this long makes the process unready.
 pub const UNREADY: Duration = Duration::from_secs(150);
 
+/// Stands for all namespaces in the metric that shows in which namespaces this process may write.
+const EVERYWHERE: &str = "*";
+
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Returns the current state of a cache.
 type Cached = Box<dyn Fn() -> Cache + Send + Sync>;
+/// Calls its argument for each problem of objects of a kind.
+type FindProblems = Box<dyn Fn(Timestamp, &mut dyn FnMut(&Key, Problem)) + Send + Sync>;
 /// Path and objects of a cache; see [`crate::cache::informer::NamespaceInformer::contents`].
 type Contents = (String, BTreeSet<[String; 4]>);
 
@@ -83,6 +91,10 @@ struct Inner {
     tasks: Mutex<Vec<(&'static str, Task)>>,
     controllers: Mutex<Vec<(&'static str, Task)>>,
     activities: Mutex<Vec<(&'static str, Activity)>>,
+    /// The sources of problems, by kind.
+    problems: Mutex<Vec<(&'static str, FindProblems)>>,
+    /// Held during a scrape, so that no other scrape sees a list of problems that is being replaced.
+    scraping: Mutex<()>,
     caches: Mutex<Vec<Cached>>,
     contents: Mutex<Vec<Box<dyn Fn() -> Contents + Send + Sync>>>,
     pods: OnceLock<Informer<Pod>>,
@@ -184,7 +196,14 @@ impl Context {
     fn start<T: Object>(&self, informer: Informer<T>) -> Informer<T> {
         let began = Instant::now();
         for part in informer.parts() {
-            let (part, shown) = (part.clone(), part.clone());
+            let (part, shown, undecodable) = (part.clone(), part.clone(), part.clone());
+            self.find_problems(informer.resource().kind, move |now, found| {
+                undecodable.state().find_undecodable(|key, known| {
+                    let known = SignedDuration::try_from(known).unwrap_or(SignedDuration::ZERO);
+                    let since = now.checked_sub(known).unwrap_or(now);
+                    found(key, Problem::failing("Undecodable", since));
+                });
+            });
             lock(&self.inner.contents).push(Box::new(move || shown.contents()));
             lock(&self.inner.caches).push(Box::new(move || {
                 let state = part.state();
@@ -230,11 +249,63 @@ impl Context {
         lock(&self.inner.contents).iter().map(|contents| contents()).collect()
     }
 
+    /// Adds a source of problems of objects of a kind. Each scrape asks it, with the current time.
+    pub fn find_problems(
+        &self,
+        kind: &'static str,
+        find: impl Fn(Timestamp, &mut dyn FnMut(&Key, Problem)) + Send + Sync + 'static,
+    ) {
+        lock(&self.inner.problems).push((kind, Box::new(find)));
+    }
+
+    /// Adds the problems that the statuses of these objects show. An object that is being deleted has none.
+    pub fn find_problems_in<T: Object>(
+        &self,
+        objects: &Informer<T>,
+        problems: fn(&T, Timestamp) -> Vec<Problem>,
+    ) {
+        let (kind, objects) = (objects.resource().kind, objects.clone());
+        self.find_problems(kind, move |now, found| {
+            for object in objects.all().iter().filter(|object| !object.terminating()) {
+                for problem in problems(object, now) {
+                    found(&object.key(), problem);
+                }
+            }
+        });
+    }
+
+    /// The problems of objects that a metric lists.
+    fn problems(&self, now: Timestamp) -> Selection {
+        let mut selector = Selector::default();
+        for (kind, find) in lock(&self.inner.problems).iter() {
+            let add = &mut |key: &Key, problem| {
+                selector.add(ObjectProblem { problem, kind: *kind, key: key.clone() });
+            };
+            find(now, add);
+        }
+        selector.select()
+    }
+
+    /// All metrics in the Prometheus text format, current as of now.
+    pub fn scrape(&self) -> Result<String, prometheus::Error> {
+        let _scraping = lock(&self.inner.scraping);
+        self.measure();
+        self.metrics.text()
+    }
+
     /// Updates the metrics that change over time without an event.
-    pub fn measure(&self) {
+    fn measure(&self) {
         // The gate closes at the renew deadline, before the election's next attempt notices it.
-        let leads = f64::from(u8::from(self.gate.term().is_some()));
-        self.metrics.leader.with_label_values(&[&*self.metrics.lease]).set(leads);
+        let leads = self.gate.term().is_some();
+        self.metrics.leader.with_label_values(&[&*self.metrics.lease]).set(f64::from(u8::from(leads)));
+        let (everywhere, namespaces) = ([EVERYWHERE.to_owned()], &self.inner.namespaces[..]);
+        let watched = if namespaces.is_empty() { &everywhere } else { namespaces };
+        for namespace in watched {
+            self.metrics.namespace_leader.with_label_values(&[namespace]).set(i64::from(leads));
+        }
+        self.metrics.memory_limit.set(memory::limit());
+        let now = self.clock.now();
+        self.metrics.list_problems(&self.problems(now), now);
         self.metrics.store_restored.inc_by(self.gate.take_restores());
         for (controller, activity) in self.activities() {
             let ((unfinished, longest), labels) = (activity.unfinished(), [controller, controller]);
@@ -334,8 +405,50 @@ fn unready(cache: &Cache) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+
     use super::*;
+
+    /// A context with an open gate, whose API server does not answer.
+    pub(crate) fn silent(namespaces: &[&str]) -> Context {
+        let silent = |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
+        Context::new(ContextConfig {
+            client: Client::new(tower::service_fn(silent), "n"),
+            link: Link::default(),
+            gate: Gate::open(),
+            metrics: Metrics::new().unwrap(),
+            clock: Clock::System,
+            instance: "test".into(),
+            namespaces: namespaces.iter().map(|&namespace| namespace.to_owned()).collect(),
+            stop: watch::channel(false).1,
+        })
+    }
+
+    #[tokio::test]
+    async fn a_scrape_lists_problems_and_served_namespaces() {
+        let (context, activity) = (silent(&["team-a", "team-b"]), Activity::default());
+        let shown = activity.clone();
+        context.find_problems("Book", move |_, found| shown.find_problems(found));
+        let key = Key { namespace: "team-a".into(), name: "b".into(), uid: "u".into() };
+        activity.fails(&key, "no", Timestamp::UNIX_EPOCH);
+        let problem = "quintet_object_problem_seconds{kind=\"Book\",name=\"b\",namespace=\"team-a\",\
+                       reason=\"ReconcileFailed\",state=\"failing\"} ";
+        let text = context.scrape().unwrap();
+        assert!(text.contains(problem), "{text}");
+        for namespace in ["team-a", "team-b"] {
+            let line = format!("quintet_namespace_leader{{watched=\"{namespace}\"}} 1\n");
+            assert!(text.contains(&line), "{text}");
+        }
+        activity.ends(&key, None, Timestamp::UNIX_EPOCH);
+        let text = context.scrape().unwrap();
+        assert!(!text.contains("quintet_object_problem_seconds{"), "{text}");
+        let everywhere = silent(&[]).scrape().unwrap();
+        assert!(everywhere.contains("quintet_namespace_leader{watched=\"*\"} 1\n"), "{everywhere}");
+    }
 
     /// A cache of pods that started at `began`.
     fn cache(health: Health, unwatched: Option<Instant>, began: Instant) -> Cache {

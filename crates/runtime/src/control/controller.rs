@@ -130,7 +130,7 @@ impl<R: Reconciler> Controller<R> {
 
     /// Runs until shutdown, then waits for running reconciles.
     pub async fn run(mut self) {
-        let mut state = State::new(self.name, &self.context);
+        let mut state = State::new(self.name, self.objects.resource().kind, &self.context);
         let mut gate = self.context.gate.watch();
         let mut stop = self.context.stop.clone();
         let mut progress: Vec<_> = self.caches.iter().map(|cache| cache.watch_progress()).collect();
@@ -414,9 +414,12 @@ struct State {
 }
 
 impl State {
-    fn new(controller: &'static str, context: &Context) -> Self {
+    fn new(controller: &'static str, kind: &'static str, context: &Context) -> Self {
         let metrics = context.metrics.clone();
         metrics.begin_controller(controller, WORKERS);
+        let activity = context.activity(controller);
+        let shown = activity.clone();
+        context.find_problems(kind, move |_, found| shown.find_problems(found));
         Self {
             controller,
             queue: Queue::default(),
@@ -427,7 +430,7 @@ impl State {
             restores: context.gate.restores(),
             has_news: false,
             metrics,
-            activity: context.activity(controller),
+            activity,
             logged_at: None,
             clock: context.clock,
         }
@@ -529,7 +532,7 @@ impl State {
             Ok(passed) => {
                 let result = if passed.again.is_some() { "requeue_after" } else { "success" };
                 let ended = Ended::Well { again: passed.again, rest: passed.rest() };
-                self.activity.ends(&key, passed.refused);
+                self.activity.ends(&key, passed.refused, self.clock.now());
                 (result, ended)
             }
             // Not an error: the cache is about to show the change, or another process is the leader.
@@ -583,32 +586,14 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use http::{Request, Response};
-    use kube::Client;
-    use kube::client::Body;
-
     use super::*;
-    use crate::control::context::ContextConfig;
-    use crate::server::connectivity::Link;
-    use crate::server::gate::Gate;
+    use crate::control::context::tests::silent;
 
     /// Keys of a take-over stay bulk while they wait for the caches, and a user's change stays fresh.
     #[tokio::test]
     async fn parked_keys_keep_their_highest_priority() {
-        let silent = |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
-        let context = Context::new(ContextConfig {
-            client: Client::new(tower::service_fn(silent), "n"),
-            link: Link::default(),
-            gate: Gate::open(),
-            metrics: Metrics::new().unwrap(),
-            clock: Clock::System,
-            instance: "test".into(),
-            namespaces: Vec::new(),
-            stop: watch::channel(false).1,
-        });
-        let mut state = State::new("test", &context);
+        let context = silent(&[]);
+        let mut state = State::new("test", "Book", &context);
         for (name, events) in [
             ("bulk", [Priority::Bulk, Priority::Bulk]),
             ("changed", [Priority::Bulk, Priority::Fresh]),

@@ -10,6 +10,7 @@ pub mod int_or_percent;
 pub mod object;
 pub mod plan;
 pub mod pod_template;
+pub mod problem;
 pub mod progress;
 pub mod protobuf;
 pub mod refusals;

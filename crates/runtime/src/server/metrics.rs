@@ -1,16 +1,19 @@
 //! The metrics of the process, with the names that the dashboards and alerts of controller-runtime use.
 //!
-//! Labels must not contain object names, so that the number of series is limited.
+//! Labels must not contain object names, so that the number of series is limited. One metric lists a bounded number of
+//! objects that have a problem.
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{
-    Encoder as _, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
-    Registry, TextEncoder, exponential_buckets,
+    Encoder as _, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry, TextEncoder, exponential_buckets,
 };
 
 use crate::LEASE_NAME;
+use crate::model::problem::{ObjectProblem, Problem, ProblemState, Selection};
 
 /// Defines [`Metrics`] from a table. A row has a field, the type of the metric with its labels, the name, the help
 /// text, and for a histogram the buckets.
@@ -97,7 +100,17 @@ metrics! {
     refused: IntGaugeVec[controller] =
         "quintet_refused_objects",
         "Objects with a write that the API server rejected and that waits for its retry.";
+    problems: GaugeVec[state, kind, namespace, name, reason] =
+        "quintet_object_problem_seconds",
+        "How long an object has failed, waited or been held. Lists at most 100 problems, the longest first.";
+    unlisted: IntGaugeVec[state] =
+        "quintet_object_problems_unlisted", "Problems that quintet_object_problem_seconds does not list.";
     leader: GaugeVec[name] = "leader_election_master_status", "1 while this process may write, else 0.";
+    namespace_leader: IntGaugeVec[watched] =
+        "quintet_namespace_leader",
+        "1 while this process may write for objects of a namespace, else 0. * means all namespaces.";
+    memory_limit: IntGauge =
+        "quintet_memory_limit_bytes", "The memory limit of the container; 0 if there is none or it is unknown.";
     certificate_reads: IntCounter =
         "certwatcher_read_certificate_total", "Reads of the certificate of the metrics address.";
     certificate_read_errors: IntCounter =
@@ -153,6 +166,21 @@ impl Metrics {
         }
     }
 
+    /// Replaces the listed problems of objects.
+    pub fn list_problems(&self, selection: &Selection, now: Timestamp) {
+        self.problems.reset();
+        // Two controllers may report an object for the same reason. The longer problem is set last.
+        for ObjectProblem { problem, kind, key } in selection.listed.iter().rev() {
+            let Problem { state, reason, .. } = problem;
+            let labels: [&str; 5] = [state.word(), kind, &key.namespace, &key.name, reason];
+            self.problems.with_label_values(&labels).set(problem.seconds(now));
+        }
+        for (state, unlisted) in ProblemState::ALL.into_iter().zip(selection.unlisted) {
+            let unlisted = i64::try_from(unlisted).unwrap_or(i64::MAX);
+            self.unlisted.with_label_values(&[state.word()]).set(unlisted);
+        }
+    }
+
     /// The metrics in the Prometheus text format.
     pub fn text(&self) -> Result<String, prometheus::Error> {
         let mut buffer = Vec::new();
@@ -164,6 +192,8 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::object::Key;
+    use crate::model::problem::Selector;
 
     #[test]
     fn registers_all_metrics_and_writes_text() {
@@ -175,5 +205,35 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("process_resident_memory_bytes"), "{text}");
+    }
+
+    #[test]
+    fn lists_each_problem_once_and_drops_those_that_ended() {
+        let (metrics, at) = (Metrics::new().unwrap(), |second| Timestamp::from_second(second).unwrap());
+        let list = |names: &[&str]| {
+            let mut selector = Selector::default();
+            // The sweeper of the kind reports the same object, later.
+            for (name, since) in names.iter().flat_map(|name| [(name, 100), (name, 130)]) {
+                let key = Key { namespace: "n".into(), name: (*name).into(), uid: (*name).into() };
+                let problem = Problem::failing("ReconcileFailed", at(since));
+                selector.add(ObjectProblem { problem, kind: "Greeting", key });
+            }
+            metrics.list_problems(&selector.select(), at(160));
+            let text = metrics.text().unwrap();
+            let lines =
+                text.lines().filter(|line| !line.starts_with('#') && line.contains("_object_problem"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let line = |name: &str| {
+            format!(
+                "quintet_object_problem_seconds{{kind=\"Greeting\",name=\"{name}\",namespace=\"n\",\
+                 reason=\"ReconcileFailed\",state=\"failing\"}} 60"
+            )
+        };
+        let unlisted = ["failing", "held", "waiting"]
+            .map(|state| format!("quintet_object_problems_unlisted{{state=\"{state}\"}} 0"));
+        assert_eq!(list(&["a", "b"]), [&[line("a"), line("b")][..], &unlisted].concat());
+        assert_eq!(list(&["b"]), [&[line("b")][..], &unlisted].concat());
+        assert_eq!(list(&[]), unlisted, "a metric without a series is left out");
     }
 }

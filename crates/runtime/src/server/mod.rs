@@ -5,5 +5,6 @@ mod connection;
 pub mod connectivity;
 pub mod gate;
 pub mod live_reads;
+pub mod memory;
 pub mod metrics;
 pub mod token;
