@@ -21,6 +21,7 @@ use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{interrupt, paths};
 use serde_json::{Value, json};
 
+use crate::scratch::Scratch;
 use crate::test::{Counts, FAILED, Failed, PASSED};
 
 use manifests::Manifests;
@@ -76,7 +77,7 @@ pub(crate) fn counts(name: Option<&str>) -> Result<Counts> {
     counts += case("helm lint accepts the chart", || {
         run::stdout(tools.program("helm")?.args(["lint", "--strict"]).arg(chart())).map(drop)
     })?;
-    let rendered = Scratch::new("rendered")?;
+    let rendered = Scratch::new("chart-rendered")?;
     counts += unittest(&tools, &rendered.0)?;
     counts += case("the API server accepts every rendered manifest", || {
         accepted(cluster.kube(), &Manifests::below(&rendered.0)?)
@@ -117,24 +118,6 @@ fn case(what: &str, test: impl FnOnce() -> Result<()>) -> Result<Counts> {
             eprintln!("failed: {what}: {error:#}");
             Ok(FAILED)
         }
-    }
-}
-
-/// A folder that is removed with this value.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(purpose: &str) -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("quintet-chart-{purpose}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -263,7 +246,7 @@ fn too_old(tools: &Tools) -> Result<()> {
 
 /// Tests the rendered alerting rules with promtool.
 fn alerts(tools: &Tools) -> Result<Counts> {
-    let scratch = Scratch::new("alerts")?;
+    let scratch = Scratch::new("chart-alerts")?;
     let set = "metrics.prometheusRule.enabled=true,metrics.prometheusRule.renderMode=alwaysRender";
     let rendered = tools.template(&["--set", set, "--show-only", "templates/prometheusrule.yaml"])?;
     let manifests = Manifests::of(&rendered)?;

@@ -3,12 +3,14 @@
 use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use crate::{interrupt, paths};
@@ -31,6 +33,20 @@ pub fn wait(child: &mut Child, mut tick: impl FnMut()) -> Result<ExitStatus> {
         tick();
         thread::sleep(POLL);
     }
+}
+
+/// Runs a command in its own process group and waits for it. Kills the whole group when the user interrupts, because the
+/// programs that a script or cargo started would otherwise continue.
+pub fn group(command: &mut Command, tick: impl FnMut()) -> Result<ExitStatus> {
+    let program = program_name(command);
+    let mut child = command.process_group(0).spawn().with_context(|| format!("cannot run {program}"))?;
+    let status = wait(&mut child, tick);
+    if status.is_err()
+        && let Some(leader) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+    {
+        let _ = kill_process_group(leader, Signal::KILL);
+    }
+    status
 }
 
 /// cargo, in the checkout. Removes the variables in which an outer `cargo run` describes its crate. Build
