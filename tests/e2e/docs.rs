@@ -10,7 +10,7 @@ use quintet_localcluster::run;
 
 /// Commands that this test does not run: `cargo xtask test` does their work, or a part of it for the benches
 /// and the faults. Tests with a broker run the Pulsar programs.
-const RUN_BY_THE_TESTS_THEMSELVES: [&str; 17] = [
+const RUN_BY_THE_TESTS_THEMSELVES: [&str; 19] = [
     "cargo xtask build",
     "cargo xtask image",
     "cargo xtask release",
@@ -28,6 +28,9 @@ const RUN_BY_THE_TESTS_THEMSELVES: [&str; 17] = [
     "pulsar-producer",
     "cargo build",
     "cargo test",
+    // `cargo xtask release --dry-run` runs these on a local registry.
+    "cosign verify",
+    "sha256sum --check",
 ];
 
 /// The time limit of a command, in seconds.

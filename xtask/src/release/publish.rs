@@ -125,7 +125,7 @@ fn rejects_a_tag_that_exists_before_it_writes() {
 }
 
 #[test]
-fn writes_nothing_if_a_tag_cannot_be_looked_up() {
+fn writes_nothing_if_the_registry_does_not_answer() {
     let stage = Stage::new("outage", "unexpected status code 503 Service Unavailable", "");
     let output = stage.publish(VERSION);
     assert!(!output.status.success());

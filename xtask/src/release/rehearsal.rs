@@ -1,5 +1,5 @@
 //! The rehearsal of a publication: everything that the release workflow does with the files of a release, on this machine. A
-//! temporary key takes the place of the workflow's identity, and a local registry that of ghcr.io.
+//! temporary key replaces the identity of the workflow, and a local registry replaces ghcr.io.
 
 mod again;
 mod install;

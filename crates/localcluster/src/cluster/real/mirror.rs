@@ -1,4 +1,4 @@
-//! A registry in the cluster's network that takes the place of another one, such as ghcr.io: the nodes pull the images of that
+//! A registry in the cluster's network that replaces another one, such as ghcr.io: the nodes pull the images of the other
 //! registry from it, by their unchanged names.
 
 use std::fs::File;
