@@ -49,11 +49,6 @@ impl Registry {
     pub fn name(&self) -> String {
         format!("{}:{}", Ipv4Addr::LOCALHOST, self.port)
     }
-
-    /// The requests that it answered, one a line.
-    pub fn log(&self) -> &Path {
-        &self.log.path
-    }
 }
 
 impl Drop for Registry {

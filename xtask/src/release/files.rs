@@ -36,7 +36,7 @@ pub(super) fn make(programs: &Programs, output: &Path) -> Result<()> {
     let (archive, digest) = image::of_chart(&chart.metadata, &bytes)?;
     let name = format!("quintet-chart-{VERSION}.tar");
     write(&output.join(&name), archive)?;
-    write(&output.join(DIGESTS), digests(&images, (&name, &digest)))?;
+    write(&output.join(DIGESTS), digests(&images, (name.as_str(), digest.as_str())))?;
     for (folder, name) in [("crd", "crds"), ("default", "install")] {
         let manifests = package::manifests(&tools.path("kubectl")?, &pins, folder)?;
         write(&output.join(format!("quintet-{VERSION}-{name}.yaml")), manifests)?;
@@ -58,9 +58,12 @@ fn archives(programs: &Programs, output: &Path) -> Result<BTreeMap<Platform, Str
     let mut plugins = BTreeMap::new();
     for (platform, program) in &programs.quintet {
         for name in NAMES {
-            let archive = image::tar(&[(name, 0o755, program), ("LICENSE", 0o644, &license)])?;
+            let archive =
+                image::tar(&[(name, 0o755, program.as_slice()), ("LICENSE", 0o644, license.as_slice())])?;
             let archive = image::gzip(&archive)?;
-            plugins.insert(*platform, sum(&archive));
+            if name == NAMES[1] {
+                plugins.insert(*platform, sum(&archive));
+            }
             write(&output.join(krew::archive(name, *platform)), archive)?;
         }
     }

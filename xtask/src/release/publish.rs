@@ -48,7 +48,7 @@ impl Stage {
         file("tools/answer", answer.as_bytes());
         file("tools/fails", fails.as_bytes());
         file("tools/calls", b"");
-        let archive = image::tar(&[("oci-layout", 0o644, b"{}")]).unwrap();
+        let archive = image::tar(&[("oci-layout", 0o644, &b"{}"[..])]).unwrap();
         let digests = "image quintet sha256:aa i.tar\nsbom quintet sha256:bb b.json\nchart charts/quintet sha256:cc c.tar\n";
         let contents: [(&str, &[u8]); 4] =
             [("i.tar", &archive), ("c.tar", &archive), ("b.json", b"{}"), ("DIGESTS", digests.as_bytes())];
