@@ -95,7 +95,7 @@ impl Rehearsal<'_> {
         for name in ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "DOCKER_CONFIG"] {
             command.env_remove(name);
         }
-        command.env("HOME", self.folder.join("home"))
+        command.env("HOME", self.folder.join("home")).env("TMPDIR", self.folder)
     }
 
     /// A `PATH` on which the tools come first, and then the plugins of krew.

@@ -25,9 +25,14 @@ pub(super) fn compare(files: &Path, folder: &Path) -> Result<()> {
     let log = Log::fresh(folder.join("build.log"))?;
     let mut build = Command::new(run::this_program()?);
     build.args(["release", "--dry-run", "--files-only", "--output"]).arg(&output);
-    // The first variable names the checkout, and the second one keeps the build's files out of the cache of the first.
+    // The first variable names the checkout. The others keep the files of this build apart from those of the first build.
     build.env("CARGO_MANIFEST_DIR", copy.join("xtask")).env("CARGO_TARGET_DIR", folder.join("target"));
-    build.current_dir(&copy).stdin(Stdio::null()).stdout(log.open()?).stderr(log.open()?);
+    build
+        .env("TMPDIR", &folder)
+        .current_dir(&copy)
+        .stdin(Stdio::null())
+        .stdout(log.open()?)
+        .stderr(log.open()?);
     ensure!(run::group(&mut build, || step.tick())?.success(), "the second build failed; {}", log.tail(30));
     let different = differences(&contents(files)?, &contents(&output)?);
     if !different.is_empty() {
