@@ -91,6 +91,11 @@ fn check(helm: &Path, pins: &Pins, package: &Path) -> Result<()> {
     let repository = repository.rsplit_once(':').map_or("", |(repository, _)| repository);
     let cases = [
         (String::new(), pins.reference("quintet")?),
+        // The digests of a mirror are the same.
+        (
+            "image.registry=r.example".to_owned(),
+            pins.reference("quintet")?.replacen("ghcr.io", "r.example", 1),
+        ),
         ("image.tag=other".to_owned(), format!("{repository}:other")),
         (format!("image.digest={other}"), format!("{repository}@{other}")),
     ];
