@@ -24,6 +24,7 @@ use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{interrupt, paths};
 use serde_json::{Value, json};
 
+use crate::scratch::Scratch;
 use crate::test::{Counts, FAILED, Failed, PASSED};
 
 use manifests::Manifests;
@@ -83,7 +84,7 @@ pub(crate) fn counts(name: Option<&str>) -> Result<Counts> {
     counts += case("helm lint accepts the chart", || {
         run::stdout(tools.program("helm")?.args(["lint", "--strict"]).arg(chart())).map(drop)
     })?;
-    let rendered = Scratch::new("rendered")?;
+    let rendered = Scratch::new("chart-rendered")?;
     counts += unittest(&tools, &rendered.0)?;
     counts += case("the API server accepts every rendered manifest", || {
         accepted(cluster.kube(), &Manifests::below(&rendered.0)?)
@@ -133,24 +134,6 @@ fn case(what: &str, test: impl FnOnce() -> Result<()>) -> Result<Counts> {
             eprintln!("failed: {what}: {error:#}");
             Ok(FAILED)
         }
-    }
-}
-
-/// A folder that is removed with this value.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(purpose: &str) -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("quintet-chart-{purpose}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -283,7 +266,7 @@ fn too_old(tools: &Tools) -> Result<()> {
 
 /// Tests the rendered alerting rules with promtool.
 fn alerts(tools: &Tools) -> Result<Counts> {
-    let scratch = Scratch::new("alerts")?;
+    let scratch = Scratch::new("chart-alerts")?;
     // The chart omits the alert about the certificate unless it has one.
     let set = "metrics.prometheusRule.enabled=true,metrics.prometheusRule.renderMode=alwaysRender,\
                metrics.secure=true,metrics.certSecret=metrics";

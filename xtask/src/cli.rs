@@ -42,7 +42,15 @@ pub enum Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quintet_localcluster::documents;
+    use quintet_localcluster::{documents, long_tier};
+
+    #[test]
+    fn parses_every_command_of_the_long_tier() {
+        for long in long_tier::COMMANDS {
+            let words = long.command.split(' ').skip(1);
+            assert!(Cli::try_parse_from(words).is_ok(), "{}", long.command);
+        }
+    }
 
     #[test]
     fn parses_every_command_in_the_documents() {

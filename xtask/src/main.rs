@@ -13,17 +13,20 @@ mod mutants;
 mod pictures;
 mod protoc;
 mod release;
+mod scratch;
 mod test;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Parser as _;
-use quintet_localcluster::{cluster, consumers, interrupt, pulsar};
+use quintet_localcluster::{cluster, consumers, interrupt, long_tier, pulsar};
 
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let began = Instant::now();
     let done = interrupt::install().and_then(|()| match cli.command {
         Command::Cluster(args) => cluster::cli::run(args),
         Command::Pulsar(args) => pulsar::cli::run(args),
@@ -37,7 +40,9 @@ fn main() -> ExitCode {
         Command::Protoc(protoc::Args {}) => protoc::run(),
         Command::Test(args) => test::run(&args),
         Command::E2e(args) => test::run_end_to_end(args),
-        Command::Faults(args) => faults::run(&args),
+        Command::Faults(args) => {
+            faults::run(&args).inspect(|()| long_tier::passed("cargo xtask", "passed", began.elapsed()))
+        }
         Command::Bench(args) => bench::run(&args),
         Command::Prose(args) => quintet_prose::run(&args),
     });

@@ -1,43 +1,68 @@
-//! `cargo xtask release`: builds the files of a release in one folder. The release workflow publishes them.
+//! `cargo xtask release`: builds the files of a release in one folder, and rehearses their publication. The release workflow
+//! publishes them with `.ci/publish`.
+
+mod files;
+mod krew;
+mod package;
+mod platform;
+#[cfg(test)]
+mod publish;
+mod rehearsal;
+#[cfg(test)]
+mod workflows;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use quintet_localcluster::build::Arch;
-use quintet_localcluster::cluster::binaries;
-use quintet_localcluster::progress::Step;
 use quintet_localcluster::run::{self, print};
-use quintet_localcluster::{image, paths};
+use quintet_localcluster::{image, long_tier, paths};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 use crate::dependencies;
+use crate::scratch::Scratch;
+use platform::Programs;
 
 /// `cargo xtask release`.
 #[derive(Debug, clap::Args)]
 #[command(
     about = "Build the files of a release",
     long_about = "Build the files of a release in one folder: the images with their bills of materials (see cargo xtask image \
-    --help), the chart's package, manifests of the definitions and of the whole installation, and SHA256SUMS.\n\n\
+    --help), the chart's package, manifests of the definitions and of the whole installation, archives of quintet and of the \
+    kubectl plugin for each platform, a krew manifest, DIGESTS and SHA256SUMS. The chart and the manifests name the images by \
+    digest.\n\n\
     The version of the release is the version of the workspace in Cargo.toml. Other files must state the same version. \
     deny.toml must allow the licences of all crates in the programs, and each crate that a program contains in two \
     versions.\n\n\
-    The commit of a release must have the tag vVERSION, no changed files, and a section for the version in CHANGELOG.md. With \
-    --dry-run, the command accepts any commit. The command publishes nothing."
+    The commit of a release must have the tag vVERSION, no changed files, and a section for the version in CHANGELOG.md. A \
+    release needs programs for Linux and macOS on amd64 and arm64, which `--programs-only` builds on a machine of each \
+    kind. The command publishes nothing.\n\n\
+    With --dry-run, the command accepts any commit and this machine's programs, and rehearses the publication in a temporary \
+    folder. It signs with a temporary key, publishes to a local registry with .ci/publish, runs the commands of docs/verify.md, \
+    installs the plugin with krew, and installs the chart from the registry on real nodes, which pull the images by digest. It \
+    builds the files again in a copy of the checkout, and compares them. The last lines name the parts that it did not rehearse."
 )]
 pub struct Args {
-    /// Accept a commit that is not ready for a release
+    /// Accept a commit that is not ready for a release, and rehearse the publication
     #[arg(long)]
     dry_run: bool,
-    /// Build images for this processor (default: this machine's processor). Repeat the flag to add more processors
-    #[arg(long, value_name = "ARCH")]
-    arch: Vec<Arch>,
-    /// The folder for the files. The command replaces an earlier release in this folder
-    #[arg(long, value_name = "DIR", default_value_os_t = paths::target().join("release-files"))]
-    output: PathBuf,
+    /// With --dry-run, build only the files
+    #[arg(long, requires = "dry_run")]
+    files_only: bool,
+    /// Use the programs in the subfolders of this folder, such as linux-amd64, instead of building this machine's programs
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
+    /// Build and run only this machine's programs, in a subfolder that `--programs` reads on another machine
+    #[arg(long, conflicts_with_all = ["dry_run", "programs"])]
+    programs_only: bool,
+    /// The folder for the files (default: target/release-files; with --dry-run a temporary folder; with --programs-only
+    /// target/release-programs). The command replaces an earlier release in this folder
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
 }
 
 /// The version of the release.
@@ -46,50 +71,57 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The file with the checksums of the other files.
 const SUMS: &str = "SHA256SUMS";
 
-/// Builds the release, and prints its files.
+/// Builds the release, and prints its files or the parts that were not rehearsed.
 pub fn run(args: &Args) -> Result<()> {
+    let folder = |name: &str| args.output.clone().unwrap_or_else(|| paths::target().join(name));
+    if args.programs_only {
+        return platform::build_into(&folder("release-programs"));
+    }
+    let began = Instant::now();
     // Check first, because the build takes long.
     no_objections(&disagreements(VERSION, &read)?)?;
     if !args.dry_run {
         no_objections(&unfit(VERSION, &read("CHANGELOG.md")?))?;
     }
-    let arches = if args.arch.is_empty() { Arch::HOST.as_slice() } else { &args.arch };
-    no_objections(&dependencies::objections(&image::packages(), arches)?)?;
-    make_room(&args.output)?;
-    let made = make(args);
-    if made.is_err() {
-        // The folder was empty: remove the partial release, so that the next attempt finds an empty folder.
-        for name in files(&args.output)?.keys() {
-            let _ = fs::remove_file(args.output.join(name));
-        }
+    no_objections(&dependencies::objections(&image::packages(), &Arch::ALL)?)?;
+    let programs = match &args.programs {
+        Some(folder) => Programs::read(folder)?,
+        None => Programs::of_host()?,
+    };
+    let missing = programs.missing();
+    if !args.dry_run && !missing.is_empty() {
+        bail!("a release needs programs for {}: build them with --programs-only", missing.join(", "));
     }
-    made
+    if !args.dry_run || args.files_only {
+        return build(&programs, &folder("release-files"));
+    }
+    let scratch = Scratch::new("rehearsal")?;
+    let files = match &args.output {
+        Some(output) => std::path::absolute(output).context("cannot find the current directory")?,
+        None => scratch.0.join("files"),
+    };
+    build(&programs, &files)?;
+    let result = rehearsal::run(&files, &scratch.0, &missing)?;
+    long_tier::passed("cargo xtask", &result, began.elapsed());
+    Ok(())
 }
 
 /// Writes the files of a release to an empty folder, and prints them.
-fn make(args: &Args) -> Result<()> {
-    let tools = binaries::ensure(&["helm", "kubectl"])?;
-    let step = Step::start("packing the chart and the manifests");
-    let chart = paths::workspace().join("charts/quintet");
-    let mut helm = Command::new(tools.path("helm")?);
-    run::stdout(helm.arg("package").arg(chart).arg("--destination").arg(&args.output))?;
-    for (folder, name) in [("config/crd", "crds"), ("config/default", "install")] {
-        let mut kubectl = Command::new(tools.path("kubectl")?);
-        let manifests = run::stdout(kubectl.arg("kustomize").arg(paths::workspace().join(folder)))?;
-        write(&args.output.join(format!("quintet-{VERSION}-{name}.yaml")), manifests)?;
+fn build(programs: &Programs, output: &Path) -> Result<()> {
+    make_room(output)?;
+    let made = files::make(programs, output);
+    if made.is_err() {
+        // The folder was empty: remove the partial release, so that the next attempt finds an empty folder.
+        for name in contents(output)?.keys() {
+            let _ = fs::remove_file(output.join(name));
+        }
     }
-    step.done();
-    for image in image::build(&args.arch, &args.output)? {
-        image::check(&image)?;
-    }
-
-    let files = files(&args.output)?;
-    let sums = files.iter().map(|(name, bytes)| format!("{}  {name}\n", run::hex(&Sha256::digest(bytes))));
-    write(&args.output.join(SUMS), sums.collect::<String>())?;
-    let lines = files.iter().map(|(name, bytes)| {
-        format!("{} {} kB\n", args.output.join(name).display(), bytes.len().div_ceil(1_000))
-    });
-    print(lines.collect::<String>() + &format!("{}\n", args.output.join(SUMS).display()))
+    made?;
+    let lines = contents(output)?
+        .iter()
+        .map(|(name, bytes)| format!("{} {} kB\n", output.join(name).display(), bytes.len().div_ceil(1_000)))
+        .collect::<Vec<_>>();
+    print(lines.concat())
 }
 
 fn no_objections(objections: &[String]) -> Result<()> {
@@ -100,8 +132,8 @@ fn read(path: &str) -> Result<String> {
     fs::read_to_string(paths::workspace().join(path)).with_context(|| format!("cannot read {path}"))
 }
 
-fn write(file: &Path, text: String) -> Result<()> {
-    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+fn write(file: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+    fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// The files that state another version than the workspace, one sentence each.
@@ -117,8 +149,14 @@ fn disagreements(version: &str, read: &dyn Fn(&str) -> Result<String>) -> Result
         ("config/manager/kustomization.yaml: newTag", &kustomization["images"][0]["newTag"]),
     ];
     let wrong = stated.iter().filter(|(_, value)| value.as_str() != Some(version));
+    let images = chart["annotations"]["artifacthub.io/images"].as_str().unwrap_or_default();
+    let images = images.lines().filter_map(|line| Some(line.split_once("image: ")?.1.trim()));
+    let old = images.filter(|image| image.rsplit(':').next() != Some(version));
     Ok(wrong
         .map(|(place, value)| format!("{place} is {value}, but the version in Cargo.toml is {version}"))
+        .chain(
+            old.map(|image| format!("charts/quintet/Chart.yaml names {image}, but the version is {version}")),
+        )
         .collect())
 }
 
@@ -154,7 +192,7 @@ fn make_room(folder: &Path) -> Result<()> {
         }
         let _ = fs::remove_file(&sums);
     }
-    match files(folder)?.keys().next() {
+    match contents(folder)?.keys().next() {
         None => Ok(()),
         Some(name) => {
             bail!("{} contains {name}, which is not part of a release: use an empty folder", folder.display())
@@ -163,7 +201,7 @@ fn make_room(folder: &Path) -> Result<()> {
 }
 
 /// The files of a folder, by name.
-fn files(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
+fn contents(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let read = || {
         let mut files = BTreeMap::new();
         for entry in fs::read_dir(folder)? {
@@ -188,14 +226,20 @@ mod tests {
     fn names_a_file_with_another_version() {
         let read = |path: &str| {
             Ok(match path {
-                "charts/quintet/Chart.yaml" => "version: 1.0.0\nappVersion: \"0.9.0\"\n",
+                "charts/quintet/Chart.yaml" => {
+                    "version: 1.0.0\nappVersion: \"0.9.0\"\nannotations:\n  artifacthub.io/images: |\n    - image: r/a:1.0.0\n\
+                     \x20     image: r/b:0.9.0\n"
+                }
                 _ => "images:\n  - newTag: 1.0.0\n",
             }
             .to_owned())
         };
         assert_eq!(
             disagreements("1.0.0", &read).unwrap(),
-            ["charts/quintet/Chart.yaml: appVersion is \"0.9.0\", but the version in Cargo.toml is 1.0.0"]
+            [
+                "charts/quintet/Chart.yaml: appVersion is \"0.9.0\", but the version in Cargo.toml is 1.0.0",
+                "charts/quintet/Chart.yaml names r/b:0.9.0, but the version is 1.0.0",
+            ]
         );
     }
 
@@ -213,7 +257,7 @@ mod tests {
         fs::write(folder.join("a.tar"), "a").unwrap();
         fs::write(folder.join(SUMS), "00  a.tar\n").unwrap();
         make_room(&folder).unwrap();
-        assert!(files(&folder).unwrap().is_empty());
+        assert!(contents(&folder).unwrap().is_empty());
         fs::write(folder.join("thesis.txt"), "mine").unwrap();
         let error = make_room(&folder).unwrap_err().to_string();
         assert!(error.contains("thesis.txt"), "{error}");

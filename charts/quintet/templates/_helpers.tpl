@@ -86,11 +86,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
+{{/* The manager's image. The chart of a release contains the digest of its image, which a tag overrides. */}}
 {{- define "quintet.image" -}}
 {{- with default .Values.image.registry .Values.global.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}
 {{- .Values.image.repository }}
+{{- $released := .Files.Get "files/image-digest" | trim }}
 {{- if .Values.image.digest }}@{{ .Values.image.digest }}
-{{- else }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- else if .Values.image.tag }}:{{ .Values.image.tag }}
+{{- else if $released }}@{{ $released }}
+{{- else }}:{{ .Chart.AppVersion }}
 {{- end }}
 {{- end }}
 

@@ -205,7 +205,7 @@ fn pulsar(how: impl FnOnce(&mut Command) -> Result<()>) -> Result<Option<Vec<Pat
 
 /// Adds the flags of a release build.
 fn as_shipped(cargo: &mut Command, arch: Option<Arch>) -> Result<&mut Command> {
-    let Some(arch) = arch else { return Ok(cargo.arg("--release")) };
+    let Some(arch) = arch else { return Ok(cargo.args(["--locked", "--release"])) };
     let packed = (Some(arch) == Arch::HOST && glibc() >= Some(PACKED_SINCE)).then_some(PACKED);
     for_target(cargo, arch.target(), packed)?;
     let (linker, _) = arch.cross_linker();
@@ -225,7 +225,7 @@ fn for_target<'a>(cargo: &'a mut Command, target: &str, more: Option<&str>) -> R
         (paths::target(), "/target"),
     ];
     let flags = flags(own, [STATIC].into_iter().chain(more), &traces);
-    Ok(cargo.args(["--release", "--target", target]).env("CARGO_ENCODED_RUSTFLAGS", flags))
+    Ok(cargo.args(["--locked", "--release", "--target", target]).env("CARGO_ENCODED_RUSTFLAGS", flags))
 }
 
 /// The version of this machine's glibc, which static programs contain.

@@ -55,12 +55,12 @@ impl Group {
     }
 
     /// Waits for the child. When the user interrupts or the time limit passes, interrupts the group, kills the rest after
-    /// a minute, and fails.
-    pub fn wait(self) -> Result<ExitStatus> {
-        self.wait_or_end(GRACE)
+    /// a minute, and fails. Calls `tick` while it waits.
+    pub fn wait(self, tick: impl FnMut()) -> Result<ExitStatus> {
+        self.wait_or_end(GRACE, tick)
     }
 
-    fn wait_or_end(mut self, grace: Duration) -> Result<ExitStatus> {
+    fn wait_or_end(mut self, grace: Duration, mut tick: impl FnMut()) -> Result<ExitStatus> {
         loop {
             if let Some(status) = self.0.try_wait()? {
                 return Ok(status);
@@ -69,6 +69,7 @@ impl Group {
                 self.end(grace);
                 return Err(interrupted);
             }
+            tick();
             thread::sleep(POLL);
         }
     }
@@ -308,7 +309,7 @@ mod tests {
         let mut group = Group::spawn(Command::new("sh").args(["-c", script]).stdout(Stdio::piped())).unwrap();
         let mut lines = io::BufReader::new(group.take_stdout().unwrap()).lines().map(Result::unwrap);
         assert_eq!(lines.next().as_deref(), Some("ready"));
-        let late = interrupt::within(Duration::ZERO, || group.wait_or_end(Duration::from_secs(1)));
+        let late = interrupt::within(Duration::ZERO, || group.wait_or_end(Duration::from_secs(1), || ()));
         assert!(late.unwrap_err().is::<interrupt::Interrupted>());
         // The output ends only when no process of the group holds the pipe.
         assert_eq!(lines.collect::<Vec<_>>(), ["interrupted"]);
@@ -317,7 +318,7 @@ mod tests {
     #[test]
     fn waits_for_a_group_that_ends_in_time() {
         let group = Group::spawn(Command::new("sh").args(["-c", "exit 3"])).unwrap();
-        let status = interrupt::within(GRACE, || group.wait()).unwrap();
+        let status = interrupt::within(GRACE, || group.wait(|| ())).unwrap();
         assert_eq!(status.code(), Some(3));
     }
 

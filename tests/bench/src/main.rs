@@ -33,10 +33,11 @@ mod stats;
 mod table;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use quintet_localcluster::interrupt;
+use quintet_localcluster::{interrupt, long_tier};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -76,8 +77,12 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let began = Instant::now();
     match interrupt::install().and_then(|()| run(&cli)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            long_tier::passed("cargo xtask bench", "passed", began.elapsed());
+            ExitCode::SUCCESS
+        }
         Err(error) if error.is::<interrupt::Interrupted>() => {
             eprintln!("{error}");
             ExitCode::from(130)

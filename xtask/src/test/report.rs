@@ -83,7 +83,8 @@ impl Report {
         self.0.push(Part { name, budget, took: Duration::ZERO, free: None, counts: SKIPPED });
     }
 
-    fn took(&self) -> Duration {
+    /// The time that all parts took.
+    pub(super) fn took(&self) -> Duration {
         self.0.iter().map(|part| part.took).sum()
     }
 

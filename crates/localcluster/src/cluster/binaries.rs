@@ -50,7 +50,7 @@ const fn oldest(name: &'static str, package: &'static str) -> Recipe {
     Recipe { name, folder: "oldest", module: KUBERNETES, package }
 }
 
-static RECIPES: [Recipe; 22] = [
+static RECIPES: [Recipe; 26] = [
     kubernetes("kube-apiserver", "cmd/kube-apiserver"),
     kubernetes("kube-controller-manager", "cmd/kube-controller-manager"),
     kubernetes("kube-scheduler", "cmd/kube-scheduler"),
@@ -83,6 +83,25 @@ static RECIPES: [Recipe; 22] = [
     keda(KEDA_OPERATOR, "cmd/operator"),
     keda(KEDA_ADAPTER, "cmd/adapter"),
     Recipe { name: VALE, folder: "vale", module: "github.com/vale-cli/vale/v3", package: "cmd/vale" },
+    Recipe {
+        name: "cosign",
+        folder: "cosign",
+        module: "github.com/sigstore/cosign/v3",
+        package: "cmd/cosign",
+    },
+    Recipe {
+        name: "crane",
+        folder: "cosign",
+        module: "github.com/google/go-containerregistry",
+        package: "cmd/crane",
+    },
+    Recipe {
+        name: REGISTRY,
+        folder: "distribution",
+        module: "github.com/distribution/distribution/v3",
+        package: "cmd/registry",
+    },
+    Recipe { name: "krew", folder: "krew", module: "sigs.k8s.io/krew", package: "cmd/krew" },
 ];
 
 /// The programs that differ in [`Versions::Oldest`]. etcd and kwok do not depend on the API server's version, and real nodes
@@ -174,6 +193,12 @@ pub const CHART: [&str; 2] = ["helm-unittest", "promtool"];
 /// The program that restores a backup of etcd, for tests.
 pub const RESTORE: [&str; 1] = [ETCDUTL];
 const ETCDUTL: &str = "etcdutl";
+
+/// The programs that rehearse a release, besides helm and kubectl.
+pub const RELEASE: [&str; 4] = ["cosign", "crane", REGISTRY, "krew"];
+
+/// The OCI registry of CNCF Distribution.
+pub(crate) const REGISTRY: &str = "registry";
 
 /// The program that checks the project's texts.
 pub const PROSE: [&str; 1] = [VALE];
@@ -537,7 +562,7 @@ mod tests {
             let go_mod = fs::read_to_string(file).unwrap();
             assert!(recipe.flags(&go_mod).is_ok(), "{}", recipe.name);
             assert!(go_directive(&go_mod).is_some(), "{}", recipe.name);
-            let known = [&ALL[..], &REAL, &CHART, &ISSUER, &KEDA, &RESTORE, &PROSE].concat();
+            let known = [&ALL[..], &REAL, &CHART, &ISSUER, &KEDA, &RESTORE, &RELEASE, &PROSE].concat();
             assert!(known.contains(&recipe.name), "{}", recipe.name);
         }
     }

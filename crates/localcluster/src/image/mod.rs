@@ -1,5 +1,5 @@
 //! The images of the three programs, as archives for containerd, Docker, Podman and skopeo. Building them
-//! needs no container engine.
+//! needs no container engine. The chart is archived the same way, for a registry.
 
 pub mod crates;
 mod oci;
@@ -15,8 +15,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
+use serde_json::Value;
 
-pub use self::oci::gzip;
+pub use self::oci::{gzip, tar};
 use crate::build::{self, Arch, megabytes};
 use crate::progress::Step;
 use crate::{paths, protoc, run};
@@ -65,6 +66,8 @@ pub fn packages() -> Vec<&'static str> {
 /// An image that was built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Built {
+    /// The program.
+    pub program: &'static str,
     /// The archive.
     pub file: PathBuf,
     /// The software bills of materials, one for each architecture.
@@ -78,7 +81,6 @@ pub struct Built {
 impl Built {
     /// Fails if another build of the same commit differs.
     pub fn must_equal(&self, other: &Self) -> Result<()> {
-        let read = |file: &PathBuf| fs::read(file).with_context(|| format!("cannot read {}", file.display()));
         let files = |built: &Self| built.bills.iter().chain([&built.file]).cloned().collect::<Vec<_>>();
         for (one, another) in files(self).iter().zip(&files(other)) {
             ensure!(
@@ -92,18 +94,73 @@ impl Built {
     }
 }
 
+/// The programs of the images for one architecture, in the order of [`RECIPES`], with their bills of materials.
+#[derive(Debug)]
+pub struct Programs {
+    arch: Arch,
+    files: Vec<PathBuf>,
+    bills: Vec<Vec<u8>>,
+}
+
+impl Programs {
+    /// Builds the programs, and shows cargo's progress.
+    pub fn build(arch: Arch) -> Result<Self> {
+        let mut files = vec![build::release_for(Some(arch))?];
+        files.extend(build::pulsar_release_for(Some(arch))?.context(protoc::MISSING)?);
+        let created = Source::of_checkout()?.created;
+        let bills = RECIPES.iter().map(|recipe| sbom::of(recipe.package, recipe.program, arch, created));
+        Ok(Self { arch, files, bills: bills.collect::<Result<_>>()? })
+    }
+
+    /// The programs in a folder to which [`Self::copy_to`] copied them, perhaps on another machine.
+    pub fn read(arch: Arch, folder: &Path) -> Result<Self> {
+        let files = RECIPES.iter().map(|recipe| folder.join(recipe.program)).collect();
+        let bills = RECIPES.iter().map(|recipe| read(&folder.join(bill_of(recipe.program))));
+        Ok(Self { arch, files, bills: bills.collect::<Result<_>>()? })
+    }
+
+    /// Copies the programs and their bills of materials to a folder.
+    pub fn copy_to(&self, folder: &Path) -> Result<()> {
+        for (recipe, (file, bill)) in RECIPES.iter().zip(self.files.iter().zip(&self.bills)) {
+            fs::copy(file, folder.join(recipe.program))
+                .and_then(|_| fs::write(folder.join(bill_of(recipe.program)), bill))
+                .with_context(|| format!("cannot copy {} to {}", file.display(), folder.display()))?;
+        }
+        Ok(())
+    }
+
+    /// The program `quintet`.
+    pub fn quintet(&self) -> Result<Vec<u8>> {
+        read(self.files.first().context("quintet was not built")?)
+    }
+}
+
+fn bill_of(program: &str) -> String {
+    format!("{program}.cdx.json")
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
 /// Builds the images, by default for this machine's architecture, and writes them to `output`.
 pub fn build(arches: &[Arch], output: &Path) -> Result<Vec<Built>> {
     if let Some(missing) = missing(arches)? {
         bail!("{missing}");
     }
-    let mut programs = Vec::new();
-    for arch in selected(arches) {
-        let mut files = vec![build::release_for(Some(arch))?];
-        files.extend(build::pulsar_release_for(Some(arch))?.context(protoc::MISSING)?);
-        programs.push((arch, files));
-    }
-    write(&programs, &Source::of_checkout()?, output)
+    let programs: Vec<Programs> = selected(arches).into_iter().map(Programs::build).collect::<Result<_>>()?;
+    write(&programs, output)
+}
+
+/// The archive of a chart in the OCI image layout, and the chart's digest in a registry. `metadata` is the content of
+/// Chart.yaml, and `package` is the output of `helm package`.
+pub fn of_chart(metadata: &Value, package: &[u8]) -> Result<(Vec<u8>, String)> {
+    oci::chart(metadata, package, Source::of_checkout()?.created)
+}
+
+/// The time of the images, in seconds since 1970: that of the commit, or `SOURCE_DATE_EPOCH`.
+pub fn created() -> Result<i64> {
+    Ok(Source::of_checkout()?.created.as_second())
 }
 
 /// The given architectures, or this machine's.
@@ -129,21 +186,21 @@ pub fn missing(arches: &[Arch]) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Writes the archives of built programs. Their files are in the order of [`RECIPES`].
-fn write(programs: &[(Arch, Vec<PathBuf>)], source: &Source, output: &Path) -> Result<Vec<Built>> {
+/// Writes the images of programs to `output`, each for all of the architectures.
+pub fn write(programs: &[Programs], output: &Path) -> Result<Vec<Built>> {
     fs::create_dir_all(output).with_context(|| format!("cannot create {}", output.display()))?;
+    let source = Source::of_checkout()?;
     let version = env!("CARGO_PKG_VERSION");
     let mut built = Vec::new();
     for (number, recipe) in RECIPES.iter().enumerate() {
         let step = Step::start(format!("writing the image of {}", recipe.program));
         let (mut contents, mut bills) = (Vec::new(), Vec::new());
-        for (arch, files) in programs {
+        for Programs { arch, files, bills: written } in programs {
             let file = files.get(number).with_context(|| format!("{} was not built", recipe.program))?;
             ensure!(file.ends_with(recipe.program), "{} is not {}", file.display(), recipe.program);
-            let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-            contents.push(oci::Program { arch: *arch, bytes });
+            contents.push(oci::Program { arch: *arch, bytes: read(file)? });
             let bill = output.join(format!("{}-{version}-{}.cdx.json", recipe.program, arch.name()));
-            fs::write(&bill, sbom::of(recipe.package, recipe.program, *arch, source.created)?)
+            fs::write(&bill, written.get(number).context("a bill of materials is missing")?)
                 .with_context(|| format!("cannot write {}", bill.display()))?;
             bills.push(bill);
         }
@@ -161,7 +218,7 @@ fn write(programs: &[(Arch, Vec<PathBuf>)], source: &Source, output: &Path) -> R
         fs::write(&file, &archive.bytes).with_context(|| format!("cannot write {}", file.display()))?;
         let images =
             archive.images.into_iter().map(|image| (image.arch, image.digest, image.compressed)).collect();
-        built.push(Built { file, bills, digest: archive.digest, images });
+        built.push(Built { program: recipe.program, file, bills, digest: archive.digest, images });
         step.done();
     }
     Ok(built)
@@ -187,7 +244,7 @@ pub(crate) fn of_standin(name: &str, program: &[u8], links: &[String], run: &str
 /// Checks an archive with code that did not write it, and runs its program if this machine can.
 pub fn check(image: &Built) -> Result<()> {
     let file = &image.file;
-    let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let bytes = read(file)?;
     let read = read::archive(&bytes).with_context(|| format!("{} is not an image", file.display()))?;
     ensure!(read.digest == image.digest, "{} is {}, expected {}", file.display(), read.digest, image.digest);
     let images =
@@ -209,11 +266,17 @@ pub fn check(image: &Built) -> Result<()> {
             "{program} is not the entrypoint"
         );
         if Arch::HOST.is_some_and(|host| host.name() == one.architecture) {
-            let version = print_version(program, bytes)?;
-            let expected = format!("{program} {}", env!("CARGO_PKG_VERSION"));
-            ensure!(version.trim() == expected, "the version is {version:?}, expected {expected:?}");
+            starts(program, bytes)?;
         }
     }
+    Ok(())
+}
+
+/// Runs a program, which must print its name and version.
+pub fn starts(program: &str, bytes: &[u8]) -> Result<()> {
+    let version = print_version(program, bytes)?;
+    let expected = format!("{program} {}", env!("CARGO_PKG_VERSION"));
+    ensure!(version.trim() == expected, "the version is {version:?}, expected {expected:?}");
     Ok(())
 }
 

@@ -1,7 +1,8 @@
 //! An image as a tar archive in the OCI image layout: a pure function of the program and its facts. It also
-//! has the `manifest.json` that older versions of `docker load` require.
+//! has the `manifest.json` that older versions of `docker load` require. A chart is stored the same way.
 //!
-//! Sources: the OCI image specification 1.1; the annotation `io.containerd.image.name` is containerd's.
+//! Sources: the OCI image specification 1.1; the annotation `io.containerd.image.name` is containerd's. The media
+//! types of charts are those of Helm's page on OCI registries.
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -16,6 +17,9 @@ pub(super) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(super) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub(super) const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+
+const CHART_CONFIG: &str = "application/vnd.cncf.helm.config.v1+json";
+const CHART_LAYER: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
 
 /// containerd's annotation for the name under which it imports an image.
 const CONTAINERD_NAME: &str = "io.containerd.image.name";
@@ -137,16 +141,50 @@ pub(super) fn archive(facts: &Facts, programs: &[Program]) -> Result<Archive> {
     };
     top["annotations"] = json!({ CONTAINERD_NAME: name, REF_NAME: facts.tag });
     let digest = top["digest"].as_str().unwrap_or_default().to_owned();
-    let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [top] });
+    let docker = ("manifest.json".to_owned(), Value::Array(docker).to_string().into_bytes());
+    Ok(Archive { bytes: layout(&top, Some(docker), blobs)?, digest, images })
+}
 
+/// The archive of a chart, as `helm push` stores it, and the chart's digest in a registry. `metadata` is the content of
+/// Chart.yaml, and `package` is the output of `helm package`.
+pub(super) fn chart(metadata: &Value, package: &[u8], created: Timestamp) -> Result<(Vec<u8>, String)> {
+    let config = Blob::json(CHART_CONFIG, metadata)?;
+    let layer = Blob::new(CHART_LAYER, package.to_vec());
+    let mut annotations = serde_json::Map::new();
+    annotations.insert("org.opencontainers.image.created".to_owned(), json!(created.to_string()));
+    for (key, value) in [
+        ("title", &metadata["name"]),
+        ("version", &metadata["version"]),
+        ("description", &metadata["description"]),
+        ("url", &metadata["home"]),
+        ("source", &metadata["sources"][0]),
+    ] {
+        if value.is_string() {
+            annotations.insert(format!("org.opencontainers.image.{key}"), value.clone());
+        }
+    }
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": MANIFEST,
+        "config": config.descriptor(), "layers": [layer.descriptor()], "annotations": annotations,
+    });
+    let manifest = Blob::json(MANIFEST, &manifest)?;
+    let mut top = manifest.descriptor();
+    top["annotations"] = json!({ REF_NAME: metadata["version"] });
+    let digest = manifest.digest.clone();
+    Ok((layout(&top, None, vec![manifest, config, layer])?, digest))
+}
+
+/// The archive of the image layout with one entry, `top`.
+fn layout(top: &Value, more: Option<(String, Vec<u8>)>, blobs: Vec<Blob>) -> Result<Vec<u8>> {
+    let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [top] });
     let mut files = vec![
         ("oci-layout".to_owned(), json!({ "imageLayoutVersion": "1.0.0" }).to_string().into_bytes()),
         ("index.json".to_owned(), index.to_string().into_bytes()),
-        ("manifest.json".to_owned(), Value::Array(docker).to_string().into_bytes()),
     ];
+    files.extend(more);
     files.extend(blobs.into_iter().map(|blob| (blob.path(), blob.bytes)));
     let files: Vec<_> = files.iter().map(|(path, bytes)| (path.as_str(), 0o644, bytes.as_slice())).collect();
-    Ok(Archive { bytes: tar(&files)?, digest, images })
+    tar(&files)
 }
 
 fn config(facts: &Facts, arch: Arch, layer: &str) -> Value {
@@ -185,8 +223,8 @@ fn layer(name: &str, program: &[u8], links: &[String]) -> Result<Vec<u8>> {
     tar.into_inner().context("cannot finish an archive")
 }
 
-/// A tar archive of files that belong to root, without times, in the given order.
-fn tar(files: &[(&str, u32, &[u8])]) -> Result<Vec<u8>> {
+/// A tar archive of files that belong to root, without times, in the given order. Each has a path and a mode.
+pub fn tar(files: &[(&str, u32, &[u8])]) -> Result<Vec<u8>> {
     started(files)?.into_inner().context("cannot finish an archive")
 }
 
@@ -315,6 +353,34 @@ mod tests {
             (&Value::Null, &Value::Null)
         );
         assert_eq!(config["config"]["Cmd"], json!(["sh"]));
+    }
+
+    #[test]
+    fn a_chart_is_stored_as_helm_pushes_it() {
+        let metadata = json!({
+            "name": "quintet", "version": "1.2.3", "description": "One operator", "sources": ["https://example.com/q"],
+        });
+        let created = "2026-01-02T03:04:05Z".parse().unwrap();
+        let (archive, digest) = chart(&metadata, b"the package", created).unwrap();
+        let mut files = std::collections::BTreeMap::new();
+        for entry in tar::Archive::new(archive.as_slice()).entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let mut bytes = Vec::new();
+            std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
+            files.insert(entry.path().unwrap().display().to_string(), bytes);
+        }
+        let read = |path: &str| serde_json::from_slice::<Value>(&files[path]).unwrap();
+        let blob = |digest: &Value| format!("blobs/{}", digest.as_str().unwrap().replace(':', "/"));
+        let top = &read("index.json")["manifests"][0];
+        assert_eq!((&top["digest"], &top["annotations"][REF_NAME]), (&json!(digest), &json!("1.2.3")));
+        let manifest = read(&blob(&top["digest"]));
+        assert_eq!(manifest["config"]["mediaType"], "application/vnd.cncf.helm.config.v1+json");
+        assert_eq!(read(&blob(&manifest["config"]["digest"])), metadata);
+        let layer = &manifest["layers"][0];
+        assert_eq!(layer["mediaType"], "application/vnd.cncf.helm.chart.content.v1.tar+gzip");
+        assert_eq!(files[&blob(&layer["digest"])], b"the package");
+        assert_eq!(manifest["annotations"]["org.opencontainers.image.title"], "quintet");
+        assert_eq!(manifest["annotations"].get("org.opencontainers.image.url"), None);
     }
 
     #[test]

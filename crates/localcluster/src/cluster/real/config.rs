@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{images, network, registry};
+use super::{images, network};
 
 /// The socket of containerd, in the node's `/run`.
 pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
@@ -13,9 +13,9 @@ pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
 pub(super) const LEASE_SECONDS: u32 = 8;
 pub(in crate::cluster) const GRACE: &str = "12s";
 
-/// containerd's registry hosts: every image comes from the cluster's registry.
-pub(super) fn hosts() -> String {
-    let server = format!("http://{}:{}", network::CONTROL_PLANE, registry::PORT);
+/// containerd's registry hosts: the images come from a registry at a port of the control plane's address.
+pub(super) fn hosts(port: u16) -> String {
+    let server = format!("http://{}:{port}", network::CONTROL_PLANE);
     format!("server = \"{server}\"\n[host.\"{server}\"]\ncapabilities = [\"pull\", \"resolve\"]\n")
 }
 
@@ -130,7 +130,7 @@ mod tests {
         assert!(text.contains(&format!("sandbox = \"{}\"", images::PAUSE)), "{text}");
         let parsed: toml::Value = toml::from_str(&text).unwrap();
         assert_eq!(parsed["version"].as_integer(), Some(3));
-        let hosts: toml::Value = toml::from_str(&hosts()).unwrap();
+        let hosts: toml::Value = toml::from_str(&hosts(5000)).unwrap();
         assert_eq!(hosts["server"].as_str(), Some("http://10.88.0.1:5000"));
     }
 }

@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Runs `work` in another network namespace. A socket that it opens stays in that namespace.
-fn within<T: Send>(network: &File, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub(super) fn within<T: Send>(network: &File, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let entered = scope.spawn(|| enter(network).and_then(|()| work()));
         entered.join().map_err(|_| anyhow!("a thread of the gateway died"))?

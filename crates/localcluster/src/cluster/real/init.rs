@@ -16,7 +16,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::cgroups::{self, Hierarchies};
-use super::{config, name_of, network, node_files, server_is_ready};
+use super::{config, name_of, network, node_files, registry, server_is_ready};
 use crate::cluster::state::{self, Dir};
 use crate::run;
 
@@ -199,7 +199,8 @@ impl Node {
         let json = |file: &str, value: &Value| {
             state::write(&self.files.join(file), format!("{value:#}\n").as_bytes())
         };
-        state::write(&certificates.join("_default/hosts.toml"), config::hosts().as_bytes())?;
+        let hosts = config::hosts(registry::PORT);
+        state::write(&certificates.join("_default/hosts.toml"), hosts.as_bytes())?;
         let containerd = config::containerd(&self.dir.bin(), &certificates, &cni);
         state::write(&self.files.join("containerd.toml"), containerd.as_bytes())?;
         json("cni/10-quintet.conflist", &config::cni(self.number))?;

@@ -11,6 +11,7 @@ mod config;
 pub(crate) mod gateway;
 mod images;
 pub(super) mod init;
+mod mirror;
 mod missing;
 pub(crate) mod network;
 mod registry;
@@ -65,9 +66,9 @@ fn number_of(record: &str) -> Option<u8> {
     record.strip_prefix("node-")?.parse().ok()
 }
 
-/// Whether a record is that of a node, of the network or of the gateway.
+/// Whether a record is that of a node, of the network, of the gateway or of a registry.
 pub(super) fn is_ours(record: &str) -> bool {
-    record == network::KEEPER || record == GATEWAY || number_of(record).is_some()
+    [network::KEEPER, GATEWAY, mirror::MIRROR].contains(&record) || number_of(record).is_some()
 }
 
 fn node_files(dir: &Dir, number: u8) -> PathBuf {
@@ -372,7 +373,7 @@ mod tests {
 
     #[test]
     fn distinguishes_records_of_nodes_from_managers() {
-        for ours in ["node-1", "node-8", "network", "gateway"] {
+        for ours in ["node-1", "node-8", "network", "gateway", "mirror"] {
             assert!(is_ours(ours), "{ours}");
         }
         for other in ["manager", "node-", "node-x", "e2e-node-1"] {

@@ -1,0 +1,125 @@
+//! The installation of a release on real nodes. The nodes pull the images of ghcr.io, by their digests, from the registry to
+//! which the rehearsal published.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use quintet_localcluster::cluster::{Cluster, UpOptions, real};
+use quintet_localcluster::documents::blocks;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::temporary::Temporary;
+use quintet_localcluster::{manager, paths, run};
+use serde_json::Value;
+
+use super::{PUBLISHED, Rehearsal};
+use crate::release::VERSION;
+
+/// The number of nodes: one for each manager.
+const NODES: usize = 2;
+
+/// The document that describes the installation of a release.
+const DOCUMENT: &str = "docs/operations.md";
+
+impl Rehearsal<'_> {
+    /// Installs the chart from the registry. Returns the reason if this machine has no real nodes.
+    pub(super) fn install(&self) -> Result<Option<String>> {
+        if let Some(missing) = real::missing() {
+            return Ok(Some(missing));
+        }
+        let name = Temporary::new("release");
+        let (cluster, _) = Cluster::up_real(&UpOptions { name: name.name(), nodes: Some(NODES) })?;
+        let requests = cluster.mirror(PUBLISHED[0], &self.folder.join("registry"))?;
+
+        let step = Step::start_long("installing the chart from the registry on real nodes");
+        let command = documented(&paths::workspace().join(DOCUMENT))?;
+        let command = command.replace(PUBLISHED[0], &self.registry.name()).replace("VERSION", VERSION);
+        let mut helm = cluster.helm();
+        self.keep_files(&mut helm).args(command.split_whitespace().skip(1));
+        run::stdout(helm.args(["--plain-http", "--wait", "--timeout", "5m"]))?;
+        let digests = self.digests()?;
+        self.managers_have(&cluster, &digests)?;
+        for (program, digest) in digests.iter().filter(|(program, _)| program != "quintet") {
+            prints_its_version(&cluster, program, digest)?;
+        }
+        let requests =
+            fs::read_to_string(&requests).with_context(|| format!("cannot read {}", requests.display()))?;
+        for (program, digest) in &digests {
+            let asked = format!("/{program}/manifests/{digest}");
+            ensure!(requests.contains(&asked), "no node pulled {program} by its digest {digest}");
+        }
+        step.done();
+        self.explain(&cluster)?;
+        Ok(None)
+    }
+
+    /// Fails unless every pod of the release runs the image with the digest of the release.
+    fn managers_have(&self, cluster: &Cluster, digests: &[(String, String)]) -> Result<()> {
+        let (_, digest) = digests.iter().find(|(program, _)| program == "quintet").context("no manager")?;
+        let get = ["get", "pods", "--namespace", manager::NAMESPACE, "--output", "json"];
+        let pods: Value = serde_json::from_str(&run::stdout(cluster.kubectl().args(get))?)
+            .context("kubectl get pods printed no JSON")?;
+        let pods = pods["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+        ensure!(pods.len() == NODES, "the release has {} pods, expected {NODES}", pods.len());
+        let image = format!("{}/{}/quintet@{digest}", PUBLISHED[0], PUBLISHED[1]);
+        for pod in pods {
+            let named = &pod["spec"]["containers"][0]["image"];
+            ensure!(*named == image, "a manager has the image {named}, expected {image}");
+            let runs = pod["status"]["containerStatuses"][0]["imageID"].as_str().unwrap_or_default();
+            ensure!(runs.ends_with(digest.as_str()), "a manager runs {runs}, expected {digest}");
+        }
+        Ok(())
+    }
+
+    /// Runs `quintet explain` in a manager's pod, as the documents advise, and from the archive of the release.
+    fn explain(&self, cluster: &Cluster) -> Result<()> {
+        let step = Step::start("explaining a DaemonJob with the released programs");
+        let sample = paths::workspace().join("samples/daemonjob/daemonjob-sample.yaml");
+        run::stdout(cluster.kubectl().arg("apply").arg("-f").arg(sample))?;
+        let explain = ["explain", "daemonjob/daemonjob-sample", "--namespace", "default"];
+        let mut in_pod = cluster.kubectl();
+        in_pod.args(["exec", "--namespace", manager::NAMESPACE, "deploy/quintet", "--", "/quintet"]);
+        let mut released = self.tool(&self.folder.join("quintet").display().to_string())?;
+        released.env("KUBECONFIG", cluster.kubeconfig());
+        for command in [in_pod.args(explain), released.args(explain)] {
+            let output = run::output(command, None)?;
+            let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            // The exit code depends on whether the pods have ended.
+            ensure!(printed.contains("node-1"), "quintet explain does not list node-1: {printed}{error}");
+        }
+        step.done();
+        Ok(())
+    }
+}
+
+/// Runs the image of a program by its digest in a pod, which must print the program's version.
+fn prints_its_version(cluster: &Cluster, program: &str, digest: &str) -> Result<()> {
+    let image = format!("--image={}/{}/{program}@{digest}", PUBLISHED[0], PUBLISHED[1]);
+    run::stdout(cluster.kubectl().args(["run", program, &image, "--restart=Never", "--", "--version"]))?;
+    let ended = ["wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=2m"];
+    run::stdout(cluster.kubectl().args(ended).arg(format!("pod/{program}")))?;
+    let version = run::stdout(cluster.kubectl().args(["logs", program]))?;
+    ensure!(version.trim() == format!("{program} {VERSION}"), "the pod {program} prints {version:?}");
+    Ok(())
+}
+
+/// The command of a document that installs the published chart.
+fn documented(document: &Path) -> Result<String> {
+    let begin = format!("helm install quintet oci://{}/{}/charts/quintet", PUBLISHED[0], PUBLISHED[1]);
+    let lines = blocks(document, "text").into_iter().flatten();
+    let found = lines.map(|line| line.trim().to_owned()).find(|line| line.starts_with(&begin));
+    found.with_context(|| format!("{} has no command `{begin} …`", document.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_installs_the_published_chart() {
+        let command = documented(&paths::workspace().join(DOCUMENT)).unwrap();
+        assert!(command.contains(" --version VERSION "), "{command}");
+        assert!(command.contains(&format!(" --namespace {} ", manager::NAMESPACE)), "{command}");
+    }
+}
