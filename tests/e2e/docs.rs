@@ -1,12 +1,8 @@
 //! Runs every command of the user's documents, except those that this test run itself makes, and shows every
 //! manifest to the API server. A test on real nodes runs the commands that need a pod of the manager.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
-
 use quintet_e2e::TestEnv;
 use quintet_e2e::shell::{Shell, filled, needs_manager_pod, succeeded};
-use quintet_e2e::{TestEnv, program, workspace};
 use quintet_kinds::KINDS;
 use quintet_localcluster::documents::{self, blocks, commands, without_variables};
 use quintet_localcluster::{gitops, run};

@@ -56,7 +56,11 @@ pub const COMMANDS: [Long; 12] = [
         checks: "restores of etcd with a raised revision",
         takes: "5 min",
     },
-    Long { command: "cargo xtask test --e2e skew", checks: "upgrades from an earlier commit", takes: "5 min" },
+    Long {
+        command: "cargo xtask test --e2e skew",
+        checks: "upgrades from an earlier commit",
+        takes: "5 min",
+    },
     Long {
         command: "cargo xtask test --versions oldest",
         checks: "Kubernetes 1.33 and Helm 3",

@@ -127,7 +127,7 @@ mod tests {
     fn a_problem_outweighs_a_check_without_a_result() {
         let [well, problem, unknown] =
             [Finding::well("a"), Finding::problem("b", "c"), Finding::unknown("d")];
-        assert_eq!(code(&[well.clone()]), 0);
+        assert_eq!(code(std::slice::from_ref(&well)), 0);
         assert_eq!(code(&[well.clone(), unknown.clone()]), 2);
         assert_eq!(code(&[unknown, problem, well]), 1);
     }

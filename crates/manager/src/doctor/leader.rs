@@ -132,6 +132,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    #[expect(clippy::unnecessary_wraps, reason = "the checks take facts that may be missing")]
     fn facts(outcome: Result<&str, &str>, watched: u64, pod_exists: bool) -> Fact<LeaseFacts> {
         Ok(LeaseFacts {
             outcome: outcome.map(str::to_owned).map_err(str::to_owned),

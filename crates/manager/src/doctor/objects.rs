@@ -267,7 +267,7 @@ mod tests {
         };
         let changed = |subresource| {
             verdict(&|object| {
-                object.metadata.managed_fields = vec![write(LONG_AGO, ""), write(JUST_NOW, subresource)]
+                object.metadata.managed_fields = vec![write(LONG_AGO, ""), write(JUST_NOW, subresource)];
             })
         };
         assert_eq!(changed(""), Verdict::Well, "just changed");

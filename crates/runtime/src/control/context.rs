@@ -279,7 +279,7 @@ impl Context {
         let mut selector = Selector::default();
         for (kind, find) in lock(&self.inner.problems).iter() {
             let add = &mut |key: &Key, problem| {
-                selector.add(ObjectProblem { problem, kind: *kind, key: key.clone() });
+                selector.add(ObjectProblem { problem, kind, key: key.clone() });
             };
             find(now, add);
         }

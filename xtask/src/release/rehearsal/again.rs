@@ -33,7 +33,11 @@ pub(super) fn compare(files: &Path, folder: &Path) -> Result<()> {
         .stdin(Stdio::null())
         .stdout(log.open()?)
         .stderr(log.open()?);
-    ensure!(Group::spawn(&mut build)?.wait(|| step.tick())?.success(), "the second build failed; {}", log.tail(30));
+    ensure!(
+        Group::spawn(&mut build)?.wait(|| step.tick())?.success(),
+        "the second build failed; {}",
+        log.tail(30)
+    );
     let different = differences(&contents(files)?, &contents(&output)?);
     if !different.is_empty() {
         bail!("a second build differs in {}: a release must be reproducible", different.join(", "));

@@ -38,7 +38,7 @@ impl Rehearsal<'_> {
         self.keep_files(&mut helm).args(command.split_whitespace().skip(1));
         run::stdout(helm.args(["--plain-http", "--wait", "--timeout", "5m"]))?;
         let digests = self.digests()?;
-        self.managers_have(&cluster, &digests)?;
+        managers_have(&cluster, &digests)?;
         for (program, digest) in digests.iter().filter(|(program, _)| program != "quintet") {
             prints_its_version(&cluster, program, digest)?;
         }
@@ -51,24 +51,6 @@ impl Rehearsal<'_> {
         step.done();
         self.explain(&cluster)?;
         Ok(None)
-    }
-
-    /// Fails unless every pod of the release runs the image with the digest of the release.
-    fn managers_have(&self, cluster: &Cluster, digests: &[(String, String)]) -> Result<()> {
-        let (_, digest) = digests.iter().find(|(program, _)| program == "quintet").context("no manager")?;
-        let get = ["get", "pods", "--namespace", manager::NAMESPACE, "--output", "json"];
-        let pods: Value = serde_json::from_str(&run::stdout(cluster.kubectl().args(get))?)
-            .context("kubectl get pods printed no JSON")?;
-        let pods = pods["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-        ensure!(pods.len() == NODES, "the release has {} pods, expected {NODES}", pods.len());
-        let image = format!("{}/{}/quintet@{digest}", PUBLISHED[0], PUBLISHED[1]);
-        for pod in pods {
-            let named = &pod["spec"]["containers"][0]["image"];
-            ensure!(*named == image, "a manager has the image {named}, expected {image}");
-            let runs = pod["status"]["containerStatuses"][0]["imageID"].as_str().unwrap_or_default();
-            ensure!(runs.ends_with(digest.as_str()), "a manager runs {runs}, expected {digest}");
-        }
-        Ok(())
     }
 
     /// Runs `quintet explain` in a manager's pod, as the documents advise, and from the archive of the release.
@@ -91,6 +73,24 @@ impl Rehearsal<'_> {
         step.done();
         Ok(())
     }
+}
+
+/// Fails unless every pod of the release runs the image with the digest of the release.
+fn managers_have(cluster: &Cluster, digests: &[(String, String)]) -> Result<()> {
+    let (_, digest) = digests.iter().find(|(program, _)| program == "quintet").context("no manager")?;
+    let get = ["get", "pods", "--namespace", manager::NAMESPACE, "--output", "json"];
+    let pods: Value = serde_json::from_str(&run::stdout(cluster.kubectl().args(get))?)
+        .context("kubectl get pods printed no JSON")?;
+    let pods = pods["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    ensure!(pods.len() == NODES, "the release has {} pods, expected {NODES}", pods.len());
+    let image = format!("{}/{}/quintet@{digest}", PUBLISHED[0], PUBLISHED[1]);
+    for pod in pods {
+        let named = &pod["spec"]["containers"][0]["image"];
+        ensure!(*named == image, "a manager has the image {named}, expected {image}");
+        let runs = pod["status"]["containerStatuses"][0]["imageID"].as_str().unwrap_or_default();
+        ensure!(runs.ends_with(digest.as_str()), "a manager runs {runs}, expected {digest}");
+    }
+    Ok(())
 }
 
 /// Runs the image of a program by its digest in a pod, which must print the program's version.
