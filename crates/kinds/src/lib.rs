@@ -3,6 +3,8 @@
 //! Every list of kinds derives from it: the manager's flags, the finalizers that uninstall removes, the generated definitions
 //! and roles. To add a kind, add it to [`KINDS`] and to [`definitions`].
 
+pub mod guard_rails;
+
 use anyhow::{Context as _, Result};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
