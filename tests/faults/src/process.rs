@@ -152,7 +152,8 @@ impl Process {
                         name: "consumer".to_owned(),
                         health_port: Some(8080),
                     };
-                    quintet_pulsarconsumer::register(&own, image).map_err(|error| fails(&error))?;
+                    let settings = quintet_pulsarconsumer::Settings { image, ..Default::default() };
+                    quintet_pulsarconsumer::register(&own, settings).map_err(|error| fails(&error))?;
                 }
                 Kind::Greeting => {
                     let output = Output { who: who.to_owned(), lines: lines.clone(), rest: Vec::new() };
