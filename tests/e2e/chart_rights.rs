@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::chart::{NAMESPACE, Site, chart, held, play, play_the_hook, wait};
 use crate::manager_metrics::{UNAUTHORIZED, get};
 
-/// The manager's flags in the release's Deployment that this test needs.
-fn flags(kube: &Kube, namespace: &str, deployment: &str) -> Vec<String> {
+/// The manager's flags in the release's Deployment that tests need.
+pub(crate) fn flags(kube: &Kube, namespace: &str, deployment: &str) -> Vec<String> {
     let deployment = kube.get(namespace, "deployment", deployment).unwrap().unwrap();
     let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap().clone();
     let args = args.iter().filter_map(Value::as_str);

@@ -1,16 +1,29 @@
 //! The guard rails of the chart, on requests of users: who may change what the manager reads of a DaemonJob's pods and
 //! ledgers.
 
-use quintet_e2e::{TestEnv, answered};
-use quintet_localcluster::manager;
+use quintet_e2e::TestEnv;
+use quintet_localcluster::{manager, run};
 use serde_json::{Value, json};
 
 use crate::guard_rails::{ALLOWED, LEDGER, Requests, Scene, pod};
 
-/// Waits until a granted permission is in effect: a verb and a resource, and perhaps a flag.
-pub(crate) fn wait_until_granted(env: &TestEnv, (namespace, account): (&str, &str), what: &[&str]) {
-    let user = format!("--as=system:serviceaccount:{namespace}:{account}");
-    answered(|| env.kubectl(&[&["auth", "can-i"], what, &[&*user]].concat()));
+/// Waits until a granted permission is in effect: the attributes of a SubjectAccessReview, without the namespace.
+pub(crate) fn wait_until_granted(
+    env: &TestEnv,
+    (of, account): (&str, &str),
+    namespace: &str,
+    attributes: &Value,
+) {
+    let user = format!("system:serviceaccount:{of}:{account}");
+    let mut review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+        "spec": { "user": user, "resourceAttributes": attributes } });
+    review["spec"]["resourceAttributes"]["namespace"] = json!(namespace);
+    env.wait(&format!("{user} has the permission {attributes}"), || {
+        let mut kubectl = env.kube().kubectl();
+        kubectl.args(["create", "-f", "-", "-o", "jsonpath={.status.allowed}"]);
+        let allowed = run::stdout_with_input(&mut kubectl, Some(&review.to_string()));
+        allowed.is_ok_and(|allowed| allowed.trim() == "true")
+    });
 }
 
 /// Lets a new account edit the namespace, as the cluster's role `edit` does.
@@ -48,8 +61,8 @@ fn only_privileged_users_change_what_managers_read() {
     }
     let finalizers = json!({ "apiGroups": ["dj.dysproz.io"], "resources": ["daemonjobs/finalizers"], "verbs": ["update"] });
     grant(&scene, "operator", &finalizers);
-    let update = ["update", "daemonjobs.dj.dysproz.io", "--subresource=finalizers"];
-    wait_until_granted(env, (env.namespace(), "operator"), &update);
+    let update = json!({ "verb": "update", "group": "dj.dysproz.io", "resource": "daemonjobs", "subresource": "finalizers" });
+    wait_until_granted(env, (env.namespace(), "operator"), env.namespace(), &update);
 
     for (account, is_privileged) in [("editor", false), ("operator", true)] {
         let user = Requests::of(env, (env.namespace(), account), env.namespace());
@@ -133,7 +146,8 @@ fn listed_managers_change_what_managers_read() {
         let subject = format!("--serviceaccount={}:{account}", manager::NAMESPACE);
         let role = format!("--role={account}");
         env.kubectl(&["create", "rolebinding", account, &role, &subject]).unwrap();
-        wait_until_granted(env, (manager::NAMESPACE, account), &["patch", "pods"]);
+        let patch = json!({ "verb": "patch", "resource": "pods" });
+        wait_until_granted(env, (manager::NAMESPACE, account), env.namespace(), &patch);
         let user = Requests::of(env, (manager::NAMESPACE, account), env.namespace());
         user.patch(("pod", "of-job"), &number, denied);
         user.check();
