@@ -48,7 +48,7 @@ impl Scene {
             "metadata": { "name": "set" }, "spec": { "replicas": 0 } });
         let consumer = json!({ "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
             "metadata": { "name": "consumer" },
-            "spec": { "serverAddress": "pulsar://broker:6650", "topic": "t", "subscriptionName": "s" } });
+            "spec": { "serverAddress": "pulsar://broker:6650", "topic": "t", "subscriptionName": "s", "replicas": 0 } });
         let owner = |object: &Value| {
             env.apply(object).unwrap();
             let (kind, name) =

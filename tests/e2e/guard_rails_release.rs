@@ -1,5 +1,5 @@
-//! The guard rails of a second release, which serves one namespace beside the release of all namespaces: its limits in
-//! other namespaces, its uninstall Job, and its rules for the authors of templates and URLs.
+//! The guard rails of a second release, which serves one namespace beside the release of all namespaces. They limit the
+//! release in other namespaces, its uninstall Job, and the authors of templates and URLs.
 
 use quintet_e2e::{condition, program};
 use quintet_localcluster::manager::{Manager, ManagerOptions};

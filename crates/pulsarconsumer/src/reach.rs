@@ -1,8 +1,8 @@
 //! The addresses to which a user may send the manager's requests.
 //!
-//! A user chooses `adminURL` and `tokenURL`, and the manager connects from its own place in the network. It refuses the
-//! addresses of its own machine, and those of the link, at which cloud providers serve credentials. A name is checked when
-//! it is resolved, because its address may change after the object was written.
+//! A user chooses `adminURL` and `tokenURL`, and the manager connects from its place in the network. It refuses the
+//! addresses of its machine, and those of the link, at which cloud providers serve credentials. A name is checked when it
+//! is resolved, because its address may change after the object was written.
 
 use std::error::Error;
 use std::io;
