@@ -53,7 +53,7 @@ impl Scene {
             env.apply(object).unwrap();
             let (kind, name) =
                 (object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap());
-            let uid = env.get(kind, name).unwrap()["metadata"]["uid"].clone();
+            let uid = env.get(&kind.to_lowercase(), name).unwrap()["metadata"]["uid"].clone();
             json!({ "apiVersion": object["apiVersion"], "kind": kind, "name": name, "uid": uid, "controller": true })
         };
         let (job, set, consumer) = (owner(&job), owner(&set), owner(&consumer));
@@ -121,8 +121,8 @@ impl Requests {
     }
 
     /// Compares an answer with the words of the policy that denies the request. None: the request is allowed.
-    fn expect(&self, what: &str, answer: Result<String, String>, denied: Option<&str>) {
-        let is_expected = match (&answer, denied) {
+    fn expect(&self, what: &str, answer: &Result<String, String>, denied: Option<&str>) {
+        let is_expected = match (answer, denied) {
             (Ok(_), None) => true,
             (Err(error), Some(words)) => error.contains(DENIED) && error.contains(words),
             _ => false,
@@ -137,17 +137,17 @@ impl Requests {
         let form = if patch.is_array() { "--type=json" } else { "--type=merge" };
         let text = patch.to_string();
         let answer = self.kubectl(&["patch", kind, name, form, "-p", &text], None);
-        self.expect(&format!("patch {kind} {name} {text}"), answer, denied);
+        self.expect(&format!("patch {kind} {name} {text}"), &answer, denied);
     }
 
     pub fn create(&self, object: &Value, denied: Option<&str>) {
         let answer = self.kubectl(&["create", "-f", "-"], Some(object));
-        self.expect(&format!("create {object}"), answer, denied);
+        self.expect(&format!("create {object}"), &answer, denied);
     }
 
     pub fn delete(&self, (kind, name): (&str, &str), denied: Option<&str>) {
         let answer = self.kubectl(&["delete", kind, name, "--wait=false"], None);
-        self.expect(&format!("delete {kind} {name}"), answer, denied);
+        self.expect(&format!("delete {kind} {name}"), &answer, denied);
     }
 
     /// Waits until the policies of a release are in effect, by a creation that they deny.
@@ -181,8 +181,7 @@ fn the_manager_changes_only_its_metadata_of_pods() {
         pod("of-job", &scene.pod_of_job()),
         pod("of-set", &scene.pod_of_set()),
         pod("bare", &json!({ "labels": { "app": "bare" } })),
-        scene
-            .pod("orphan", &json!({ "labels": { "quintet.dev/kind": "DaemonJob" }, "finalizers": [LEDGER] })),
+        pod("orphan", &json!({ "labels": { "quintet.dev/kind": "DaemonJob" }, "finalizers": [LEDGER] })),
         replicas,
     ] {
         env.apply(&object).unwrap();
