@@ -1,13 +1,13 @@
 //! The guard rails of a second release, which serves one namespace beside the release of all namespaces. They limit the
 //! release in other namespaces, its uninstall Job, and the authors of templates and URLs.
 
-use quintet_e2e::{condition, program};
-use quintet_localcluster::manager::{Manager, ManagerOptions};
+use quintet_e2e::condition;
+use quintet_localcluster::manager::Manager;
 use quintet_localcluster::run;
 use serde_json::{Value, json};
 
 use crate::chart::{chart, daemonjob};
-use crate::chart_rights::flags;
+use crate::chart_rights::options;
 use crate::guard_rails::{ALLOWED, Requests, Scene, pod};
 use crate::guard_rails_users::{editor, grant, wait_until_granted};
 
@@ -88,16 +88,7 @@ fn two_releases_serve_their_namespaces() {
     let mut job = daemonjob("second");
     job["metadata"] = json!({ "name": "second" });
     job["spec"]["template"]["spec"]["nodeSelector"] = json!({ "env": name });
-    let options = ManagerOptions {
-        name: format!("{name}-manager"),
-        namespace: name.to_owned(),
-        service_account: name.to_owned(),
-        leader_elect: false,
-        args: flags(env.kube(), name, name),
-        program: Some(program()),
-        ..ManagerOptions::default()
-    };
-    let manager = Manager::start(env.kube(), &options).unwrap();
+    let manager = Manager::start(env.kube(), &options(env.kube(), name)).unwrap();
     env.apply(&job).unwrap();
     let done =
         env.wait_for("daemonjob", "second", "it is complete", |job| condition(job, "Complete").0 == "True");
