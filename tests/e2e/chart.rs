@@ -78,7 +78,7 @@ impl Site {
 }
 
 /// The kinds of a release's objects, except definitions.
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 15] = [
     "deployments",
     "services",
     "configmaps",
@@ -88,6 +88,8 @@ const PARTS: [&str; 13] = [
     "rolebindings",
     "clusterroles",
     "clusterrolebindings",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
     "serviceaccounts",
     "jobs",
     "leases",

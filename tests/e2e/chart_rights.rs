@@ -12,13 +12,32 @@ use serde_json::{Value, json};
 use crate::chart::{NAMESPACE, Site, chart, held, play, play_the_hook, wait};
 use crate::manager_metrics::{UNAUTHORIZED, get};
 
-/// The manager's flags in the release's Deployment that this test needs.
+/// The manager's flags in the release's Deployment that tests need.
 fn flags(kube: &Kube, namespace: &str, deployment: &str) -> Vec<String> {
     let deployment = kube.get(namespace, "deployment", deployment).unwrap().unwrap();
     let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap().clone();
     let args = args.iter().filter_map(Value::as_str);
-    let ours = ["--controllers=", "--watch-namespace=", "--metrics-secure"];
+    let ours = [
+        "--controllers=",
+        "--watch-namespace=",
+        "--metrics-secure",
+        "--sweep=",
+        "--pulsar-consumer-autoscaling=",
+    ];
     args.filter(|arg| ours.iter().any(|flag| arg.starts_with(flag))).map(str::to_owned).collect()
+}
+
+/// The options of a manager without leader election, for a release whose names and namespace are `name`.
+pub(crate) fn options(kube: &Kube, name: &str) -> ManagerOptions {
+    ManagerOptions {
+        name: format!("{name}-manager"),
+        namespace: name.to_owned(),
+        service_account: name.to_owned(),
+        leader_elect: false,
+        args: flags(kube, name, name),
+        program: Some(program()),
+        ..ManagerOptions::default()
+    }
 }
 
 #[test]
@@ -137,14 +156,7 @@ fn secure_metrics_allow_only_the_readers_in_the_values() {
     helm(&["install", "secure", &chart, "--set", &set, "--set-json", &format!("metrics.readers={readers}")])
         .unwrap();
 
-    let options = ManagerOptions {
-        name: format!("{name}-manager"),
-        namespace: name.to_owned(),
-        service_account: name.to_owned(),
-        args: flags(kube, name, name),
-        program: Some(program()),
-        ..ManagerOptions::default()
-    };
+    let options = ManagerOptions { leader_elect: true, ..options(kube, name) };
     assert!(options.args.contains(&"--metrics-secure".to_owned()), "{:?}", options.args);
     let manager = Manager::start(kube, &options).unwrap();
     let ask = |token: Option<&str>| get(&env, manager.metrics_port(), "/metrics", token, None);
@@ -157,4 +169,36 @@ fn secure_metrics_allow_only_the_readers_in_the_values() {
     assert!(text.contains("nonResourceURLs [/metrics] and verbs [get]"), "{text}");
     assert_eq!(manager.stop().unwrap(), Some(0));
     helm(&["uninstall", "secure"]).unwrap();
+}
+
+#[test]
+fn runs_without_rights_for_sweepers_and_keda() {
+    let env = TestEnv::new("ch-few");
+    let (kube, name) = (env.kube(), env.namespace());
+    let off = ["daemonjob", "podset", "greeting"].map(|kind| format!(",controllers.{kind}=false")).concat();
+    let set = format!(
+        "fullnameOverride={name},watchNamespaces={{{name}}},rbac.sweep=false,pulsarConsumer.autoscaling=false,\
+         crds.enabled=false,replicas=0,rbac.userRoles.create=false,uninstallHook.enabled=false{off}"
+    );
+    let helm = |args: &[&str]| run::stdout(kube.helm().args(args).args(["--namespace", name]));
+    helm(&["install", "few", &chart(), "--set", &set]).unwrap();
+    let account = format!("--as=system:serviceaccount:{name}:{name}");
+    answered(|| env.kubectl(&["auth", "can-i", "list", "pods", &account]));
+    env.kubectl(&["auth", "can-i", "patch", "pods", &account]).unwrap_err();
+
+    let manager = Manager::start(kube, &options(kube, name)).unwrap();
+    env.apply_sample("book/david-copperfield.yaml").unwrap();
+    env.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    let scaled = json!({ "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
+        "metadata": { "name": "scaled" }, "spec": { "serverAddress": "pulsar://broker:6650", "topic": "t",
+            "subscriptionName": "s", "adminURL": "http://broker:8080", "autoscaling": { "maxReplicas": 2 } } });
+    env.apply(&scaled).unwrap();
+    // With a forbidden watch, it would not know whether KEDA is missing.
+    env.wait_for("pulsarconsumer", "scaled", "it uses no KEDA", |consumer| {
+        condition(consumer, "AutoscalingReady").1 == "KedaMissing"
+    });
+    let log = manager.logged();
+    assert!(!log.contains("forbidden"), "{log}");
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    helm(&["uninstall", "few"]).unwrap();
 }

@@ -8,6 +8,7 @@
 mod compare;
 mod dashboards;
 mod definitions;
+mod guard_rails;
 mod health;
 mod readme;
 mod roles;
@@ -105,6 +106,7 @@ fn files(kinds: &[Kind]) -> anyhow::Result<Files> {
     let mut files = Files::new();
     definitions::insert(kinds, &mut files)?;
     roles::insert(kinds, &mut files);
+    guard_rails::insert(kinds, &mut files);
     let names: Vec<&str> = files.keys().filter_map(|path| path.strip_prefix("config/crd/")).collect();
     let definitions = kustomization("", &names);
     files.insert("config/crd/kustomization.yaml".to_owned(), definitions);

@@ -3,6 +3,8 @@
 //! Every list of kinds derives from it: the manager's flags, the finalizers that uninstall removes, the generated definitions
 //! and roles. To add a kind, add it to [`KINDS`] and to [`definitions`].
 
+pub mod guard_rails;
+
 use anyhow::{Context as _, Result};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
@@ -12,8 +14,8 @@ pub use quintet_daemonjob::mark_prefixes::MarkPrefix;
 use quintet_greeting::api::Greeting;
 use quintet_greeting::printer::Printer;
 use quintet_podset::api::PodSet;
-pub use quintet_pulsarconsumer::Image;
 use quintet_pulsarconsumer::api::PulsarConsumer;
+pub use quintet_pulsarconsumer::{Image, Reach, Settings as ConsumerSettings};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::sweeper;
 use quintet_runtime::model::resource::{PODS, Resource};
@@ -55,8 +57,8 @@ pub struct Options {
     pub deletion_taints: Vec<String>,
     /// The keys that `onSuccess` may use, for DaemonJob.
     pub mark_prefixes: Vec<MarkPrefix>,
-    /// The image for PulsarConsumers whose spec names no image.
-    pub consumer_image: Image,
+    /// The settings for PulsarConsumer.
+    pub consumers: ConsumerSettings,
     /// The unique identity of this process, for Greeting.
     pub identity: String,
 }
@@ -119,7 +121,7 @@ pub const KINDS: [Kind; 5] = [
         }),
         register: |context, options, is_enabled| {
             if is_enabled {
-                quintet_pulsarconsumer::register(context, options.consumer_image.clone())?;
+                quintet_pulsarconsumer::register(context, options.consumers.clone())?;
             } else {
                 let (name, finalizer) = (quintet_pulsarconsumer::SWEEPER, quintet_pulsarconsumer::FINALIZER);
                 sweeper::register::<PulsarConsumer>(context, name, finalizer);
@@ -174,6 +176,18 @@ pub fn definitions() -> [CustomResourceDefinition; KINDS.len()] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_of_a_controller_include_those_of_its_sweeper() {
+        for kind in &KINDS {
+            for sweep in kind.sweep_rules {
+                let same = |rule: &&Rule| (rule.group, rule.resources) == (sweep.group, sweep.resources);
+                let verbs: Vec<_> = kind.rules.iter().filter(same).flat_map(|rule| rule.verbs).collect();
+                let missing: Vec<_> = sweep.verbs.iter().filter(|verb| !verbs.contains(verb)).collect();
+                assert!(missing.is_empty(), "{}: {:?} {missing:?}", kind.controller, sweep.resources);
+            }
+        }
+    }
 
     #[test]
     fn definitions_are_in_the_order_of_the_kinds() {

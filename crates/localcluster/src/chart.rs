@@ -6,6 +6,9 @@ use crate::kube::Kube;
 use crate::progress::Step;
 use crate::{manager, paths, run};
 
+/// The user name of a manager of another release, for tests of the guard rails.
+const OTHER_MANAGER: &str = "system:serviceaccount:quintet-system:other-release";
+
 /// Installs the chart with 0 replicas, because a local cluster has no image of the manager.
 pub fn install(kube: &Kube) -> Result<()> {
     let step = Step::start("installing the chart");
@@ -16,7 +19,8 @@ pub fn install(kube: &Kube) -> Result<()> {
             .args(["--namespace", manager::NAMESPACE, "--create-namespace"])
             .args(["--set", "replicas=0,uninstallHook.enabled=false"])
             // The right to change Nodes. Flags allow it to the managers that need it.
-            .args(["--set", "daemonJob.nodeMarks.default={example.com/}"]),
+            .args(["--set", "daemonJob.nodeMarks.default={example.com/}"])
+            .args(["--set", &format!("guardRails.managers={{{OTHER_MANAGER}}}")]),
     )?;
     definitions_are_established(kube)?;
     step.done();

@@ -21,6 +21,9 @@ pub const NAMESPACE: &str = "quintet-system";
 
 const READY_LIMIT: Duration = Duration::from_mins(1);
 
+/// The variable of a flag, which an older program ignores: local brokers have loopback addresses.
+const LOCAL_URLS: (&str, &str) = ("QUINTET_PULSAR_CONSUMER_LOCAL_URLS", "true");
+
 /// How long a manager uses its token, which is valid for a day.
 const TOKEN_IS_OLD: Duration = Duration::from_hours(12);
 
@@ -98,6 +101,7 @@ impl Manager {
             .arg(format!("--leader-elect={}", options.leader_elect))
             .arg(format!("--leader-election-namespace={lease_namespace}"))
             .args(&options.args)
+            .env(LOCAL_URLS.0, LOCAL_URLS.1)
             .current_dir(kube.dir());
         let records = records(kube)?;
         if let Some(before) = processes::find(&records, &options.name)? {

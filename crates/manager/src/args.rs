@@ -73,6 +73,21 @@ pub struct Args {
     /// to false if the cluster chooses the user, as OpenShift does: the pods then name no user.
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     pub pulsar_consumer_set_user: bool,
+    /// Create objects of KEDA for PulsarConsumers with autoscaling. If false, the manager does not access objects of
+    /// KEDA.
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    pub pulsar_consumer_autoscaling: bool,
+
+    /// Let adminURL and tokenURL of PulsarConsumers lead to loopback and link-local addresses. Set this flag only for
+    /// a manager outside the cluster whose broker runs on the same machine.
+    #[arg(long)]
+    pub pulsar_consumer_local_urls: bool,
+
+    /// Remove Quintet's finalizers of kinds that --controllers excludes: from pods of DaemonJobs, and from deleted
+    /// PulsarConsumers and Greetings. The manager needs the permission to watch and patch these objects. Set the flag
+    /// to false only if no manager has ever served these kinds.
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    pub sweep: bool,
 
     /// Keys of taints that announce the deletion of a node, separated by commas. The manager recognizes the taints
     /// of cluster-autoscaler and Karpenter even without this flag. If a node had such a
@@ -429,6 +444,15 @@ mod tests {
         );
         let args = manager("quintet --leader-election-namespace=");
         assert_eq!(args.election.leader_election_namespace.as_deref(), Some(""), "same as no flag");
+    }
+
+    #[test]
+    fn restricts_the_manager_by_flags() {
+        let of =
+            |args: &Args| (args.sweep, args.pulsar_consumer_autoscaling, args.pulsar_consumer_local_urls);
+        assert_eq!(of(&manager("quintet")), (true, true, false));
+        let line = "quintet --sweep=false --pulsar-consumer-autoscaling=false --pulsar-consumer-local-urls";
+        assert_eq!(of(&manager(line)), (false, false, true));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use kube::{Client, Config};
-use quintet_kinds::{Image, KINDS, Options};
+use quintet_kinds::{ConsumerSettings, Image, KINDS, Options, Reach};
 use quintet_runtime::control::context::{Context, ContextConfig};
 use quintet_runtime::election::candidate::Candidate;
 use quintet_runtime::election::{self, Settings};
@@ -286,19 +286,23 @@ async fn election_ended(election: Option<&mut oneshot::Receiver<Result<()>>>) ->
 fn register(args: &Args, context: &Context, identity: &str) -> Result<()> {
     let enabled = args.kinds().map_err(anyhow::Error::msg)?;
     let port = args.pulsar_consumer_health_port;
-    let consumer_image = Image {
+    let image = Image {
         name: args.pulsar_consumer_image.clone(),
         health_port: (port > 0).then_some(port),
         any_user: !args.pulsar_consumer_set_user,
     };
+    let reach = if args.pulsar_consumer_local_urls { Reach::Everywhere } else { Reach::Remote };
     let options = Options {
         deletion_taints: args.daemon_job_deletion_taints.clone(),
         mark_prefixes: args.daemon_job_node_marks.clone(),
-        consumer_image,
+        consumers: ConsumerSettings { image, without_keda: !args.pulsar_consumer_autoscaling, reach },
         identity: identity.to_owned(),
     };
     for kind in &KINDS {
-        kind.register(context, &options, enabled.contains(&kind.controller))?;
+        let is_enabled = enabled.contains(&kind.controller);
+        if is_enabled || args.sweep {
+            kind.register(context, &options, is_enabled)?;
+        }
     }
     Ok(())
 }

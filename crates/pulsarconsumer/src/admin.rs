@@ -35,6 +35,7 @@ use tower::util::BoxCloneSyncService;
 use crate::answer::{Names, Rejection};
 use crate::api::{InitialPosition, OAuth2};
 use crate::backlog::{Partitions, TopicFigures, TopicSample, Unknown, figures};
+use crate::reach::{Reach, Refused, Resolver, is_refused};
 use crate::secrets::Sensitive;
 use crate::topic::{self, Topics};
 
@@ -52,6 +53,11 @@ const SMALL: usize = 16 * 1024;
 const READERS: usize = 2;
 /// The beginning of the error of a server that rejects a client certificate.
 const ALERT: &str = "received fatal alert";
+/// The beginning of the error about a server whose certificate is not trusted.
+const UNTRUSTED: &str = "invalid peer certificate";
+/// The message for every other failure without an answer. It does not distinguish a closed port from a filtered one or an
+/// unknown name, so that a user cannot scan the manager's network.
+const NO_ANSWER: &str = "no usable answer; the manager logs the cause at level debug";
 /// The header that names the authentication method. Without it, a broker tries each method.
 const AUTH_METHOD: &str = "x-pulsar-auth-method-name";
 /// The size limit of an issuer's answer.
@@ -158,23 +164,11 @@ pub struct Admin {
     encrypted: Mutex<BTreeMap<TlsFiles, Connection>>,
     issued: Mutex<BTreeMap<IssuerClient, Issued>>,
     readers: Semaphore,
+    reach: Reach,
 }
 
-impl Default for Admin {
-    fn default() -> Self {
-        let client: Client<_, Full<Bytes>> =
-            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(AT_ONCE).build(connector());
-        Self {
-            plain: BoxCloneSyncService::new(client.map_err(Failure::from)),
-            encrypted: Mutex::default(),
-            issued: Mutex::default(),
-            readers: Semaphore::new(READERS),
-        }
-    }
-}
-
-fn connector() -> HttpConnector {
-    let mut http = HttpConnector::new();
+fn connector(reach: Reach) -> HttpConnector<Resolver> {
+    let mut http = HttpConnector::new_with_resolver(Resolver::new(reach));
     http.enforce_http(false);
     http.set_nodelay(true);
     http.set_connect_timeout(Some(CONNECT));
@@ -185,13 +179,21 @@ fn connector() -> HttpConnector {
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{}", root(.0))]
-    Connection(#[from] hyper_util::client::legacy::Error),
+    Connection(hyper_util::client::legacy::Error),
+    #[error("{0}")]
+    Address(#[from] Refused),
     #[error("the CA in adminTLS.caSecret, or else tls.caSecret, cannot be used: {0}")]
     Authorities(String),
     #[error("auth.tlsSecret has no certificate in tls.crt with its key in tls.key")]
     Identity,
     #[error("{0}")]
     Answer(String),
+}
+
+impl From<hyper_util::client::legacy::Error> for Failure {
+    fn from(error: hyper_util::client::legacy::Error) -> Self {
+        if is_refused(&error) { Self::Address(Refused) } else { Self::Connection(error) }
+    }
 }
 
 /// The message of the innermost error; the outer errors add nothing.
@@ -203,13 +205,16 @@ fn innermost(error: &hyper_util::client::legacy::Error) -> String {
     innermost.to_string()
 }
 
-/// The message of the innermost error, with a remedy.
+/// The message of a problem with certificates, with a remedy. For other problems, [`NO_ANSWER`].
 fn root(error: &hyper_util::client::legacy::Error) -> String {
     let message = innermost(error);
-    if message.starts_with("invalid peer certificate") {
-        return format!("{message}: set adminTLS.caSecret to its CA");
+    if message.starts_with(UNTRUSTED) {
+        format!("{message}: set adminTLS.caSecret to its CA")
+    } else if message.starts_with(ALERT) {
+        format!("{message}: check auth.tlsSecret")
+    } else {
+        NO_ANSWER.to_owned()
     }
-    if message.starts_with(ALERT) { format!("{message}: check auth.tlsSecret") } else { message }
 }
 
 /// The requests about a subscription, with the credentials of its object.
@@ -379,17 +384,21 @@ impl Session<'_> {
     async fn call(self, method: Method, path: &str, body: &'static str) -> Result<Reply, Unknown> {
         let server = &self.asked.url;
         let url = format!("{}/admin/v2/{path}", server.trim_end_matches('/'));
-        let call = async {
-            self.follow(method, &url, body).await.map_err(|failure| {
-                let reason = match &failure {
-                    Failure::Connection(error) if root(error).starts_with(ALERT) => Unknown::ADMIN_REFUSED,
-                    Failure::Connection(_) => UNREACHABLE,
-                    _ => "AdminFailed",
-                };
-                Unknown::new(reason, format!("{server}: {failure}."))
-            })
+        let Ok(answer) = tokio::time::timeout(CALL, self.follow(method, &url, body)).await else {
+            tracing::debug!(server, "the admin API does not answer in time");
+            return Err(Unknown::new(UNREACHABLE, format!("{server}: {NO_ANSWER}.")));
         };
-        timely(CALL, call, &format!("an answer of {server}")).await
+        answer.map_err(|failure| {
+            let reason = match &failure {
+                Failure::Connection(error) if root(error).starts_with(ALERT) => Unknown::ADMIN_REFUSED,
+                Failure::Connection(error) => {
+                    tracing::debug!(server, error = innermost(error), "the admin API gives no usable answer");
+                    UNREACHABLE
+                }
+                _ => "AdminFailed",
+            };
+            Unknown::new(reason, format!("{server}: {failure}."))
+        })
     }
 
     /// Sends a request, and follows redirects.
@@ -460,6 +469,19 @@ impl Session<'_> {
 }
 
 impl Admin {
+    /// A client whose requests have this reach.
+    pub fn new(reach: Reach) -> Self {
+        let client: Client<_, Full<Bytes>> =
+            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(AT_ONCE).build(connector(reach));
+        Self {
+            plain: BoxCloneSyncService::new(client.map_err(Failure::from)),
+            encrypted: Mutex::default(),
+            issued: Mutex::default(),
+            readers: Semaphore::new(READERS),
+            reach,
+        }
+    }
+
     /// The requests about a subscription.
     pub fn session<'a>(&'a self, asked: &'a BacklogQuery, access: &'a Access) -> Session<'a> {
         Session { admin: self, asked, access }
@@ -471,6 +493,9 @@ impl Admin {
         files: &TlsFiles,
     ) -> Result<Answer, Failure> {
         let request = request.map_err(|error| Failure::Answer(error.to_string()))?;
+        if request.uri().host().is_some_and(|host| !self.reach.allows_host(host)) {
+            return Err(Refused.into());
+        }
         let is_encrypted = request.uri().scheme_str() == Some("https");
         let connection = if is_encrypted { self.encrypted(files)? } else { self.plain.clone() };
         connection.oneshot(request).await
@@ -539,11 +564,16 @@ impl Admin {
             quintet_oauth2::Token::read(status, &body).map_err(|refusal| Failure::Answer(refusal.to_string()))
         };
         let token = tokio::time::timeout(CALL, requested).await.unwrap_or_else(|_elapsed| {
-            Err(Failure::Answer(format!("no answer within {} s", CALL.as_secs())))
+            tracing::debug!(issuer = client.token_url, "the issuer does not answer in time");
+            Err(Failure::Answer(NO_ANSWER.to_owned()))
         });
         let token = token.map_err(|failure| {
             let why = match failure {
-                Failure::Connection(error) => innermost(&error),
+                Failure::Connection(error) => {
+                    let message = innermost(&error);
+                    tracing::debug!(issuer = client.token_url, error = message, "the issuer gives no token");
+                    if message.starts_with(UNTRUSTED) { message } else { NO_ANSWER.to_owned() }
+                }
                 other => other.to_string(),
             };
             let message = format!("Cannot get a token from {}: {why}.", client.token_url);
@@ -576,7 +606,7 @@ impl Admin {
                 json!({ "client-certificate-data": certificate.bytes(), "client-key-data": key.bytes() });
             config.auth_info = serde_json::from_value(user).map_err(|_| Failure::Identity)?;
         }
-        let https = config.rustls_https_connector_with_connector(connector());
+        let https = config.rustls_https_connector_with_connector(connector(self.reach));
         // The error would quote the Secret.
         let unusable = |error| if files.identity.is_some() { Failure::Identity } else { broken(&error) };
         let https = https.map_err(unusable)?;
@@ -643,6 +673,7 @@ mod tests {
     use crate::backlog::BacklogSample;
     use rstest::rstest;
     use serde_json::Value;
+    use tokio::io::AsyncWriteExt as _;
 
     #[rstest]
     #[case("http://a/x?y", "http://b:1/x?y", Some("http://b:1/x?y"))]
@@ -714,6 +745,11 @@ mod tests {
         asked_for(url, &json!({ "topic": "t" }))
     }
 
+    /// A client for servers of these tests.
+    fn local() -> Admin {
+        Admin::new(Reach::Everywhere)
+    }
+
     /// A query about the topics in a spec with these fields.
     fn asked_for(url: &str, fields: &Value) -> BacklogQuery {
         let mut spec = json!({ "serverAddress": "", "subscriptionName": "s" });
@@ -725,7 +761,7 @@ mod tests {
 
     /// The sum of a read with these last known partitions.
     async fn read(asked: &BacklogQuery, access: &Access, last: &Partitions) -> BacklogSample {
-        BacklogSample::sum(Admin::default().session(asked, access).read(last).await, Partitions::new())
+        BacklogSample::sum(local().session(asked, access).read(last).await, Partitions::new())
     }
 
     /// The sum of a first read without credentials.
@@ -770,7 +806,7 @@ mod tests {
     #[tokio::test]
     async fn creates_a_missing_subscription(#[case] code: u16, #[case] expected: Result<bool, &str>) {
         let (url, seen) = server(vec![("PUT", code, String::new())]).await;
-        let (admin, access) = (Admin::default(), Access::default());
+        let (admin, access) = (local(), Access::default());
         for (is_replicated, query) in [(false, ""), (true, "?replicated=true")] {
             let asked = BacklogQuery { is_replicated, ..asked(&url) };
             let topics = [(Topic::of("t"), InitialPosition::Earliest)];
@@ -879,7 +915,7 @@ mod tests {
         ])
         .await;
         let asked = asked_for(&url, &json!({ "topics": ["a", "missing", "b"] }));
-        Admin::default().session(&asked, &Access::default()).delete_subscription().await.unwrap();
+        local().session(&asked, &Access::default()).delete_subscription().await.unwrap();
         let mut seen: Vec<String> = seen.lock().unwrap().clone();
         seen.retain(|request| request.contains("/subscription/"));
         let deleted = ["a", "b-partition-0"]
@@ -906,7 +942,7 @@ mod tests {
             ("/partitioned-stats", 200, stats.to_owned()),
         ])
         .await;
-        let deletion = Admin::default().session(&asked(&url), &Access::default()).delete_subscription().await;
+        let deletion = local().session(&asked(&url), &Access::default()).delete_subscription().await;
         assert_eq!(deletion.map_err(|unknown| unknown.reason), expected);
     }
 
@@ -923,7 +959,7 @@ mod tests {
     ) {
         let body = r#"{"subscriptions":{"s":{}},"reason":""}"#.to_owned();
         let (url, _) = server(vec![("DELETE", code, String::new()), ("/stats", stats, body)]).await;
-        let deletion = Admin::default().session(&asked(&url), &Access::default()).delete_subscription().await;
+        let deletion = local().session(&asked(&url), &Access::default()).delete_subscription().await;
         assert_eq!(deletion.map_err(|unknown| unknown.reason), expected);
     }
 
@@ -964,8 +1000,38 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn failures_to_connect_look_alike() {
+        // A server of another protocol, which answers and closes.
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let other = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            while let Ok((mut connection, _)) = listener.accept().await {
+                let _ = connection.write_all(b"SSH-2.0-server\r\n").await;
+            }
+        });
+        for host in ["127.0.0.1:9", other.as_str()] {
+            let url = format!("http://{host}");
+            let unknown = first_read(&asked(&url)).await.figures.unwrap_err();
+            assert_eq!((unknown.reason, unknown.message), (UNREACHABLE, format!("{url}: {NO_ANSWER}.")));
+        }
+    }
+
+    #[tokio::test]
+    async fn sends_nothing_to_its_own_machine() {
+        let (url, seen) = server(vec![("/stats", 200, r#"{"subscriptions":{"s":{}}}"#.to_owned())]).await;
+        let admin = Admin::new(Reach::Remote);
+        for url in [url.clone(), url.replace("127.0.0.1", "localhost")] {
+            let access = Access::default();
+            let read = admin.session(&asked(&url), &access).read(&Partitions::new()).await;
+            let unknown = read.map(drop).unwrap_err();
+            assert_eq!((unknown.reason, unknown.message), ("AdminFailed", format!("{url}: {Refused}.")));
+        }
+        assert_eq!(*seen.lock().unwrap(), [""; 0]);
+    }
+
+    #[tokio::test]
     async fn trusts_the_given_ca_or_the_public_ones() {
-        let admin = Admin::default();
+        let admin = local();
         assert!(admin.encrypted(&TlsFiles::default()).is_ok(), "the image has no CAs");
         let error = |pem: &[u8]| {
             let files = TlsFiles { authorities: Some(pem.to_vec()), ..TlsFiles::default() };

@@ -18,6 +18,7 @@ use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
 use quintet_runtime::write::executor::{Error, Execution};
 
+use crate::admin::Admin;
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::Unknown;
 use crate::cleanup::is_shared;
@@ -30,15 +31,27 @@ use crate::metrics::{self, Metrics};
 use crate::observe::{Keda, Sharing, World};
 use crate::plan::{is_same_version, may_be_outdated, plan};
 use crate::poller::Poller;
+use crate::reach::Reach;
 use crate::{CONTROLLER, FINALIZER, pods};
+
+/// The settings of this kind, from flags of the manager.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The default image of consumers.
+    pub image: Image,
+    /// Whether the manager does not access objects of KEDA.
+    pub without_keda: bool,
+    /// Where requests to `adminURL` and `tokenURL` may go.
+    pub reach: Reach,
+}
 
 struct PulsarConsumers {
     context: Context,
     objects: Informer<PulsarConsumer>,
     deployments: Informer<Deployment>,
     pods: Informer<Pod>,
-    /// ScaledObjects and TriggerAuthentications.
-    keda: [Informer<KedaObject>; 2],
+    /// ScaledObjects and TriggerAuthentications; None without KEDA.
+    keda: Option<[Informer<KedaObject>; 2]>,
     poller: Arc<Poller>,
     image: Arc<Image>,
     /// By the PulsarConsumer's UID.
@@ -166,7 +179,8 @@ impl PulsarConsumers {
 
     /// Finds the objects of KEDA. If a read fails, the rest of the plan continues.
     async fn keda(&self, object: &PulsarConsumer, key: &Key) -> Keda {
-        match presence(&self.keda) {
+        let Some(caches) = &self.keda else { return Keda::Absent };
+        match presence(caches) {
             Some(true) => {}
             Some(false) => return Keda::Absent,
             None => return Keda::Unknown,
@@ -175,7 +189,7 @@ impl PulsarConsumers {
         let wanted = [scales, scales && object.spec.has_admin_auth()];
         let names = [scaled_object_name(object), trigger_authentication_name(object)];
         let mut found = [None, None];
-        for (at, (cache, name)) in self.keda.iter().zip(names).enumerate() {
+        for (at, (cache, name)) in caches.iter().zip(names).enumerate() {
             // A reconcile does not wait until these caches show the last write or continue their
             // watches, so it reads newer objects.
             let parts = cache.tracked();
@@ -228,12 +242,15 @@ fn presence(caches: &[Informer<KedaObject>; 2]) -> Option<bool> {
     health.iter().all(|health| matches!(health, Health::Synced { .. })).then_some(true)
 }
 
-/// Adds the PulsarConsumer controller to the process. `image` is the default image of consumers.
-pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error> {
+/// Adds the PulsarConsumer controller to the process.
+pub fn register(context: &Context, settings: Settings) -> Result<(), prometheus::Error> {
+    let Settings { image, without_keda, reach } = settings;
     let deployments = context.informer::<Deployment>(DEPLOYMENTS, Some(NAME_LABEL));
     let objects = context.informer::<PulsarConsumer>(Resource::of::<PulsarConsumer>(), None);
-    let keda = [SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS]
-        .map(|resource| context.optional_informer::<KedaObject>(resource, Some(NAME_LABEL)));
+    let keda = (!without_keda).then(|| {
+        [SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS]
+            .map(|resource| context.optional_informer::<KedaObject>(resource, Some(NAME_LABEL)))
+    });
     let metrics = Metrics::new(&context.metrics.registry, &objects)?;
     context.find_problems_in(&objects, metrics::problems);
     let pods = context.pods();
@@ -252,12 +269,14 @@ pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error
     let controller = Controller::new(context, CONTROLLER, reconciler, objects.clone(), reads);
     let waker = controller.waker();
     pods::follow(&pods, &objects, waker.clone());
-    poller.follow(context, &objects, metrics, waker.clone());
+    poller.follow(context, &objects, metrics, waker.clone(), Admin::new(reach));
     controller.owns(&deployments);
-    for cache in &keda {
-        controller.owns(cache);
+    if let Some(caches) = keda {
+        for cache in &caches {
+            controller.owns(cache);
+        }
+        context.spawn("keda", follow_keda(caches, objects, waker));
     }
-    context.spawn("keda", follow_keda(keda, objects, waker));
     context.spawn_controller(CONTROLLER, controller.run());
     Ok(())
 }

@@ -19,6 +19,7 @@ pub mod observe;
 pub mod plan;
 mod pods;
 mod poller;
+mod reach;
 mod rules;
 mod secrets;
 mod status;
@@ -26,8 +27,9 @@ mod topic;
 
 use quintet_runtime::model::rule::Rule;
 
-pub use controller::register;
+pub use controller::{Settings, register};
 pub use deployment::Image;
+pub use reach::Reach;
 
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "pulsarconsumer";

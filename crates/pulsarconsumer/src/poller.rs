@@ -124,8 +124,9 @@ impl Poller {
         objects: &Informer<PulsarConsumer>,
         metrics: Metrics,
         waker: Waker,
+        admin: Admin,
     ) {
-        let tools = Arc::new(Tools { context: context.clone(), admin: Admin::default(), metrics, waker });
+        let tools = Arc::new(Tools { context: context.clone(), admin, metrics, waker });
         objects.subscribe(move |change| match change {
             Change::Applied { new, .. } => self.order(new, &tools),
             Change::Deleted { old } => self.end(&old.key(), &tools),

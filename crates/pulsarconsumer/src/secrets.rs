@@ -105,7 +105,8 @@ async fn read<const N: usize>(
     let found = executor.reads.read::<Secret>(&SECRETS, namespace, name).await;
     let found = found.map_err(|error| match error {
         kube::Error::Api(status) if status.code == 403 => {
-            let remedy = "install the chart with pulsarConsumer.readSecrets=true.";
+            let remedy = "set the chart value pulsarConsumer.readSecrets to true, and add the Secret to pulsarConsumer.secretNames \
+                          if that is not empty.";
             let message = format!("The manager may not read Secret {name} ({field}): {remedy}");
             Unknown::new(Unknown::SECRET_FORBIDDEN, message)
         }

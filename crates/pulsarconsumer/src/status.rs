@@ -311,7 +311,8 @@ fn autoscaling_ready(consumer: &PulsarConsumer, scaling: &Scaling<'_>) -> Option
         Scaling::NoKeda => (
             Some(false),
             "KedaMissing",
-            "The cluster has no ScaledObjects. Install KEDA; the manager detects it within two minutes."
+            "The manager finds no ScaledObjects. Install KEDA; the manager detects it within two minutes. If KEDA is \
+             installed, set the chart value pulsarConsumer.autoscaling to true."
                 .to_owned(),
         ),
         Scaling::Waiting => (None, "NotObservedYet", "The backlog has not been read yet.".to_owned()),

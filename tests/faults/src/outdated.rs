@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quintet_fake_apiserver::types::Type;
 use quintet_fake_apiserver::{Asked, Fate, Script, Server, Showing, Shown};
-use quintet_pulsarconsumer::Image;
+use quintet_pulsarconsumer::{Image, Settings};
 use quintet_runtime::control::context::{Context, ContextConfig};
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::server::client::{self, LONGEST_REST};
@@ -108,8 +108,8 @@ fn start(server: &Server, who: &str) -> (JoinSet<()>, watch::Sender<bool>) {
         namespaces: Vec::new(),
         stop: stopped,
     });
-    quintet_pulsarconsumer::register(&context, Image { name: "consumer".to_owned(), ..Image::default() })
-        .unwrap();
+    let image = Image { name: "consumer".to_owned(), ..Image::default() };
+    quintet_pulsarconsumer::register(&context, Settings { image, ..Settings::default() }).unwrap();
     let mut tasks = JoinSet::new();
     for (_, task) in context.take_tasks().into_iter().chain(context.take_controllers()) {
         tasks.spawn(task);

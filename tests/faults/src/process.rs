@@ -153,7 +153,8 @@ impl Process {
                         health_port: Some(8080),
                         any_user: false,
                     };
-                    quintet_pulsarconsumer::register(&own, image).map_err(|error| fails(&error))?;
+                    let settings = quintet_pulsarconsumer::Settings { image, ..Default::default() };
+                    quintet_pulsarconsumer::register(&own, settings).map_err(|error| fails(&error))?;
                 }
                 Kind::Greeting => {
                     let output = Output { who: who.to_owned(), lines: lines.clone(), rest: Vec::new() };

@@ -82,11 +82,6 @@ fn insert_people(kinds: &[Kind], files: &mut Files) {
     }
 }
 
-/// The rules that the manager always needs, even for disabled kinds.
-fn common_rules() -> Vec<Rule> {
-    MANAGER_RULES.iter().chain(KINDS.iter().flat_map(|kind| kind.sweep_rules)).copied().collect()
-}
-
 /// The rules of all kinds for cluster-scoped resources.
 fn node_rules() -> Vec<Rule> {
     KINDS.iter().flat_map(|kind| kind.rules).filter(|rule| rule.is_cluster_scoped()).copied().collect()
@@ -101,7 +96,7 @@ fn insert_chart_rules(kinds: &[Kind], files: &mut Files) {
     let source = "crates/runtime/src/model/rule.rs";
     let uninstall: Vec<Rule> = KINDS.iter().flat_map(|kind| kind.uninstall_rules).copied().collect();
     let mut lists = vec![
-        ("manager", "crates/runtime and the sweepers of kinds".to_owned(), common_rules()),
+        ("manager", source.to_owned(), MANAGER_RULES.to_vec()),
         ("leader-election", source.to_owned(), LEADER_ELECTION_RULES.to_vec()),
         ("uninstall", "every kind".to_owned(), uninstall),
         ("uninstall-manager", source.to_owned(), UNINSTALL_MANAGER_RULES.to_vec()),
@@ -113,9 +108,15 @@ fn insert_chart_rules(kinds: &[Kind], files: &mut Files) {
         let controller = kind.row.controller;
         (controller, format!("crates/{controller}"), namespaced_rules(kind.row))
     }));
-    for (name, source, rules) in lists {
-        let text = header(&source) + &rule_list(&rules, 0);
+    let mut insert = |name: &str, source: &str, rules: &[Rule]| {
+        let text = header(source) + &rule_list(rules, 0);
         files.insert(format!("charts/quintet/files/rbac/{name}.yaml"), text);
+    };
+    for (name, source, rules) in lists {
+        insert(name, &source, &rules);
+    }
+    for row in kinds.iter().map(|kind| kind.row).filter(|row| !row.sweep_rules.is_empty()) {
+        insert(&format!("{}-sweep", row.controller), &format!("crates/{}", row.controller), row.sweep_rules);
     }
 }
 
@@ -123,7 +124,7 @@ fn insert_manager_roles(kinds: &[Kind], files: &mut Files) {
     let mut role =
         role_without_rules("the rules of crates/runtime and of every kind", "", "ClusterRole", NAME, None);
     let of_kinds = kinds.iter().map(|kind| (kind.row.controller, namespaced_rules(kind.row)));
-    for (whose, rules) in [("the manager itself", common_rules())].into_iter().chain(of_kinds) {
+    for (whose, rules) in [("the manager itself", MANAGER_RULES.to_vec())].into_iter().chain(of_kinds) {
         role.push_str(&comment(&format!("For {whose}."), 2));
         role.push_str(&rule_list(&rules, 2));
     }
@@ -243,7 +244,6 @@ fn rule_list(rules: &[Rule], indent: usize) -> String {
 }
 
 fn rule(group: &str, resources: &[&str], verbs: &[&str], indent: usize) -> String {
-    let list = |items: &[&str]| items.iter().map(|item| scalar(item)).collect::<Vec<_>>().join(", ");
     let pad = " ".repeat(indent);
     format!(
         "{pad}- apiGroups: [{}]\n{pad}  resources: [{}]\n{pad}  verbs: [{}]\n",
@@ -253,8 +253,13 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str], indent: usize) -> Strin
     )
 }
 
+/// The items of a YAML flow list.
+pub(super) fn list(items: &[&str]) -> String {
+    items.iter().map(|item| scalar(item)).collect::<Vec<_>>().join(", ")
+}
+
 /// A string for a YAML flow list: plain if it is unambiguous, else quoted.
-fn scalar(text: &str) -> String {
+pub(super) fn scalar(text: &str) -> String {
     let plain = text.starts_with(|first: char| first.is_ascii_lowercase())
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "./-".contains(c));
     if plain { text.to_owned() } else { Value::from(text).to_string() }
@@ -291,9 +296,7 @@ mod tests {
     #[test]
     fn the_managers_role_has_the_rules_of_every_kind() {
         let files = files(&kinds()).unwrap();
-        let of_kinds =
-            kinds().iter().map(|kind| kind.row.rules.len() + kind.row.sweep_rules.len()).sum::<usize>();
-        let count = MANAGER_RULES.len() + of_kinds;
+        let count = MANAGER_RULES.len() + kinds().iter().map(|kind| kind.row.rules.len()).sum::<usize>();
         let rules = |path: &str| yaml(&files[path])["rules"].as_array().unwrap().len();
         let nodes = rules("config/rbac/nodes_role.yaml");
         assert_eq!((rules("config/rbac/role.yaml") + nodes, nodes), (count, 1));
