@@ -227,6 +227,12 @@ mod tests {
             let flag = format!("- --pulsar-consumer-{flag}\n");
             assert!(manager.contains(&flag), "config/manager/manager.yaml lacks {flag}");
         }
+        // Artifact Hub scans the images that the chart runs by default.
+        let chart = yaml(&read("charts/quintet/Chart.yaml"));
+        let scanned = yaml(chart["annotations"]["artifacthub.io/images"].as_str().unwrap());
+        let scanned: Vec<&str> =
+            scanned.as_array().unwrap().iter().filter_map(|one| one["image"].as_str()).collect();
+        assert_eq!(scanned, [&quintet_localcluster::image::name("quintet"), &image], "Chart.yaml");
         // The manager's defaults.
         let args = read("crates/manager/src/args.rs");
         let (name, _) = image.rsplit_once(':').unwrap();
