@@ -107,7 +107,8 @@ fn commands_in_the_documents_work() {
             let node = if drains { &drained } else { &node };
             let mut command = command.replace("NODE", node).replace("NAMESPACE", env.namespace());
             // The API server only validates commands that would change the cluster for other tests.
-            if ["helm install", "helm upgrade"].iter().any(|helm| command.starts_with(helm))
+            let changes = ["helm install", "helm upgrade", "kubectl label namespace"];
+            if changes.iter().any(|change| command.starts_with(change))
                 || command.contains("-k config/default")
             {
                 command.push_str(" --dry-run=server");
