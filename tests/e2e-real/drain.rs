@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::site::Site;
 
-const TOLERATE: &str = "helm upgrade quintet charts/quintet --namespace quintet-system --reuse-values --set tolerateCordon=true --wait";
+const TOLERATE: &str = "helm upgrade quintet charts/quintet --namespace quintet-system --reset-then-reuse-values --set tolerateCordon=true --wait";
 const DRAIN: &str = "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data";
 const DRAIN_THAT_SKIPS: &str =
     "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data --skip-wait-for-delete-timeout=30";
@@ -198,7 +198,8 @@ fn managers(site: &Site) -> (BTreeSet<String>, BTreeSet<String>) {
 
 fn run_one_manager(site: &Site) {
     let chart = workspace().join("charts/quintet").display().to_string();
-    site.helm(&["upgrade", "quintet", &chart, "--reuse-values", "--set", "replicas=1", "--wait"]).unwrap();
+    site.helm(&["upgrade", "quintet", &chart, "--reset-then-reuse-values", "--set", "replicas=1", "--wait"])
+        .unwrap();
     site.wait("one manager is left", || {
         let pods = site.list("pods", "app.kubernetes.io/name=quintet");
         pods.len() == 1 && managers(site).0.len() == 1

@@ -50,7 +50,8 @@ fn allow_the_keys(site: &Site) {
     assert!(!is_complete(site, "prepare", 1) && !may(site, "quintet-system:quintet", "patch"));
     let chart = workspace().join("charts/quintet").display().to_string();
     let value = "daemonJob.nodeMarks.default={example.com/}";
-    site.helm(&["upgrade", "quintet", &chart, "--reuse-values", "--set", value, "--wait"]).unwrap();
+    site.helm(&["upgrade", "quintet", &chart, "--reset-then-reuse-values", "--set", value, "--wait"])
+        .unwrap();
     assert!(may(site, "quintet-system:quintet", "patch"));
 }
 

@@ -46,9 +46,13 @@ fn of_release(site: &Site) -> BTreeSet<String> {
 
 fn uninstall(site: &Site) -> String {
     let begin = Instant::now();
-    let printed =
-        site.helm(&["uninstall", "quintet", "--timeout", "4m"]).unwrap_or_else(|error| panic!("{error}"));
+    let mut helm = site.command("helm uninstall quintet --namespace quintet-system --timeout 4m");
+    let output = helm.output().unwrap();
+    let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{printed}");
     println!("helm uninstall took {:.1} s", begin.elapsed().as_secs_f64());
+    // The annotation hook-output-log-policy makes helm print the Job's log.
+    assert!(printed.contains("Deleted Lease quintet-system/quintet-manager."), "{printed}");
     printed
 }
 

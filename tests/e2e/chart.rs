@@ -10,6 +10,7 @@ use std::time::Duration;
 use quintet_e2e::{PATIENCE, condition, program, workspace};
 use quintet_localcluster::cluster::Cluster;
 use quintet_localcluster::cluster::versions::{self, Versions};
+use quintet_localcluster::documents;
 use quintet_localcluster::manager::{Manager, ManagerOptions};
 use quintet_localcluster::run;
 use quintet_localcluster::temporary::TemporaryCluster;
@@ -33,6 +34,13 @@ impl Site {
     pub(crate) fn helm(&self, args: &[&str]) -> Result<String, String> {
         let mut helm = self.cluster().helm();
         run::stdout(helm.args(args).args(["--namespace", NAMESPACE])).map_err(|error| format!("{error:#}"))
+    }
+
+    /// Runs a helm command of a document.
+    fn follow(&self, command: &str) {
+        let mut helm = self.cluster().helm();
+        helm.args(command.split_whitespace().skip(1)).current_dir(workspace());
+        run::stdout(&mut helm).unwrap_or_else(|error| panic!("{command}: {error:#}"));
     }
 
     pub(crate) fn kubectl(&self, args: &[&str], input: Option<&str>) -> Result<String, String> {
@@ -118,6 +126,14 @@ fn previous() -> String {
     packages[0].display().to_string()
 }
 
+/// The documented command that sets this value of an installed release.
+fn documented_upgrade(value: &str) -> String {
+    let page = workspace().join("docs/operations.md");
+    let sets_it = |command: &String| command.starts_with("helm upgrade quintet ") && command.contains(value);
+    let found = documents::commands(&page).into_iter().find(sets_it);
+    found.unwrap_or_else(|| panic!("{} has no command that sets {value}", page.display()))
+}
+
 pub(crate) fn daemonjob(name: &str) -> Value {
     json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "metadata": { "name": name, "namespace": "default" },
         "spec": { "template": { "spec": { "restartPolicy": "Never",
@@ -129,13 +145,27 @@ pub(crate) fn wait(what: &str, holds: impl Fn() -> bool) {
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
+/// Upgrades a release of the previous chart as documented. The release's values stay, and values that only the new
+/// chart knows get their defaults. A null that helm keeps does no harm.
+fn keeps_values_and_drops_nulls(site: &Site) {
+    let upgrade = documented_upgrade("metrics.dashboards.enabled=true");
+    site.follow(&upgrade);
+    let spec = || site.get(NAMESPACE, "deployment", "quintet")["spec"].clone();
+    assert_eq!(spec()["replicas"], 0, "the value of the old release");
+    assert_eq!(spec()["revisionHistoryLimit"], 3, "the default of the new chart");
+    // The chart has no default for this key, so helm keeps the null at each later upgrade.
+    let null = ["--reset-then-reuse-values", "--set", "resources.limits.cpu=null"];
+    site.helm(&[&["upgrade", "quintet", &chart()], &null[..]].concat()).unwrap();
+    site.follow(&upgrade);
+    let container = spec()["template"]["spec"]["containers"][0].clone();
+    assert_eq!(container["resources"]["limits"], json!({ "memory": "64Mi" }));
+}
+
 #[test]
 fn upgrade_and_rollback_keep_objects_and_pods() {
     let site = Site::new("ch-upgrade", 2);
     // The Deployment has no replicas; the manager is a local process.
-    let elsewhere = ["--set", "replicas=0"];
-    site.helm(&[&["install", "quintet", &previous(), "--create-namespace"], &elsewhere[..]].concat())
-        .unwrap();
+    site.helm(&["install", "quintet", &previous(), "--create-namespace", "--set", "replicas=0"]).unwrap();
     let manager = site.manager();
     for sample in ["podset/podset-sample.yaml", "greeting/hello-world.yaml", "book/david-copperfield.yaml"] {
         let file = workspace().join("samples").join(sample).display().to_string();
@@ -160,8 +190,7 @@ fn upgrade_and_rollback_keep_objects_and_pods() {
         }
     };
 
-    let hookless = [&elsewhere[..], &["--set", "metrics.dashboards.enabled=true"]].concat();
-    site.helm(&[&["upgrade", "quintet", &chart()], &hookless[..]].concat()).unwrap();
+    keeps_values_and_drops_nulls(&site);
     kept("upgrade");
     // helm creates the binding with the new name before it deletes the old one.
     let bindings = site.uids(&["clusterrolebindings"]);
@@ -249,6 +278,13 @@ pub(crate) fn held(site: &Site, kind: &str, finalizer: &str) -> usize {
         .count()
 }
 
+/// Helm deletes the account and the roles of a failed Job, and keeps only the Job.
+fn permissions_of_the_hook_are_gone(site: &Site) {
+    let permissions = ["serviceaccounts", "clusterroles", "clusterrolebindings", "roles", "rolebindings"];
+    let left = site.uids(&permissions).into_keys().find(|name| name.contains("quintet-uninstall"));
+    assert_eq!(left, None);
+}
+
 #[test]
 fn uninstalls_while_objects_exist() {
     let site = Site::new("ch-uninstall", 2);
@@ -324,6 +360,7 @@ fn uninstalls_while_objects_exist() {
         assert!(uninstall.join().unwrap().is_err());
     });
     assert!(site.helm(&["status", "quintet"]).is_ok(), "the release stays");
+    permissions_of_the_hook_are_gone(&site);
     // helm has marked the release as uninstalling.
     let upgrade = site.helm(&["upgrade", "quintet", &chart()]).unwrap_err();
     assert!(upgrade.contains("has no deployed releases"), "{upgrade}");

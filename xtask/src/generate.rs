@@ -246,6 +246,17 @@ mod tests {
     }
 
     #[test]
+    fn artifact_hub_gets_the_default_images_and_an_icon() {
+        let chart = yaml(&read("charts/quintet/Chart.yaml"));
+        let images = yaml(chart["annotations"]["artifacthub.io/images"].as_str().unwrap());
+        let images: Vec<&str> =
+            images.as_array().unwrap().iter().filter_map(|one| one["image"].as_str()).collect();
+        assert_eq!(images, ["quintet", "pulsar-consumer"].map(quintet_localcluster::image::name));
+        let (_, icon) = chart["icon"].as_str().unwrap().split_once("/main/").unwrap();
+        assert!(read(icon).contains("<svg "), "{icon}");
+    }
+
+    #[test]
     fn the_readme_states_the_required_versions() {
         let readme = read("README.md");
         let rust = format!("Rust {}", env!("CARGO_PKG_RUST_VERSION"));

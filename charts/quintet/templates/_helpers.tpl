@@ -98,6 +98,28 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
+{{/* Resources without null entries, or nothing. Helm keeps a null if the chart has no default for its key. */}}
+{{- define "quintet.resources" -}}
+{{- $resources := dict }}
+{{- range $part, $entries := . }}
+{{- if kindIs "map" $entries }}
+{{- $kept := dict }}
+{{- range $name, $quantity := $entries }}
+{{- if not (kindIs "invalid" $quantity) }}
+{{- $_ := set $kept $name $quantity }}
+{{- end }}
+{{- end }}
+{{- $entries = $kept }}
+{{- end }}
+{{- with $entries }}
+{{- $_ := set $resources $part . }}
+{{- end }}
+{{- end }}
+{{- with $resources }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
 {{/* A list of image pull Secrets, or nothing. */}}
 {{- define "quintet.imagePullSecrets" -}}
 {{- with concat .Values.global.imagePullSecrets .Values.imagePullSecrets | uniq }}
@@ -222,6 +244,9 @@ interval: {{ . }}
 {{- with $values.scrapeTimeout }}
 scrapeTimeout: {{ . }}
 {{- end }}
+{{- if $values.honorLabels }}
+honorLabels: true
+{{- end }}
 {{- with $values.relabelings }}
 relabelings:
   {{- toYaml . | nindent 2 }}
@@ -256,6 +281,21 @@ metricRelabelings:
   to:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+{{- end }}
+
+{{/* "true" if the PodDisruptionBudget never allows an eviction, else nothing. Kubernetes rounds percentages up. */}}
+{{- define "quintet.budgetBlocks" -}}
+{{- $replicas := int .Values.replicas }}
+{{- if and .Values.podDisruptionBudget.enabled (gt $replicas 1) }}
+{{- $least := toString .Values.podDisruptionBudget.minAvailable }}
+{{- $blocks := has (toString .Values.podDisruptionBudget.maxUnavailable) (list "0" "0%") }}
+{{- if hasSuffix "%" $least }}
+{{- $blocks = ge (add (mul (trimSuffix "%" $least | int) $replicas) 99) (mul 100 $replicas) }}
+{{- else if $least }}
+{{- $blocks = ge (int $least) $replicas }}
+{{- end }}
+{{- if $blocks }}true{{ end }}
+{{- end }}
 {{- end }}
 
 {{/* The PromQL label matchers for this release's samples, without braces. */}}
@@ -313,6 +353,7 @@ schedulerName: {{ . | quote }}
 {{- if kindIs "bool" .Values.hostUsers }}
 hostUsers: {{ .Values.hostUsers }}
 {{- end }}
+enableServiceLinks: false
 {{- with include "quintet.podSecurityContext" . }}
 securityContext:
   {{- . | nindent 2 }}

@@ -51,7 +51,7 @@ pub struct Refused;
 
 /// Whether an error is, or is caused by, [`Refused`].
 pub fn is_refused(error: &(dyn Error + 'static)) -> bool {
-    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
     causes.any(|error| {
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         inner.is_some_and(|inner| inner.is::<Refused>())
