@@ -34,6 +34,7 @@ const PLUGIN: &str = "kubectl-quintet";
     args_override_self = true,
     next_help_heading = "Controllers"
 )]
+#[expect(clippy::struct_excessive_bools, reason = "the flags do not depend on each other")]
 pub struct Args {
     /// A command such as `check`. Without a command, the program runs the manager.
     #[command(subcommand)]

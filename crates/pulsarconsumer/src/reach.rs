@@ -54,7 +54,7 @@ pub fn is_refused(error: &(dyn Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
     causes.any(|error| {
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        inner.is_some_and(|inner| inner.is::<Refused>())
+        inner.and_then(|inner| inner.downcast_ref::<Refused>()).is_some()
     })
 }
 
