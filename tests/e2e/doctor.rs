@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use quintet_e2e::{TestEnv, condition, program, workspace};
+use quintet_e2e::{MANAGER_ROLE, TestEnv, condition, program, workspace};
 use quintet_localcluster::cluster::ports;
 use quintet_localcluster::documents::blocks;
 use quintet_localcluster::manager::{Manager, ManagerOptions, NAMESPACE};
@@ -297,14 +297,15 @@ fn finds_a_webhook_without_endpoints(env: &TestEnv) {
 }
 
 fn finds_a_missing_permission(env: &TestEnv) {
-    let mut role = env.get("clusterrole", "quintet").unwrap();
+    let name = MANAGER_ROLE.trim_start_matches("--clusterrole=");
+    let mut role = env.get("clusterrole", name).unwrap();
     for rule in role["rules"].as_array_mut().unwrap() {
         if rule["resources"].to_string().contains("\"podsets/status\"") {
             rule["verbs"] = json!(["get"]);
         }
     }
     env.apply(&json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-        "metadata": { "name": "quintet" }, "rules": role["rules"] }))
+        "metadata": { "name": name }, "rules": role["rules"] }))
         .unwrap();
     let answer = doctor_until(env, "the role takes effect", |answer| {
         answer.has_problem(
