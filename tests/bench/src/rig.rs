@@ -121,8 +121,7 @@ impl Rig {
             .context("cannot start the thread for requests")?;
         let admin =
             Kubeconfig::read_from(cluster.kubeconfig()).context("the cluster's kubeconfig is damaged")?;
-        // Peers have the manager's identity, and so the same priority and rights.
-        let account = kubeconfig_of(&cluster, manager::NAMESPACE, "quintet")?;
+        let account = creator(&cluster)?;
         let (admin, peer) =
             runtime.block_on(async { anyhow::Ok((Api::new(admin).await?, Api::new(account).await?)) })?;
         let audit = RefCell::new(AuditLog::now(cluster.audit_log())?);
@@ -391,6 +390,22 @@ impl Rig {
             }
         })
     }
+}
+
+/// The kubeconfig of an account that creates pods with the manager's priority. The manager's own account may not, because
+/// the guard rails deny it pods without an owner.
+fn creator(cluster: &Cluster) -> Result<Kubeconfig> {
+    let (name, namespace) = ("bench-creator", manager::NAMESPACE);
+    let account = format!("--serviceaccount={namespace}:{name}");
+    let role = format!("--clusterrole={name}");
+    for created in [
+        &["serviceaccount", name, "--namespace", namespace][..],
+        &["clusterrole", name, "--verb=create", "--resource=pods"],
+        &["clusterrolebinding", name, &role, &account],
+    ] {
+        run::stdout(cluster.kubectl().arg("create").args(created))?;
+    }
+    kubeconfig_of(cluster, namespace, name)
 }
 
 fn kubeconfig_of(cluster: &Cluster, namespace: &str, account: &str) -> Result<Kubeconfig> {
