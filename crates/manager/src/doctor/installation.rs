@@ -9,6 +9,7 @@ use crate::uninstall::{CONTAINER, Lease, LeaseArgs, Manager};
 
 /// The flags that a check reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of the manager")]
 pub struct Flags {
     /// The names of the enabled controllers.
     pub kinds: Vec<&'static str>,
@@ -16,6 +17,10 @@ pub struct Flags {
     pub namespaces: Vec<String>,
     /// Whether DaemonJobs may change Nodes.
     pub has_node_marks: bool,
+    /// Whether PulsarConsumers may have objects of KEDA.
+    pub has_keda: bool,
+    /// Whether the manager removes finalizers of disabled kinds.
+    pub sweeps: bool,
     /// Whether the managers elect a leader.
     pub elects: bool,
     /// The namespace of the Lease, if not the manager's.
@@ -161,6 +166,8 @@ pub fn usual() -> Installation {
         kinds: vec!["daemonjob", "book"],
         namespaces: Vec::new(),
         has_node_marks: false,
+        has_keda: true,
+        sweeps: true,
         elects: true,
         lease_namespace: None,
         lease_name: "quintet-manager".to_owned(),

@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 use super::finding::{Fact, Finding, LISTED};
 use super::installation::Installation;
 
+/// The group of the objects that the manager accesses only with its flag for autoscaling.
+const KEDA: &str = "keda.sh";
+
 /// A permission that the manager needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permission {
@@ -30,8 +33,10 @@ pub fn needed(installation: &Installation) -> Vec<Permission> {
     let flags = &installation.flags;
     let of_kinds = KINDS.iter().flat_map(|kind| {
         let of_controller = if flags.kinds.contains(&kind.controller) { kind.rules } else { &[] };
-        of_controller.iter().chain(kind.sweep_rules)
+        let of_sweeper = if flags.sweeps { kind.sweep_rules } else { &[] };
+        of_controller.iter().chain(of_sweeper)
     });
+    let of_kinds = of_kinds.filter(|rule| flags.has_keda || rule.group != KEDA);
     let marks = if flags.has_node_marks { NODE_MARK_RULES } else { &[] };
     let mut needed = Vec::new();
     for rule in MANAGER_RULES.iter().chain(of_kinds).chain(marks) {
@@ -189,6 +194,22 @@ mod tests {
         assert!(has(&some, "create", "pods", "a") && has(&some, "create", "pods", "b"));
         assert!(!has(&some, "create", "pods", "") && !some.iter().any(|one| one.resource == "leases"));
         assert!(has(&some, "list", "nodes", "") && has(&some, "patch", "nodes", ""), "cluster-scoped");
+    }
+
+    #[test]
+    fn needs_no_rules_of_features_that_are_off() {
+        let mut installation = usual();
+        installation.flags.kinds = vec!["pulsarconsumer"];
+        let (keda, swept) = ("scaledobjects.keda.sh", "greetings.example.com");
+        let all = needed(&installation);
+        assert!(has(&all, "create", keda, "") && has(&all, "patch", swept, ""));
+        installation.flags.has_keda = false;
+        let some = needed(&installation);
+        assert!(!has(&some, "create", keda, "") && has(&some, "patch", swept, ""));
+        installation.flags.sweeps = false;
+        let some = needed(&installation);
+        assert!(!has(&some, "patch", swept, ""));
+        assert!(has(&some, "patch", "pulsarconsumers.pulsar.pulsarconsumer.krvarma.com", ""), "it is enabled");
     }
 
     #[test]
