@@ -209,7 +209,10 @@ mod tests {
         installation.flags.sweeps = false;
         let some = needed(&installation);
         assert!(!has(&some, "patch", swept, ""));
-        assert!(has(&some, "patch", "pulsarconsumers.pulsar.pulsarconsumer.krvarma.com", ""), "it is enabled");
+        assert!(
+            has(&some, "patch", "pulsarconsumers.pulsar.pulsarconsumer.krvarma.com", ""),
+            "it is enabled"
+        );
     }
 
     #[test]

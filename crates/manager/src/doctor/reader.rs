@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use quintet_runtime::model::object::Meta;
 use quintet_runtime::model::resource::{DEPLOYMENTS, LEASES, PODS, Resource};
 use quintet_runtime::server::client::WINDOW;
 use serde_json::{Value, json};
@@ -240,9 +239,9 @@ impl<'a> Reader<'a> {
         if installation.flags.elects {
             return lease.as_ref().ok().and_then(LeaseFacts::pod).map(str::to_owned).ok_or_else(none);
         }
-        let list = self.cluster.reads.list_meta(&PODS, home, &installation.selector);
-        let pods: Vec<Meta> = self.ask("cannot list the manager's pods", list).await?;
-        pods.first().map(|pod| pod.name.to_string()).ok_or_else(none)
+        let list = self.cluster.reads.list::<Value>(&PODS, home, &installation.selector);
+        let pods = self.ask("cannot list the manager's pods", list).await?;
+        running(&pods).map(str::to_owned).ok_or_else(none)
     }
 
     /// The pages of the leader. In the leader's pod, they are those of its loopback address.
@@ -280,6 +279,13 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The name of the first pod that runs.
+fn running(pods: &[Value]) -> Option<&str> {
+    let is_running =
+        |pod: &&Value| pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null();
+    pods.iter().find(is_running)?["metadata"]["name"].as_str()
+}
+
 /// GETs a page in plain HTTP. With HTTP/1.0, the server closes the connection after its answer, and sends no chunks.
 async fn page(address: SocketAddr, path: &str) -> Fact<String> {
     let fetched = async {
@@ -310,6 +316,17 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn without_election_a_running_pod_leads() {
+        let pod =
+            |name: &str, phase: &str| json!({ "metadata": { "name": name }, "status": { "phase": phase } });
+        let mut deleted = pod("c", "Running");
+        deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let pods = [pod("a", "Failed"), pod("b", "Pending"), deleted, pod("d", "Running")];
+        assert_eq!(running(&pods), Some("d"));
+        assert_eq!(running(&pods[..3]), None);
+    }
 
     #[tokio::test]
     async fn reads_a_page_of_a_manager() {
