@@ -83,7 +83,7 @@ pub async fn run(args: &Args, parse: Parser) -> Result<Report> {
     let (lease, checked) =
         tokio::join!(reader.lease(&installation), Box::pin(independent(&reader, &installation)));
     let leader = reader.leader(&installation, &lease).await;
-    let activity = reader.activity(&installation, &leader).await;
+    let activity = reader.activity(&installation, &leader).await.and_then(activity::Activity::of_leader);
     let known = leader.as_ref().ok().map(String::as_str);
     let version = activity.as_ref().ok().and_then(activity::Activity::version);
     let server = reader.version().await;

@@ -13,6 +13,9 @@ use super::installation::Installation;
 /// The group of the objects that the manager accesses only with its flag for autoscaling.
 const KEDA: &str = "keda.sh";
 
+/// The beginning of an error of a review.
+pub const UNREVIEWED: &str = "cannot review the permissions of the manager's ServiceAccount";
+
 /// A permission that the manager needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permission {
@@ -107,6 +110,16 @@ fn groups(user: &str) -> Vec<String> {
     let namespace = user.split(':').nth(2).unwrap_or_default();
     let all = ["system:serviceaccounts", "system:authenticated"].map(str::to_owned);
     all.into_iter().chain([format!("system:serviceaccounts:{namespace}")]).collect()
+}
+
+/// The authorizer's answer in the status of a review. After an error, a denial may be wrong.
+pub fn is_allowed(status: &Value) -> Fact<bool> {
+    match status["evaluationError"].as_str() {
+        Some(error) if status["allowed"] != true && !error.is_empty() => {
+            Err(format!("{UNREVIEWED}: {error}"))
+        }
+        _ => Ok(status["allowed"] == true),
+    }
 }
 
 /// Whether the manager's ServiceAccount has the permissions. A fact is the answer of the authorizer.
@@ -243,6 +256,14 @@ mod tests {
         assert_eq!(other["spec"]["user"], "system:serviceaccount:ns:quintet");
         assert!(other["spec"]["groups"].as_array().unwrap().contains(&json!("system:serviceaccounts:ns")));
         assert_eq!(permission.resource_name(), "deployments.apps/scale");
+    }
+
+    #[test]
+    fn a_denial_with_an_error_is_unknown() {
+        assert_eq!(is_allowed(&json!({ "allowed": true, "evaluationError": "no role x" })), Ok(true));
+        assert_eq!(is_allowed(&json!({ "allowed": false })), Ok(false));
+        let failed = is_allowed(&json!({ "allowed": false, "evaluationError": "no role x" }));
+        assert!(failed.unwrap_err().ends_with("ServiceAccount: no role x"));
     }
 
     #[test]

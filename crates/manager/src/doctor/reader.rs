@@ -19,7 +19,7 @@ use super::finding::Fact;
 use super::installation::Installation;
 use super::leader::LeaseFacts;
 use super::objects::Listed;
-use super::permissions::{Permission, needed};
+use super::permissions::{Permission, UNREVIEWED, is_allowed, needed};
 use super::webhooks::{Suspect, is_ready, suspects};
 use crate::api_client::{Cluster, is_absent};
 use crate::check::{Renewals, holder};
@@ -194,20 +194,18 @@ impl<'a> Reader<'a> {
         let needed = needed(installation);
         // If the first review is denied, all are.
         if let Some(first) = needed.first() {
-            self.is_allowed(first, account).await?;
+            self.review(first, account).await?;
         }
         let reviews = stream::iter(needed).map(|one| async move {
-            let answer = self.is_allowed(&one, account).await;
+            let answer = self.review(&one, account).await.and_then(|status| is_allowed(&status));
             (one, answer)
         });
         Ok(reviews.buffered(WINDOW).collect().await)
     }
 
-    async fn is_allowed(&self, permission: &Permission, account: Option<&str>) -> Fact<bool> {
+    async fn review(&self, permission: &Permission, account: Option<&str>) -> Fact<Value> {
         let (path, review) = permission.review(account);
-        let what = "cannot review the permissions of the manager's ServiceAccount";
-        let status = self.ask(what, self.cluster.review(path, &review)).await?;
-        Ok(status["allowed"] == true)
+        self.ask(UNREVIEWED, self.cluster.review(path, &review)).await
     }
 
     /// The webhooks that match a write of Quintet, and whether their Services have a ready endpoint.
@@ -249,10 +247,9 @@ impl<'a> Reader<'a> {
         let pod = leader.as_ref().map_err(Clone::clone)?;
         if *pod == host() {
             let debug = installation.flags.debug.ok_or("The leader serves no debug pages.")?;
-            return Ok(Activity {
-                metrics: page(debug, "/metrics").await?,
-                controllers: Some(page(debug, "/debug/controllers").await?),
-            });
+            // The metrics come last: they show whether this pod still leads.
+            let controllers = Some(page(debug, "/debug/controllers").await?);
+            return Ok(Activity { metrics: page(debug, "/metrics").await?, controllers });
         }
         let port = installation.flags.metrics_port.ok_or("The leader serves no metrics.")?;
         let home = &installation.manager.namespace;
@@ -303,9 +300,21 @@ async fn page(address: SocketAddr, path: &str) -> Fact<String> {
     let answer = timeout(PAGE, fetched).await.map_err(|_| format!("{what}: no answer in time"))?;
     let answer = answer.map_err(|error| format!("{what}: {error}"))?;
     match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.split(' ').nth(1) == Some("200") => Ok(body.to_owned()),
+        Some((head, body)) if head.split(' ').nth(1) == Some("200") => {
+            if body.len() < length(head) {
+                return Err(format!("{what}: the answer is incomplete"));
+            }
+            Ok(body.to_owned())
+        }
         _ => Err(format!("{what}: {}", answer.lines().next().unwrap_or("no answer"))),
     }
+}
+
+/// The length of a page, from the head of its answer; 0 if it has none.
+fn length(head: &str) -> usize {
+    let headers = head.lines().filter_map(|line| line.split_once(':'));
+    let mut lengths = headers.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    lengths.next().and_then(|(_, value)| value.trim().parse().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -339,6 +348,16 @@ mod tests {
         assert!(missing.contains("404"), "{missing}");
         server.abort();
         let _ = server.await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let cut = listener.local_addr().unwrap();
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let size = stream.read(&mut [0; 1000]).await.unwrap();
+            assert!(size > 0);
+            stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\na 1\n").await.unwrap();
+        };
+        let (incomplete, ()) = tokio::join!(page(cut, "/metrics"), serve);
+        assert!(incomplete.unwrap_err().ends_with("the answer is incomplete"));
         let away = page(address, "/metrics").await.unwrap_err();
         assert!(away.starts_with("cannot read http://127.0.0.1:"), "{away}");
     }
