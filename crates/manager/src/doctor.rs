@@ -107,12 +107,12 @@ async fn independent(reader: &Reader<'_>, installation: &Installation) -> Vec<Ch
     let definitions = reader.definitions(installation).await;
     let permissions = reader.permissions(installation).await;
     let webhooks = reader.webhooks().await;
-    let objects = reader.objects(installation).await;
+    let objects = reader.objects(installation, Clock::System.now()).await;
     vec![
         check("schemas", definitions::definitions(installation, &definitions)),
         check("permissions", permissions::permissions(installation, &permissions)),
         check("webhooks", webhooks::webhooks(&webhooks)),
-        check("objects", objects::objects(&objects, Clock::System.now())),
+        check("objects", objects::objects(&objects)),
     ]
 }
 

@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
+use quintet_kinds::Kind;
 use quintet_runtime::model::resource::{DEPLOYMENTS, LEASES, PODS, Resource};
 use quintet_runtime::server::client::WINDOW;
 use serde_json::{Value, json};
@@ -18,7 +20,7 @@ use super::definitions::{Document, enabled};
 use super::finding::Fact;
 use super::installation::Installation;
 use super::leader::LeaseFacts;
-use super::objects::Listed;
+use super::objects::{Item, Tally};
 use super::permissions::{Permission, UNREVIEWED, is_allowed, needed};
 use super::webhooks::{Suspect, is_ready, suspects};
 use crate::api_client::{Cluster, is_absent};
@@ -143,7 +145,7 @@ impl<'a> Reader<'a> {
     pub async fn definitions(&self, installation: &Installation) -> Vec<(Resource, Fact<Option<String>>)> {
         let mut served = Vec::new();
         // In turn: the pod in which this program may run has little memory.
-        for resource in enabled(installation) {
+        for resource in enabled(installation).map(|kind| (kind.resource)()) {
             served.push((resource, self.fingerprint(&resource).await));
         }
         served
@@ -164,26 +166,34 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The objects of the enabled kinds in the watched namespaces.
-    pub async fn objects(&self, installation: &Installation) -> Vec<(Resource, Fact<Vec<Listed>>)> {
+    /// The objects of the enabled kinds in the watched namespaces that have problems.
+    pub async fn objects(&self, installation: &Installation, now: Timestamp) -> Vec<(Resource, Fact<Tally>)> {
         let mut all = Vec::new();
-        for resource in enabled(installation) {
-            all.push((resource, self.objects_of(&resource, &installation.flags.namespaces).await));
+        for kind in enabled(installation) {
+            all.push(((kind.resource)(), self.objects_of(kind, &installation.flags.namespaces, now).await));
         }
         all
     }
 
-    async fn objects_of(&self, resource: &Resource, namespaces: &[String]) -> Fact<Vec<Listed>> {
+    /// Keeps one page of objects at a time: the pod in which this program may run has little memory.
+    async fn objects_of(&self, kind: &Kind, namespaces: &[String], now: Timestamp) -> Fact<Tally> {
+        let resource = (kind.resource)();
         // An empty name means all namespaces.
         let everywhere = [String::new()];
         let namespaces = if namespaces.is_empty() { &everywhere } else { namespaces };
         let what = format!("cannot list {}", resource.crd_name());
-        let mut objects = Vec::new();
+        let add = |tally: &mut Tally, page: Vec<Item>| {
+            for Item { listed, json } in page {
+                tally.add(&listed, &(kind.problems)(json.get(), now), now);
+            }
+        };
+        let mut tally = Tally::default();
         for namespace in namespaces {
-            let list = self.cluster.reads.list::<Listed>(resource, namespace, "");
-            objects.extend(self.ask(&what, list).await?);
+            let list = self.cluster.reads.fold(&resource, namespace, || tally.clone(), add);
+            let next = self.ask(&what, list).await?;
+            tally = next;
         }
-        Ok(objects)
+        Ok(tally)
     }
 
     /// The permissions that the manager needs, with the authorizer's answers.
