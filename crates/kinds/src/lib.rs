@@ -202,16 +202,18 @@ mod tests {
         let now = "2026-01-01T01:00:00Z".parse().unwrap();
         for (kind, spec) in KINDS.iter().zip([
             r#"{"template": {}}"#,
-            r#"{"replicas": 1, "template": {}}"#,
-            r#"{"brokerServiceURL": "", "topic": "", "subscriptionName": ""}"#,
+            "{}",
+            r#"{"serverAddress": "", "subscriptionName": "s"}"#,
             r#"{"message": "m"}"#,
             r#"{"title": "t", "author": "a"}"#,
         ]) {
+            let resource = (kind.resource)();
+            let (version, name) = (resource.api_version(), resource.kind);
             let object = |metadata: &str| {
                 let stalled = r#"{"type": "Stalled", "status": "True", "reason": "R", "message": "",
                     "lastTransitionTime": "2026-01-01T00:00:00Z"}"#;
                 format!(
-                    r#"{{"metadata": {{"namespace": "a", "name": "b"{metadata}}}, "spec": {spec},
+                    r#"{{"apiVersion": "{version}", "kind": "{name}", "metadata": {{"namespace": "a", "name": "b"{metadata}}}, "spec": {spec},
                         "status": {{"conditions": [{stalled}]}}}}"#
                 )
             };

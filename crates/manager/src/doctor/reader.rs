@@ -22,7 +22,7 @@ use super::installation::Installation;
 use super::leader::LeaseFacts;
 use super::objects::{Item, Tally};
 use super::permissions::{Permission, UNREVIEWED, is_allowed, needed};
-use super::webhooks::{Suspect, is_ready, suspects};
+use super::webhooks::{Found, Suspect, is_ready, suspects};
 use crate::api_client::{Cluster, is_absent};
 use crate::check::{Renewals, holder};
 use crate::kubeconfig::host;
@@ -219,14 +219,16 @@ impl<'a> Reader<'a> {
     }
 
     /// The webhooks that match a write of Quintet, and whether their Services have a ready endpoint.
-    pub async fn webhooks(&self) -> Fact<Vec<(Suspect, Fact<bool>)>> {
-        let mut found = Vec::new();
+    pub async fn webhooks(&self) -> Fact<Found> {
+        let mut found = Found::default();
         for resource in [VALIDATING, MUTATING] {
             let what = format!("cannot list {}", resource.plural);
             let listed = self.ask(&what, self.cluster.reads.list::<Value>(&resource, "", "")).await?;
-            for suspect in suspects(resource.plural, &listed) {
+            let (suspects, unchecked) = suspects(resource.plural, &listed);
+            found.unchecked += unchecked;
+            for suspect in suspects {
                 let is_ready = self.has_endpoint(&suspect).await;
-                found.push((suspect, is_ready));
+                found.suspects.push((suspect, is_ready));
             }
         }
         Ok(found)
