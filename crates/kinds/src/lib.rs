@@ -213,7 +213,8 @@ mod tests {
                 let stalled = r#"{"type": "Stalled", "status": "True", "reason": "R", "message": "",
                     "lastTransitionTime": "2026-01-01T00:00:00Z"}"#;
                 format!(
-                    r#"{{"apiVersion": "{version}", "kind": "{name}", "metadata": {{"namespace": "a", "name": "b"{metadata}}}, "spec": {spec},
+                    r#"{{"apiVersion": "{version}", "kind": "{name}",
+                        "metadata": {{"namespace": "a", "name": "b"{metadata}}}, "spec": {spec},
                         "status": {{"conditions": [{stalled}]}}}}"#
                 )
             };

@@ -110,8 +110,8 @@ impl LiveReads {
         self.list_as(resource, namespace, selector, WHOLE).await
     }
 
-    /// Reads the objects of a namespace, one page at a time: `add` adds each page to the result, which begins as `start`.
-    /// If the list restarts, the result begins again.
+    /// Reads the objects of a namespace, one page at a time. `add` adds each page to the result, which begins as `start`,
+    /// also when the list restarts.
     pub async fn fold<T: DeserializeOwned, S>(
         &self,
         resource: &Resource,
