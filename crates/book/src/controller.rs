@@ -36,7 +36,7 @@ impl Reconciler for Books {
 }
 
 /// The problems that the status shows: the Book is invalid.
-fn problems(book: &Book, _now: Timestamp) -> Vec<Problem> {
+pub fn problems(book: &Book, _now: Timestamp) -> Vec<Problem> {
     book.status.as_ref().map_or_else(Vec::new, |status| or_stalled(Vec::new(), &status.conditions))
 }
 

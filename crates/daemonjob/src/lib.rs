@@ -28,7 +28,7 @@ pub mod observe;
 pub mod outcome;
 pub mod parallelism;
 pub mod plan;
-mod problems;
+pub mod problems;
 mod record;
 pub mod release;
 pub mod removal;

@@ -18,6 +18,7 @@ use quintet_pulsarconsumer::api::PulsarConsumer;
 pub use quintet_pulsarconsumer::{Image, Reach, Settings as ConsumerSettings};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::sweeper;
+use quintet_runtime::model::problem::{FindProblems, problems_in};
 use quintet_runtime::model::resource::{PODS, Resource};
 use quintet_runtime::model::rule::Rule;
 
@@ -38,6 +39,8 @@ pub struct Kind {
     pub uninstall_rules: &'static [Rule],
     /// The finalizer that its controller adds to objects.
     pub finalizer: Option<Finalizer>,
+    /// The problems that the status of an object shows, as in the metric that names objects.
+    pub problems: FindProblems,
     register: fn(&Context, &Options, is_enabled: bool) -> Result<()>,
 }
 
@@ -85,6 +88,7 @@ pub const KINDS: [Kind; 5] = [
         sweep_rules: quintet_daemonjob::SWEEP_RULES,
         uninstall_rules: quintet_daemonjob::UNINSTALL_RULES,
         finalizer: Some(Finalizer { name: quintet_daemonjob::FINALIZER, resource: || PODS }),
+        problems: |json, now| problems_in(json, now, quintet_daemonjob::problems::problems),
         register: |context, options, is_enabled| {
             let (taints, marks) = (&options.deletion_taints, &options.mark_prefixes);
             let register = || quintet_daemonjob::register(context, taints, marks);
@@ -101,6 +105,7 @@ pub const KINDS: [Kind; 5] = [
         sweep_rules: &[],
         uninstall_rules: quintet_podset::UNINSTALL_RULES,
         finalizer: None,
+        problems: |json, now| problems_in(json, now, quintet_podset::metrics::problems),
         register: |context, _, is_enabled| {
             if is_enabled {
                 quintet_podset::register(context)?;
@@ -119,6 +124,7 @@ pub const KINDS: [Kind; 5] = [
             name: quintet_pulsarconsumer::FINALIZER,
             resource: Resource::of::<PulsarConsumer>,
         }),
+        problems: |json, now| problems_in(json, now, quintet_pulsarconsumer::metrics::problems),
         register: |context, options, is_enabled| {
             if is_enabled {
                 quintet_pulsarconsumer::register(context, options.consumers.clone())?;
@@ -137,6 +143,7 @@ pub const KINDS: [Kind; 5] = [
         sweep_rules: quintet_greeting::SWEEP_RULES,
         uninstall_rules: quintet_greeting::UNINSTALL_RULES,
         finalizer: Some(Finalizer { name: quintet_greeting::FINALIZER, resource: Resource::of::<Greeting> }),
+        problems: |json, now| problems_in(json, now, quintet_greeting::metrics::problems),
         register: |context, options, is_enabled| {
             if is_enabled {
                 let printer = Printer::stdout().context("cannot start the printer's thread")?;
@@ -159,6 +166,7 @@ pub const KINDS: [Kind; 5] = [
         sweep_rules: &[],
         uninstall_rules: quintet_book::UNINSTALL_RULES,
         finalizer: None,
+        problems: |json, now| problems_in(json, now, quintet_book::controller::problems),
         register: |context, _, is_enabled| {
             if is_enabled {
                 quintet_book::register(context);
@@ -186,6 +194,34 @@ mod tests {
                 let missing: Vec<_> = sweep.verbs.iter().filter(|verb| !verbs.contains(verb)).collect();
                 assert!(missing.is_empty(), "{}: {:?} {missing:?}", kind.controller, sweep.resources);
             }
+        }
+    }
+
+    #[test]
+    fn finds_the_problems_of_each_kind_in_json() {
+        let now = "2026-01-01T01:00:00Z".parse().unwrap();
+        for (kind, spec) in KINDS.iter().zip([
+            r#"{"template": {}}"#,
+            "{}",
+            r#"{"serverAddress": "", "subscriptionName": "s"}"#,
+            r#"{"message": "m"}"#,
+            r#"{"title": "t", "author": "a"}"#,
+        ]) {
+            let resource = (kind.resource)();
+            let (version, name) = (resource.api_version(), resource.kind);
+            let object = |metadata: &str| {
+                let stalled = r#"{"type": "Stalled", "status": "True", "reason": "R", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"}"#;
+                format!(
+                    r#"{{"apiVersion": "{version}", "kind": "{name}",
+                        "metadata": {{"namespace": "a", "name": "b"{metadata}}}, "spec": {spec},
+                        "status": {{"conditions": [{stalled}]}}}}"#
+                )
+            };
+            let reasons: Vec<_> = (kind.problems)(&object(""), now).iter().map(|one| one.reason).collect();
+            assert_eq!(reasons, ["Stalled"], "{}", kind.controller);
+            let deleted = object(r#", "deletionTimestamp": "2026-01-01T00:30:00Z""#);
+            assert_eq!((kind.problems)(&deleted, now), [], "{}", kind.controller);
         }
     }
 

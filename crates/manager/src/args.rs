@@ -374,6 +374,8 @@ pub fn flags_of(line: &[String]) -> Result<doctor::Flags, String> {
         kinds: args.kinds()?,
         namespaces: args.namespaces(),
         has_node_marks: !args.daemon_job_node_marks.is_empty(),
+        has_keda: args.pulsar_consumer_autoscaling,
+        sweeps: args.sweep,
         elects: election.leader_elect,
         lease_namespace: namespace.filter(|namespace| !namespace.is_empty()),
         lease_name: election.leader_election_id.clone(),
@@ -454,6 +456,12 @@ mod tests {
         assert_eq!(of(&manager("quintet")), (true, true, false));
         let line = "quintet --sweep=false --pulsar-consumer-autoscaling=false --pulsar-consumer-local-urls";
         assert_eq!(of(&manager(line)), (false, false, true));
+        let flags_for_doctor = |line: &str| {
+            let line: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            flags_of(&line).map(|flags| (flags.sweeps, flags.has_keda))
+        };
+        assert_eq!(flags_for_doctor("quintet"), Ok((true, true)));
+        assert_eq!(flags_for_doctor(line), Ok((false, false)));
     }
 
     #[test]

@@ -23,8 +23,8 @@ const LEAST: Duration = Duration::from_mins(1);
 
 /// Wait until all pods of the manager are ready and the leader renews the Lease. The command writes nothing.
 ///
-/// The first line of the output names the leader's pod. The exit code is 1 if a pod is not ready or the leader does not renew the Lease within the time of --within. You
-/// need permission to get the manager's Deployment and Lease.
+/// The first line of the output names the leader's pod. The exit code is 1 if a pod is not ready or the leader does not
+/// renew the Lease within the time of --within. You need permission to get the manager's Deployment and Lease.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  quintet check --manager quintet-system/quintet")]
 pub struct Args {

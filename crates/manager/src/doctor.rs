@@ -83,7 +83,7 @@ pub async fn run(args: &Args, parse: Parser) -> Result<Report> {
     let (lease, checked) =
         tokio::join!(reader.lease(&installation), Box::pin(independent(&reader, &installation)));
     let leader = reader.leader(&installation, &lease).await;
-    let activity = reader.activity(&installation, &leader).await;
+    let activity = reader.activity(&installation, &leader).await.and_then(activity::Activity::of_leader);
     let known = leader.as_ref().ok().map(String::as_str);
     let version = activity.as_ref().ok().and_then(activity::Activity::version);
     let server = reader.version().await;
@@ -107,12 +107,12 @@ async fn independent(reader: &Reader<'_>, installation: &Installation) -> Vec<Ch
     let definitions = reader.definitions(installation).await;
     let permissions = reader.permissions(installation).await;
     let webhooks = reader.webhooks().await;
-    let objects = reader.objects(installation).await;
+    let objects = reader.objects(installation, Clock::System.now()).await;
     vec![
         check("schemas", definitions::definitions(installation, &definitions)),
         check("permissions", permissions::permissions(installation, &permissions)),
         check("webhooks", webhooks::webhooks(&webhooks)),
-        check("objects", objects::objects(&objects, Clock::System.now())),
+        check("objects", objects::objects(&objects)),
     ]
 }
 

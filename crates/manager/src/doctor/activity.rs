@@ -16,7 +16,28 @@ pub struct Activity {
     pub controllers: Option<String>,
 }
 
+/// The metric for the silence of each cache.
+const SILENCE: &str = "quintet_informer_silence_seconds";
+/// The reasons of objects that a reconcile or a write concerns, and the words for them.
+const REASONS: [(&str, &str); 2] =
+    [("ReconcileFailed", "fails"), ("WriteRejected", "has had rejected writes")];
+
 impl Activity {
+    /// These pages, if they are whole and those of the leader. The leader may have changed since its Lease was read.
+    pub fn of_leader(self) -> Fact<Self> {
+        let has = |name: &str| samples(&self.metrics, name).next().is_some();
+        if !has("quintet_build_info") {
+            return Err("The leader's metrics are incomplete, or not those of quintet.".to_owned());
+        }
+        if !samples(&self.metrics, "leader_election_master_status").any(|(_, leads)| leads > 0.0) {
+            return Err("The leader changed during the check. Run this command again.".to_owned());
+        }
+        if !has(SILENCE) {
+            return Err("The leader's metrics contain no cache.".to_owned());
+        }
+        Ok(self)
+    }
+
     /// The version in the metrics.
     pub fn version(&self) -> Option<&str> {
         samples(&self.metrics, "quintet_build_info").find_map(|(labels, _)| label(labels, "version"))
@@ -54,7 +75,7 @@ pub fn caches(installation: &Installation, leader: Option<&str>, activity: &Fact
     };
     let mut findings = Vec::new();
     let mut count = 0;
-    for (labels, silence) in samples(metrics, "quintet_informer_silence_seconds") {
+    for (labels, silence) in samples(metrics, SILENCE) {
         count += 1;
         if silence > UNREADY.as_secs_f64() {
             let cache = label(labels, "cache").unwrap_or_default();
@@ -105,18 +126,28 @@ fn of_page(installation: &Installation, page: &str) -> Vec<Finding> {
     listed.chain(rest).map(|line| Finding::problem(line, installation.logs())).collect()
 }
 
-/// The numbers of objects in the leader's metrics.
+/// The objects that the leader's metrics name, those that fail longest first, and the numbers of all objects.
 fn of_metrics(installation: &Installation, leader: Option<&str>, metrics: &str) -> Vec<Finding> {
     let remedy = leader.map_or_else(|| installation.logs(), |pod| installation.in_pod(pod));
     let counts = [("quintet_failing_objects", "fail"), ("quintet_refused_objects", "have rejected writes")];
-    let found = counts.iter().flat_map(|(name, what)| {
+    let mut named: Vec<(f64, String)> = Vec::new();
+    for (labels, seconds) in samples(metrics, "quintet_object_problem_seconds") {
+        let of = |name| label(labels, name).unwrap_or_default();
+        if let Some((_, what)) = REASONS.iter().find(|(reason, _)| *reason == of("reason")) {
+            let (kind, namespace, name) = (of("kind"), of("namespace"), of("name"));
+            named.push((seconds, format!("{kind} {namespace}/{name} {what} for {seconds:.0} s.")));
+        }
+    }
+    named.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    let named = named.into_iter().take(LISTED).map(|(_, why)| why);
+    let totals = counts.iter().flat_map(|(name, what)| {
         let positive = samples(metrics, name).filter(|(_, objects)| *objects > 0.0);
         positive.map(move |(labels, objects)| {
             let controller = label(labels, "controller").unwrap_or_default();
             format!("{controller}: {objects} objects {what}.")
         })
     });
-    found.map(|why| Finding::problem(why, remedy.clone())).collect()
+    named.chain(totals).map(|why| Finding::problem(why, remedy.clone())).collect()
 }
 
 #[cfg(test)]
@@ -126,6 +157,7 @@ mod tests {
     use super::*;
 
     const METRICS: &str = "# HELP quintet_informer_silence_seconds x\n\
+        leader_election_master_status{name=\"quintet-manager\"} 1\n\
         quintet_build_info{target=\"x\",version=\"9.9.9\"} 1\n\
         quintet_failing_objects{controller=\"book\"} 0\n\
         quintet_failing_objects{controller=\"podset\"} 0\n\
@@ -149,6 +181,52 @@ mod tests {
     fn reads_the_version() {
         assert_eq!(activity(("", ""), None).unwrap().version(), Some("9.9.9"));
         assert_eq!(Activity::default().version(), None);
+    }
+
+    #[test]
+    fn accepts_only_whole_metrics_of_the_leader() {
+        let why = |metrics: &str| {
+            let activity = Activity { metrics: metrics.to_owned(), controllers: None };
+            activity.of_leader().map(|activity| activity.metrics)
+        };
+        assert_eq!(why(METRICS), Ok(METRICS.to_owned()));
+        for foreign in ["", "<html>ok</html>", &METRICS[..80]] {
+            let incomplete = "The leader's metrics are incomplete, or not those of quintet.";
+            assert_eq!(why(foreign), Err(incomplete.to_owned()), "{foreign}");
+        }
+        let cut = METRICS.find("quintet_informer_silence_seconds{").unwrap();
+        assert_eq!(why(&METRICS[..cut]), Err("The leader's metrics contain no cache.".to_owned()));
+        let standby = METRICS.replace("manager\"} 1", "manager\"} 0");
+        assert!(why(&standby).unwrap_err().starts_with("The leader changed"), "{standby}");
+    }
+
+    #[test]
+    fn names_objects_from_the_metrics() {
+        let problem = |name: &str, reason: &str, seconds: u32| {
+            format!(
+                "quintet_object_problem_seconds{{kind=\"Book\",name=\"{name}\",namespace=\"a\",\
+                 reason=\"{reason}\",state=\"failing\"}} {seconds}\n"
+            )
+        };
+        let problems = [
+            problem("late", "WriteRejected", 5),
+            problem("early", "ReconcileFailed", 70),
+            problem("other", "Stalled", 90),
+        ];
+        let line = "quintet_failing_objects{controller=\"book\"} 1\n";
+        let changed = problems.concat() + line;
+        let found = |changed: &str| {
+            let change = ("quintet_failing_objects{controller=\"book\"} 0\n", changed);
+            reconciles(&usual(), Some("pod-1"), &activity(change, None))
+        };
+        let expected = [
+            "Book a/early fails for 70 s.",
+            "Book a/late has had rejected writes for 5 s.",
+            "book: 1 objects fail.",
+        ];
+        assert_eq!(texts(&found(&changed)), expected.map(|text| (Verdict::Problem, text)));
+        let many: String = (0..30).map(|at| problem(&format!("book-{at}"), "WriteRejected", at)).collect();
+        assert_eq!(found(&(many + line)).len(), LISTED + 1);
     }
 
     #[test]

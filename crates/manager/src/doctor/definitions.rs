@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use quintet_kinds::KINDS;
+use quintet_kinds::{KINDS, Kind};
 use quintet_runtime::model::fingerprint::Schema;
 use quintet_runtime::model::resource::Resource;
 use serde::Deserialize;
@@ -44,10 +44,9 @@ impl Document {
     }
 }
 
-/// The types of the enabled kinds.
-pub fn enabled(installation: &Installation) -> Vec<Resource> {
-    let kinds = KINDS.iter().filter(|kind| installation.flags.kinds.contains(&kind.controller));
-    kinds.map(|kind| (kind.resource)()).collect()
+/// The enabled kinds.
+pub fn enabled(installation: &Installation) -> impl Iterator<Item = &'static Kind> {
+    KINDS.iter().filter(move |kind| installation.flags.kinds.contains(&kind.controller))
 }
 
 /// Whether the API server serves these types with the schemas of this version. A fact is the fingerprint of the served schema;
@@ -120,7 +119,7 @@ mod tests {
 
     #[test]
     fn reports_missing_and_different_definitions() {
-        let resources = enabled(&usual());
+        let resources: Vec<Resource> = enabled(&usual()).map(|kind| (kind.resource)()).collect();
         let [job, book] = resources[..] else { panic!("{resources:?}") };
         let expected: BTreeMap<String, String> = serde_json::from_str(FINGERPRINTS).unwrap();
         let right = |resource: &Resource| Ok(expected.get(&resource.crd_name()).cloned());

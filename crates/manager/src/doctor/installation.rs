@@ -9,6 +9,7 @@ use crate::uninstall::{CONTAINER, Lease, LeaseArgs, Manager};
 
 /// The flags that a check reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the manager")]
 pub struct Flags {
     /// The names of the enabled controllers.
     pub kinds: Vec<&'static str>,
@@ -16,6 +17,10 @@ pub struct Flags {
     pub namespaces: Vec<String>,
     /// Whether DaemonJobs may change Nodes.
     pub has_node_marks: bool,
+    /// Whether PulsarConsumers may have objects of KEDA.
+    pub has_keda: bool,
+    /// Whether the manager removes finalizers of disabled kinds.
+    pub sweeps: bool,
     /// Whether the managers elect a leader.
     pub elects: bool,
     /// The namespace of the Lease, if not the manager's.
@@ -51,8 +56,8 @@ pub struct Installation {
     pub account: String,
     /// The version label of the Deployment.
     pub version: Option<String>,
-    /// Whether the Deployment has pods. If it has none, the manager runs elsewhere.
-    pub has_pods: bool,
+    /// How many pods the Deployment wants; 0 if it cannot be read. Without pods, the manager runs elsewhere.
+    pub replicas: i64,
     /// The labels of its pods.
     pub selector: String,
     /// The command that installs the CustomResourceDefinitions and roles of a version.
@@ -95,7 +100,7 @@ impl Installation {
             assumed,
             account: format!("system:serviceaccount:{namespace}:{account}"),
             version: label("version").map(str::to_owned),
-            has_pods: found.is_some() && spec("/replicas").and_then(Value::as_i64) != Some(0),
+            replicas: found.map_or(0, |found| found["spec"]["replicas"].as_i64().unwrap_or(1)),
             selector: labels.collect::<Vec<_>>().join(","),
             upgrade: if found.is_some() && label("managed-by") != Some("Helm") {
                 "kubectl apply -k config/default".to_owned()
@@ -161,6 +166,8 @@ pub fn usual() -> Installation {
         kinds: vec!["daemonjob", "book"],
         namespaces: Vec::new(),
         has_node_marks: false,
+        has_keda: true,
+        sweeps: true,
         elects: true,
         lease_namespace: None,
         lease_name: "quintet-manager".to_owned(),
@@ -174,7 +181,7 @@ pub fn usual() -> Installation {
         assumed: None,
         account: "system:serviceaccount:ns:quintet".to_owned(),
         version: None,
-        has_pods: true,
+        replicas: 1,
         selector: "app=quintet".to_owned(),
         upgrade: "helm upgrade".to_owned(),
     }
@@ -210,7 +217,7 @@ mod tests {
                     "containers": [{ "name": "sidecar" }, { "name": "manager", "args": ["lease"] }] } } } }))));
         assert_eq!(found.lease.name, "lease");
         assert_eq!(found.account, "system:serviceaccount:ns:sa");
-        assert_eq!((found.version.as_deref(), found.has_pods), (Some("9.9.9"), false));
+        assert_eq!((found.version.as_deref(), found.replicas), (Some("9.9.9"), 0));
         assert_eq!(found.selector, "a=b,c=d");
         assert!(found.upgrade.starts_with("helm upgrade mine "), "{}", found.upgrade);
         assert_eq!(found.assumed, None);
@@ -221,12 +228,12 @@ mod tests {
         let other = json!({ "spec": { "template": { "spec": { "containers": [{ "name": "manager", "args": ["--bad"] }] } } } });
         let found = of(&Ok(Some(other)));
         assert_eq!(found.assumed.as_deref(), Some("unexpected argument --bad"));
-        assert_eq!((found.has_pods, &*found.upgrade), (true, "kubectl apply -k config/default"));
+        assert_eq!((found.replicas, &*found.upgrade), (1, "kubectl apply -k config/default"));
         for unread in [Ok(None), Err("denied".to_owned())] {
             let found = of(&unread);
             assert_eq!(found.lease.name, USUAL[2], "the usual line");
             assert_eq!(found.account, "system:serviceaccount:ns:q");
-            assert!(!found.has_pods && found.assumed.is_none());
+            assert!(found.replicas == 0 && found.assumed.is_none());
         }
     }
 

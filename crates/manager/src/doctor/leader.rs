@@ -39,6 +39,13 @@ impl LeaseFacts {
 
 /// Whether a pod leads and renews the Lease.
 pub fn leader(installation: &Installation, facts: &Fact<LeaseFacts>) -> Vec<Finding> {
+    let (replicas, home) = (installation.replicas, &installation.manager.namespace);
+    if !installation.flags.elects && replicas > 1 {
+        let why =
+            format!("The managers elect no leader, but the Deployment has {replicas} replicas: all write.");
+        let scale = format!("kubectl scale deployment {} --replicas=1", installation.manager.deployment);
+        return vec![Finding::problem(why, format!("{scale} --namespace {home}"))];
+    }
     if !installation.flags.elects {
         return vec![Finding::well("The managers elect no leader: the Deployment's only pod leads.")];
     }
@@ -49,9 +56,8 @@ pub fn leader(installation: &Installation, facts: &Fact<LeaseFacts>) -> Vec<Find
         Err(why) => return vec![Finding::unknown(why).then(show)],
     };
     let gone = facts.pod().filter(|_| facts.pod_exists == Ok(false));
-    let home = &installation.manager.namespace;
-    vec![match (&facts.outcome, gone) {
-        (Ok(leads), Some(pod)) if installation.has_pods => {
+    let mut findings = vec![match (&facts.outcome, gone) {
+        (Ok(leads), Some(pod)) if replicas > 0 => {
             let why =
                 format!("{leads}, but namespace {home} has no pod {pod}: another manager uses the Lease.");
             Finding::problem(why, show)
@@ -66,7 +72,10 @@ pub fn leader(installation: &Installation, facts: &Fact<LeaseFacts>) -> Vec<Find
             let gone = gone.map(|pod| format!(" Pod {pod} does not exist.")).unwrap_or_default();
             Finding::problem(format!("{why}.{gone}"), installation.logs())
         }
-    }]
+    }];
+    // If the manager runs elsewhere, it has no pod.
+    findings.extend(facts.pod_exists.as_ref().err().filter(|_| replicas > 0).map(Finding::unknown));
+    findings
 }
 
 /// Whether the Deployment exists, its pods are ready, and its flags are known.
@@ -103,19 +112,25 @@ pub fn managers(installation: &Installation, deployment: &Fact<Option<Value>>) -
 pub fn versions(installation: &Installation, server: &Fact<String>, manager: Option<&str>) -> Vec<Finding> {
     let mut findings = vec![match server {
         Err(why) => Finding::unknown(why),
-        Ok(version) if minor(version).is_some_and(|minor| minor < OLDEST_MINOR) => {
-            let why =
-                format!("Kubernetes {version} is older than 1.{OLDEST_MINOR}, the oldest supported version.");
-            Finding::problem(why, "kubectl version")
-        }
-        Ok(version) => Finding::well(format!("Kubernetes {version}, quintet {VERSION}.")),
+        Ok(version) => match minor(version) {
+            None => Finding::unknown(format!("The API server has the unknown version {version:?}.")),
+            Some(minor) if minor < OLDEST_MINOR => Finding::problem(
+                format!("Kubernetes {version} is older than 1.{OLDEST_MINOR}, the oldest supported version."),
+                "kubectl version",
+            ),
+            Some(_) => Finding::well(format!("Kubernetes {version}, quintet {VERSION}.")),
+        },
     }];
-    if let Some(other) = manager.filter(|manager| *manager != VERSION) {
-        let why = format!(
-            "The manager has version {other}. The checks of CustomResourceDefinitions and permissions compare with {VERSION}."
-        );
-        let pod = format!("deployment/{}", installation.manager.deployment);
-        findings.push(Finding::problem(why, installation.in_pod(&pod)));
+    let in_pod = installation.in_pod(&format!("deployment/{}", installation.manager.deployment));
+    match manager {
+        None => findings.push(Finding::unknown("The version of the manager is unknown.").then(in_pod)),
+        Some(VERSION) => {}
+        Some(other) => {
+            let why = format!(
+                "The manager has version {other}. The checks of CustomResourceDefinitions and permissions compare with {VERSION}."
+            );
+            findings.push(Finding::problem(why, in_pod));
+        }
     }
     findings
 }
@@ -156,10 +171,24 @@ mod tests {
         let (verdict, text) = check(&installation, facts(Ok("pod-1 leads"), 5, false));
         assert_eq!(verdict, Verdict::Problem);
         assert!(text.contains("namespace ns has no pod pod-1"), "{text}");
-        installation.has_pods = false;
+        let unread = LeaseFacts { pod_exists: Err("denied".to_owned()), ..facts(Ok("x"), 5, true).unwrap() };
+        let findings = leader(&installation, &Ok(unread.clone()));
+        assert_eq!(findings, [Finding::well("x."), Finding::unknown("denied")]);
+        installation.replicas = 0;
         assert_eq!(check(&installation, facts(Ok("x"), 5, false)).0, Verdict::Well, "it runs elsewhere");
+        assert_eq!(check(&installation, Ok(unread)).0, Verdict::Well, "the pod is not needed");
+    }
+
+    #[test]
+    fn without_election_only_one_pod_may_write() {
+        let mut installation = usual();
         installation.flags.elects = false;
-        assert_eq!(check(&installation, Err("denied".to_owned())).0, Verdict::Well, "without election");
+        let check = |installation: &Installation| only(leader(installation, &Err("denied".to_owned())));
+        assert_eq!(check(&installation).0, Verdict::Well);
+        installation.replicas = 2;
+        let (verdict, text) = check(&installation);
+        assert_eq!(verdict, Verdict::Problem);
+        assert!(text.ends_with("has 2 replicas: all write."), "{text}");
     }
 
     #[test]
@@ -198,8 +227,10 @@ mod tests {
             findings.iter().map(|finding| finding.verdict).collect()
         };
         assert_eq!(check("v1.33.0", Some(VERSION)), [Verdict::Well]);
-        assert_eq!(check("v1.32.9-eks-1", None), [Verdict::Problem]);
-        assert_eq!(check("v2.0.0", None), [Verdict::Well], "unknown");
+        assert_eq!(check("v1.32.9-eks-1", Some(VERSION)), [Verdict::Problem]);
+        assert_eq!(check("v2.0.0", Some(VERSION)), [Verdict::Unknown]);
+        assert_eq!(check("", Some(VERSION)), [Verdict::Unknown]);
+        assert_eq!(check("v1.33.0", None), [Verdict::Well, Verdict::Unknown]);
         assert_eq!(check("v1.37.1", Some("9.9.9")), [Verdict::Well, Verdict::Problem]);
         assert_eq!(versions(&usual(), &Err("away".to_owned()), None)[0].verdict, Verdict::Unknown);
     }

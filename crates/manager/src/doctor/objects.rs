@@ -1,14 +1,36 @@
-//! The objects that fail, by their conditions, and those that no manager observes.
+//! The objects that fail, by their status, and those that no manager observes.
+
+use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::model::conditions::shorten;
+use quintet_runtime::model::problem::{Problem, ProblemState};
 use quintet_runtime::model::resource::Resource;
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::finding::{Fact, Finding, LISTED};
 
-/// The parts of an object that the check reads. A list of thousands of objects stays small.
+/// An object in a list.
+#[derive(Debug)]
+pub struct Item {
+    /// The parts that all kinds have.
+    pub listed: Listed,
+    /// The whole object.
+    pub json: Box<RawValue>,
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let json = Box::<RawValue>::deserialize(deserializer)?;
+        let listed = serde_json::from_str(json.get()).map_err(D::Error::custom)?;
+        Ok(Self { listed, json })
+    }
+}
+
+/// The parts of an object that the check reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Listed {
@@ -75,6 +97,8 @@ const FAILURES: [(&str, &str); 12] = [
     ("Failed", "True"),
     ("Stalled", "True"),
 ];
+/// The reason for missing pods. A rollout may cause it, too.
+const PODS_MISSING: &str = "PodsMissing";
 /// The reason of Ready for a Greeting whose line cannot be printed.
 const OUTPUT_BLOCKED: &str = "OutputBlocked";
 /// How long pods may be missing, as during a rollout.
@@ -125,11 +149,21 @@ impl Listed {
     }
 
     /// The reason why the object is reported, and since when.
-    fn problem(&self, now: Timestamp) -> Option<(Timestamp, String)> {
+    /// `problems` are those that the metrics show.
+    fn problem(&self, problems: &[Problem], now: Timestamp) -> Option<(Timestamp, String)> {
         if let Some(failure) = self.failure(now) {
             let Condition { type_, status, reason, message, .. } = failure;
             let (since, message) = (failure.since().unwrap_or(now), shorten(message.clone(), LONGEST));
             return Some((since, format!("{type_} is {status} since {since} ({reason}): {message}")));
+        }
+        let is_urgent = |one: &&Problem| {
+            let is_over = one.reason != PODS_MISSING || now.duration_since(one.since) >= UNAVAILABLE;
+            one.state == ProblemState::Failing && is_over
+        };
+        let failing: Vec<&Problem> = problems.iter().filter(is_urgent).collect();
+        if let Some(since) = failing.iter().map(|one| one.since).min() {
+            let reasons: Vec<&str> = failing.iter().map(|one| one.reason).collect();
+            return Some((since, format!("{} since {since}.", reasons.join(", "))));
         }
         let age = self.unobserved(now)?;
         let why = format!("No manager has observed the last change for {} s.", age.as_secs());
@@ -137,14 +171,40 @@ impl Listed {
     }
 }
 
+/// The problems of any number of objects of a type, in bounded memory.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// The number of objects.
+    count: usize,
+    /// The number of those that fail.
+    failing: usize,
+    /// Since when, namespace, name and reason of those that fail longest.
+    longest: BTreeSet<(Timestamp, String, String, String)>,
+}
+
+impl Tally {
+    /// Adds an object. `problems` are those that the metrics show.
+    pub fn add(&mut self, object: &Listed, problems: &[Problem], now: Timestamp) {
+        self.count += 1;
+        if let Some((since, why)) = object.problem(problems, now) {
+            let Metadata { namespace, name, .. } = &object.metadata;
+            self.failing += 1;
+            self.longest.insert((since, namespace.clone(), name.clone(), why));
+            if self.longest.len() > LISTED {
+                self.longest.pop_last();
+            }
+        }
+    }
+}
+
 /// The objects of these types that fail, those that fail longest first.
-pub fn objects(kinds: &[(Resource, Fact<Vec<Listed>>)], now: Timestamp) -> Vec<Finding> {
+pub fn objects(kinds: &[(Resource, Fact<Tally>)]) -> Vec<Finding> {
     let (mut findings, mut count) = (Vec::new(), 0);
-    for (resource, listed) in kinds {
-        match listed {
-            Ok(listed) => {
-                count += listed.len();
-                findings.extend(of_type(resource, listed, now));
+    for (resource, tally) in kinds {
+        match tally {
+            Ok(tally) => {
+                count += tally.count;
+                findings.extend(of_type(resource, tally));
             }
             Err(why) => findings.push(Finding::unknown(why)),
         }
@@ -155,19 +215,12 @@ pub fn objects(kinds: &[(Resource, Fact<Vec<Listed>>)], now: Timestamp) -> Vec<F
     findings
 }
 
-fn of_type(resource: &Resource, listed: &[Listed], now: Timestamp) -> Vec<Finding> {
-    let with_problem = |object: &Listed| {
-        let (since, why) = object.problem(now)?;
-        let Metadata { namespace, name, .. } = &object.metadata;
-        Some((since, namespace.clone(), name.clone(), why))
-    };
-    let mut found: Vec<_> = listed.iter().filter_map(with_problem).collect();
-    found.sort_unstable();
+fn of_type(resource: &Resource, tally: &Tally) -> Vec<Finding> {
     let (kind, crd) = (resource.kind, resource.crd_name());
-    let more = found.len().saturating_sub(LISTED);
-    let mut findings: Vec<Finding> = found
-        .into_iter()
-        .take(LISTED)
+    let more = tally.failing.saturating_sub(tally.longest.len());
+    let mut findings: Vec<Finding> = tally
+        .longest
+        .iter()
         .map(|(_, namespace, name, why)| {
             let describe = format!("kubectl describe {crd} --namespace {namespace} {name}");
             Finding::problem(format!("{kind} {namespace}/{name}: {why}"), describe)
@@ -200,8 +253,19 @@ mod tests {
         json!({ "type": type_, "status": status, "reason": reason, "message": "why", "lastTransitionTime": since })
     }
 
-    fn check(objects_of_kind: Vec<Listed>) -> Vec<Finding> {
-        objects(&[(Resource::custom("g.io", "v1", "Thing", "things"), Ok(objects_of_kind))], NOW)
+    fn tally(objects: &[Listed], problems: &[Problem]) -> Tally {
+        let mut tally = Tally::default();
+        objects.iter().for_each(|object| tally.add(object, problems, NOW));
+        tally
+    }
+
+    fn check_with(objects_of_kind: &[Listed], problems: &[Problem]) -> Vec<Finding> {
+        let tally = tally(objects_of_kind, problems);
+        objects(&[(Resource::custom("g.io", "v1", "Thing", "things"), Ok(tally))])
+    }
+
+    fn check(objects_of_kind: &[Listed]) -> Vec<Finding> {
+        check_with(objects_of_kind, &[])
     }
 
     const LONG_AGO: &str = "2025-12-31T23:00:00Z";
@@ -210,7 +274,7 @@ mod tests {
     #[test]
     fn reports_a_failed_condition_with_its_reason() {
         let one = |type_, status, reason, since| {
-            check(vec![listed("x", &json!([condition(type_, status, reason, since)]))]).remove(0)
+            check(&[listed("x", &json!([condition(type_, status, reason, since)]))]).remove(0)
         };
         for (type_, status) in FAILURES {
             let finding = one(type_, status, "Because", JUST_NOW);
@@ -226,7 +290,7 @@ mod tests {
     #[test]
     fn missing_pods_are_a_problem_after_ten_minutes() {
         let verdict = |type_, reason, since| {
-            check(vec![listed("x", &json!([condition(type_, "False", reason, since)]))])[0].verdict
+            check(&[listed("x", &json!([condition(type_, "False", reason, since)]))])[0].verdict
         };
         assert_eq!(verdict("Available", "PodsUnavailable", JUST_NOW), Verdict::Well);
         assert_eq!(verdict("Available", "PodsUnavailable", LONG_AGO), Verdict::Problem);
@@ -242,9 +306,33 @@ mod tests {
             condition("Stalled", "True", "FailedCreate", LONG_AGO),
             condition("PodsRefused", "True", "FailedCreate", LONG_AGO),
         ]);
-        let findings = check(vec![listed("x", &conditions)]);
+        let findings = check(&[listed("x", &conditions)]);
         assert_eq!(findings.len(), 1);
         assert!(findings[0].sentence.contains("PodsRefused is True"), "{findings:?}");
+    }
+
+    #[test]
+    fn a_problem_in_the_metrics_is_a_problem() {
+        let (early, late) = (LONG_AGO.parse().unwrap(), JUST_NOW.parse().unwrap());
+        let object = [listed("x", &json!([condition("Paused", "True", "FleetUnhealthy", LONG_AGO)]))];
+        let check = |problems: &[Problem]| check_with(&object, problems).remove(0);
+        for reason in ["FleetUnhealthy", "MaxFailedNodesExceeded", "WaveFailed", "NodesFailed", "DueTimeLate"]
+        {
+            let finding = check(&[Problem::failing(reason, late)]);
+            let expected = format!("Thing a/x: {reason} since {JUST_NOW}.");
+            assert_eq!((finding.verdict, finding.sentence), (Verdict::Problem, expected));
+        }
+        let both = [Problem::failing("NodesFailed", early), Problem::failing("WaveFailed", late)];
+        let expected = format!("Thing a/x: NodesFailed, WaveFailed since {LONG_AGO}.");
+        assert_eq!(check(&both).sentence, expected);
+        for harmless in [
+            Problem::failing("PodsMissing", late),
+            Problem::waiting("NodesPending", early),
+            Problem::held("Suspended", early),
+        ] {
+            assert_eq!(check(&[harmless]).verdict, Verdict::Well, "{harmless:?}");
+        }
+        assert_eq!(check(&[Problem::failing("PodsMissing", early)]).verdict, Verdict::Problem);
     }
 
     #[test]
@@ -253,7 +341,7 @@ mod tests {
             let mut object = listed("x", &json!([]));
             object.status.observed_generation = 1;
             change(&mut object);
-            check(vec![object])[0].verdict
+            check(&[object])[0].verdict
         };
         assert_eq!(verdict(&|_| {}), Verdict::Problem);
         assert_eq!(
@@ -282,7 +370,7 @@ mod tests {
             |name: &str, since: &str| listed(name, &json!([condition("Failed", "True", "R", since)]));
         let mut objects: Vec<Listed> = (0..25).map(|at| failing(&format!("late-{at}"), JUST_NOW)).collect();
         objects.push(failing("early", LONG_AGO));
-        let findings = check(objects);
+        let findings = check(&objects);
         assert!(findings[0].sentence.starts_with("Thing a/early: "), "{findings:?}");
         assert_eq!(findings.len(), LISTED + 1);
         assert_eq!(findings[LISTED].sentence, "6 more Things fail.");
@@ -292,11 +380,11 @@ mod tests {
     fn a_kind_that_cannot_be_listed_hides_no_other() {
         let [one, other] = ["One", "Other"].map(|kind| Resource::custom("g.io", "v1", kind, "things"));
         let failing = listed("x", &json!([condition("Failed", "True", "R", JUST_NOW)]));
-        let findings = objects(&[(one, Err("denied".to_owned())), (other, Ok(vec![failing]))], NOW);
+        let findings = objects(&[(one, Err("denied".to_owned())), (other, Ok(tally(&[failing], &[])))]);
         let verdicts: Vec<Verdict> = findings.iter().map(|finding| finding.verdict).collect();
         assert_eq!(verdicts, [Verdict::Unknown, Verdict::Problem]);
         let odd = listed("x", &json!("not a list"));
         assert_eq!((&odd.status, &*odd.metadata.name), (&Status::default(), "x"));
-        assert_eq!(check(vec![listed("x", &json!([]))])[0].sentence, "None of the 1 objects fails.");
+        assert_eq!(check(&[listed("x", &json!([]))])[0].sentence, "None of the 1 objects fails.");
     }
 }

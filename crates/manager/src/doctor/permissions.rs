@@ -10,6 +10,12 @@ use serde_json::{Value, json};
 use super::finding::{Fact, Finding, LISTED};
 use super::installation::Installation;
 
+/// The group of the objects that the manager accesses only with its flag for autoscaling.
+const KEDA: &str = "keda.sh";
+
+/// The beginning of an error of a review.
+pub const UNREVIEWED: &str = "cannot review the permissions of the manager's ServiceAccount";
+
 /// A permission that the manager needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permission {
@@ -30,8 +36,10 @@ pub fn needed(installation: &Installation) -> Vec<Permission> {
     let flags = &installation.flags;
     let of_kinds = KINDS.iter().flat_map(|kind| {
         let of_controller = if flags.kinds.contains(&kind.controller) { kind.rules } else { &[] };
-        of_controller.iter().chain(kind.sweep_rules)
+        let of_sweeper = if flags.sweeps { kind.sweep_rules } else { &[] };
+        of_controller.iter().chain(of_sweeper)
     });
+    let of_kinds = of_kinds.filter(|rule| flags.has_keda || rule.group != KEDA);
     let marks = if flags.has_node_marks { NODE_MARK_RULES } else { &[] };
     let mut needed = Vec::new();
     for rule in MANAGER_RULES.iter().chain(of_kinds).chain(marks) {
@@ -102,6 +110,16 @@ fn groups(user: &str) -> Vec<String> {
     let namespace = user.split(':').nth(2).unwrap_or_default();
     let all = ["system:serviceaccounts", "system:authenticated"].map(str::to_owned);
     all.into_iter().chain([format!("system:serviceaccounts:{namespace}")]).collect()
+}
+
+/// The authorizer's answer in the status of a review. After an error, a denial may be wrong.
+pub fn is_allowed(status: &Value) -> Fact<bool> {
+    match status["evaluationError"].as_str() {
+        Some(error) if status["allowed"] != true && !error.is_empty() => {
+            Err(format!("{UNREVIEWED}: {error}"))
+        }
+        _ => Ok(status["allowed"] == true),
+    }
 }
 
 /// Whether the manager's ServiceAccount has the permissions. A fact is the answer of the authorizer.
@@ -192,6 +210,25 @@ mod tests {
     }
 
     #[test]
+    fn needs_no_rules_of_features_that_are_off() {
+        let mut installation = usual();
+        installation.flags.kinds = vec!["pulsarconsumer"];
+        let (keda, swept) = ("scaledobjects.keda.sh", "greetings.example.com");
+        let all = needed(&installation);
+        assert!(has(&all, "create", keda, "") && has(&all, "patch", swept, ""));
+        installation.flags.has_keda = false;
+        let some = needed(&installation);
+        assert!(!has(&some, "create", keda, "") && has(&some, "patch", swept, ""));
+        installation.flags.sweeps = false;
+        let some = needed(&installation);
+        assert!(!has(&some, "patch", swept, ""));
+        assert!(
+            has(&some, "patch", "pulsarconsumers.pulsar.pulsarconsumer.krvarma.com", ""),
+            "it is enabled"
+        );
+    }
+
+    #[test]
     fn no_permission_is_reviewed_twice() {
         let all = needed(&usual());
         for (at, one) in all.iter().enumerate() {
@@ -219,6 +256,14 @@ mod tests {
         assert_eq!(other["spec"]["user"], "system:serviceaccount:ns:quintet");
         assert!(other["spec"]["groups"].as_array().unwrap().contains(&json!("system:serviceaccounts:ns")));
         assert_eq!(permission.resource_name(), "deployments.apps/scale");
+    }
+
+    #[test]
+    fn a_denial_with_an_error_is_unknown() {
+        assert_eq!(is_allowed(&json!({ "allowed": true, "evaluationError": "no role x" })), Ok(true));
+        assert_eq!(is_allowed(&json!({ "allowed": false })), Ok(false));
+        let failed = is_allowed(&json!({ "allowed": false, "evaluationError": "no role x" }));
+        assert!(failed.unwrap_err().ends_with("ServiceAccount: no role x"));
     }
 
     #[test]

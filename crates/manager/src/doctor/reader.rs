@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use quintet_runtime::model::object::Meta;
+use jiff::Timestamp;
+use quintet_kinds::Kind;
 use quintet_runtime::model::resource::{DEPLOYMENTS, LEASES, PODS, Resource};
 use quintet_runtime::server::client::WINDOW;
 use serde_json::{Value, json};
@@ -19,9 +20,9 @@ use super::definitions::{Document, enabled};
 use super::finding::Fact;
 use super::installation::Installation;
 use super::leader::LeaseFacts;
-use super::objects::Listed;
-use super::permissions::{Permission, needed};
-use super::webhooks::{Suspect, is_ready, suspects};
+use super::objects::{Item, Tally};
+use super::permissions::{Permission, UNREVIEWED, is_allowed, needed};
+use super::webhooks::{Found, Suspect, is_ready, suspects};
 use crate::api_client::{Cluster, is_absent};
 use crate::check::{Renewals, holder};
 use crate::kubeconfig::host;
@@ -144,7 +145,7 @@ impl<'a> Reader<'a> {
     pub async fn definitions(&self, installation: &Installation) -> Vec<(Resource, Fact<Option<String>>)> {
         let mut served = Vec::new();
         // In turn: the pod in which this program may run has little memory.
-        for resource in enabled(installation) {
+        for resource in enabled(installation).map(|kind| (kind.resource)()) {
             served.push((resource, self.fingerprint(&resource).await));
         }
         served
@@ -165,26 +166,34 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The objects of the enabled kinds in the watched namespaces.
-    pub async fn objects(&self, installation: &Installation) -> Vec<(Resource, Fact<Vec<Listed>>)> {
+    /// The objects of the enabled kinds in the watched namespaces that have problems.
+    pub async fn objects(&self, installation: &Installation, now: Timestamp) -> Vec<(Resource, Fact<Tally>)> {
         let mut all = Vec::new();
-        for resource in enabled(installation) {
-            all.push((resource, self.objects_of(&resource, &installation.flags.namespaces).await));
+        for kind in enabled(installation) {
+            all.push(((kind.resource)(), self.objects_of(kind, &installation.flags.namespaces, now).await));
         }
         all
     }
 
-    async fn objects_of(&self, resource: &Resource, namespaces: &[String]) -> Fact<Vec<Listed>> {
+    /// Keeps one page of objects at a time: the pod in which this program may run has little memory.
+    async fn objects_of(&self, kind: &Kind, namespaces: &[String], now: Timestamp) -> Fact<Tally> {
+        let resource = (kind.resource)();
         // An empty name means all namespaces.
         let everywhere = [String::new()];
         let namespaces = if namespaces.is_empty() { &everywhere } else { namespaces };
         let what = format!("cannot list {}", resource.crd_name());
-        let mut objects = Vec::new();
+        let add = |tally: &mut Tally, page: Vec<Item>| {
+            for Item { listed, json } in page {
+                tally.add(&listed, &(kind.problems)(json.get(), now), now);
+            }
+        };
+        let mut tally = Tally::default();
         for namespace in namespaces {
-            let list = self.cluster.reads.list::<Listed>(resource, namespace, "");
-            objects.extend(self.ask(&what, list).await?);
+            let list = self.cluster.reads.fold(&resource, namespace, || tally.clone(), add);
+            let next = self.ask(&what, list).await?;
+            tally = next;
         }
-        Ok(objects)
+        Ok(tally)
     }
 
     /// The permissions that the manager needs, with the authorizer's answers.
@@ -195,31 +204,31 @@ impl<'a> Reader<'a> {
         let needed = needed(installation);
         // If the first review is denied, all are.
         if let Some(first) = needed.first() {
-            self.is_allowed(first, account).await?;
+            self.review(first, account).await?;
         }
         let reviews = stream::iter(needed).map(|one| async move {
-            let answer = self.is_allowed(&one, account).await;
+            let answer = self.review(&one, account).await.and_then(|status| is_allowed(&status));
             (one, answer)
         });
         Ok(reviews.buffered(WINDOW).collect().await)
     }
 
-    async fn is_allowed(&self, permission: &Permission, account: Option<&str>) -> Fact<bool> {
+    async fn review(&self, permission: &Permission, account: Option<&str>) -> Fact<Value> {
         let (path, review) = permission.review(account);
-        let what = "cannot review the permissions of the manager's ServiceAccount";
-        let status = self.ask(what, self.cluster.review(path, &review)).await?;
-        Ok(status["allowed"] == true)
+        self.ask(UNREVIEWED, self.cluster.review(path, &review)).await
     }
 
     /// The webhooks that match a write of Quintet, and whether their Services have a ready endpoint.
-    pub async fn webhooks(&self) -> Fact<Vec<(Suspect, Fact<bool>)>> {
-        let mut found = Vec::new();
+    pub async fn webhooks(&self) -> Fact<Found> {
+        let mut found = Found::default();
         for resource in [VALIDATING, MUTATING] {
             let what = format!("cannot list {}", resource.plural);
             let listed = self.ask(&what, self.cluster.reads.list::<Value>(&resource, "", "")).await?;
-            for suspect in suspects(resource.plural, &listed) {
+            let (suspects, unchecked) = suspects(resource.plural, &listed);
+            found.unchecked += unchecked;
+            for suspect in suspects {
                 let is_ready = self.has_endpoint(&suspect).await;
-                found.push((suspect, is_ready));
+                found.suspects.push((suspect, is_ready));
             }
         }
         Ok(found)
@@ -240,9 +249,9 @@ impl<'a> Reader<'a> {
         if installation.flags.elects {
             return lease.as_ref().ok().and_then(LeaseFacts::pod).map(str::to_owned).ok_or_else(none);
         }
-        let list = self.cluster.reads.list_meta(&PODS, home, &installation.selector);
-        let pods: Vec<Meta> = self.ask("cannot list the manager's pods", list).await?;
-        pods.first().map(|pod| pod.name.to_string()).ok_or_else(none)
+        let list = self.cluster.reads.list::<Value>(&PODS, home, &installation.selector);
+        let pods = self.ask("cannot list the manager's pods", list).await?;
+        running(&pods).map(str::to_owned).ok_or_else(none)
     }
 
     /// The pages of the leader. In the leader's pod, they are those of its loopback address.
@@ -250,10 +259,9 @@ impl<'a> Reader<'a> {
         let pod = leader.as_ref().map_err(Clone::clone)?;
         if *pod == host() {
             let debug = installation.flags.debug.ok_or("The leader serves no debug pages.")?;
-            return Ok(Activity {
-                metrics: page(debug, "/metrics").await?,
-                controllers: Some(page(debug, "/debug/controllers").await?),
-            });
+            // The metrics come last: they show whether this pod still leads.
+            let controllers = Some(page(debug, "/debug/controllers").await?);
+            return Ok(Activity { metrics: page(debug, "/metrics").await?, controllers });
         }
         let port = installation.flags.metrics_port.ok_or("The leader serves no metrics.")?;
         let home = &installation.manager.namespace;
@@ -280,6 +288,13 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The name of the first pod that runs.
+fn running(pods: &[Value]) -> Option<&str> {
+    let is_running =
+        |pod: &&Value| pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null();
+    pods.iter().find(is_running)?["metadata"]["name"].as_str()
+}
+
 /// GETs a page in plain HTTP. With HTTP/1.0, the server closes the connection after its answer, and sends no chunks.
 async fn page(address: SocketAddr, path: &str) -> Fact<String> {
     let fetched = async {
@@ -297,9 +312,21 @@ async fn page(address: SocketAddr, path: &str) -> Fact<String> {
     let answer = timeout(PAGE, fetched).await.map_err(|_| format!("{what}: no answer in time"))?;
     let answer = answer.map_err(|error| format!("{what}: {error}"))?;
     match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.split(' ').nth(1) == Some("200") => Ok(body.to_owned()),
+        Some((head, body)) if head.split(' ').nth(1) == Some("200") => {
+            if body.len() < length(head) {
+                return Err(format!("{what}: the answer is incomplete"));
+            }
+            Ok(body.to_owned())
+        }
         _ => Err(format!("{what}: {}", answer.lines().next().unwrap_or("no answer"))),
     }
+}
+
+/// The length of a page, from the head of its answer; 0 if it has none.
+fn length(head: &str) -> usize {
+    let headers = head.lines().filter_map(|line| line.split_once(':'));
+    let mut lengths = headers.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    lengths.next().and_then(|(_, value)| value.trim().parse().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -310,6 +337,17 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn without_election_a_running_pod_leads() {
+        let pod =
+            |name: &str, phase: &str| json!({ "metadata": { "name": name }, "status": { "phase": phase } });
+        let mut deleted = pod("c", "Running");
+        deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let pods = [pod("a", "Failed"), pod("b", "Pending"), deleted, pod("d", "Running")];
+        assert_eq!(running(&pods), Some("d"));
+        assert_eq!(running(&pods[..3]), None);
+    }
 
     #[tokio::test]
     async fn reads_a_page_of_a_manager() {
@@ -322,6 +360,16 @@ mod tests {
         assert!(missing.contains("404"), "{missing}");
         server.abort();
         let _ = server.await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let cut = listener.local_addr().unwrap();
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let size = stream.read(&mut [0; 1000]).await.unwrap();
+            assert!(size > 0);
+            stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\na 1\n").await.unwrap();
+        };
+        let (incomplete, ()) = tokio::join!(page(cut, "/metrics"), serve);
+        assert!(incomplete.unwrap_err().ends_with("the answer is incomplete"));
         let away = page(address, "/metrics").await.unwrap_err();
         assert!(away.starts_with("cannot read http://127.0.0.1:"), "{away}");
     }

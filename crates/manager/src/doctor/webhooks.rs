@@ -65,22 +65,23 @@ fn writes() -> Vec<Written> {
 }
 
 /// The webhooks of these configurations that match a write and reject it on a failure. `configuration` is their resource.
-/// Webhooks with a URL are left out: whether it is served is unknown.
-pub fn suspects(configuration: &'static str, configurations: &[Value]) -> Vec<Suspect> {
+/// Also returns the number of such webhooks with a URL: whether a URL is served is unknown.
+pub fn suspects(configuration: &'static str, configurations: &[Value]) -> (Vec<Suspect>, usize) {
     let writes = writes();
-    let mut found = Vec::new();
+    let (mut found, mut unchecked) = (Vec::new(), 0);
     for one in configurations {
         for webhook in one["webhooks"].as_array().into_iter().flatten() {
-            let service = &webhook["clientConfig"]["service"];
-            let (Some(namespace), Some(name)) = (service["namespace"].as_str(), service["name"].as_str())
-            else {
-                continue;
-            };
             let matched: Vec<String> =
                 writes.iter().filter(|written| matches(webhook, written)).map(Written::text).collect();
             if webhook["failurePolicy"] == "Ignore" || matched.is_empty() {
                 continue;
             }
+            let service = &webhook["clientConfig"]["service"];
+            let (Some(namespace), Some(name)) = (service["namespace"].as_str(), service["name"].as_str())
+            else {
+                unchecked += 1;
+                continue;
+            };
             let is_set = |selector: &str| webhook[selector].as_object().is_some_and(|one| !one.is_empty());
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             found.push(Suspect {
@@ -96,7 +97,16 @@ pub fn suspects(configuration: &'static str, configurations: &[Value]) -> Vec<Su
             });
         }
     }
-    found
+    (found, unchecked)
+}
+
+/// The webhooks that reject writes on a failure.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The webhooks with a Service, and whether the Service has a ready endpoint.
+    pub suspects: Vec<(Suspect, Fact<bool>)>,
+    /// The number of webhooks with a URL.
+    pub unchecked: usize,
 }
 
 impl Written {
@@ -134,10 +144,10 @@ pub fn is_ready(slice: &Value) -> bool {
     endpoints.any(|endpoint| endpoint["conditions"]["ready"] != false)
 }
 
-/// Whether webhooks reject writes. A fact is whether the webhook's Service has a ready endpoint.
-pub fn webhooks(suspects: &Fact<Vec<(Suspect, Fact<bool>)>>) -> Vec<Finding> {
-    let suspects = match suspects {
-        Ok(suspects) => suspects,
+/// Whether webhooks reject writes.
+pub fn webhooks(found: &Fact<Found>) -> Vec<Finding> {
+    let Found { suspects, unchecked } = match found {
+        Ok(found) => found,
         Err(why) => {
             let list = "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations";
             return vec![Finding::unknown(why).then(list)];
@@ -152,8 +162,13 @@ pub fn webhooks(suspects: &Fact<Vec<(Suspect, Fact<bool>)>>) -> Vec<Finding> {
         }
     }
     if findings.is_empty() {
+        let rest = if *unchecked == 0 {
+            String::new()
+        } else {
+            format!(" Not checked: {unchecked} webhooks with a URL.")
+        };
         findings.push(Finding::well(format!(
-            "The Services of {} webhooks for writes of Quintet have ready endpoints.",
+            "The Services of {} webhooks for writes of Quintet have ready endpoints.{rest}",
             suspects.len()
         )));
     }
@@ -194,6 +209,7 @@ mod tests {
             "mutatingwebhookconfigurations",
             &[json!({ "metadata": { "name": "c" }, "webhooks": [webhook] })],
         )
+        .0
     }
 
     #[test]
@@ -231,7 +247,12 @@ mod tests {
         ignoring["failurePolicy"] = json!("Ignore");
         let mut elsewhere = pods.clone();
         elsewhere["clientConfig"] = json!({ "url": "https://example.com" });
-        assert!(found(&ignoring).is_empty() && found(&elsewhere).is_empty());
+        assert!(found(&ignoring).is_empty());
+        let configuration = json!({ "metadata": { "name": "c" }, "webhooks": [elsewhere] });
+        let (suspects, unchecked) = suspects("mutatingwebhookconfigurations", &[configuration]);
+        assert_eq!((suspects, unchecked), (Vec::new(), 1));
+        let finding = webhooks(&Ok(Found { unchecked, ..Found::default() })).remove(0);
+        assert!(finding.sentence.ends_with(" Not checked: 1 webhooks with a URL."), "{finding:?}");
         let mut default = pods;
         default["failurePolicy"] = Value::Null;
         assert_eq!(found(&default).len(), 1, "the default is Fail");
@@ -240,8 +261,10 @@ mod tests {
     #[test]
     fn a_service_without_a_ready_endpoint_is_a_problem() {
         let mut pods = webhook(&rule(&["CREATE"], "", &["pods"]));
-        let check =
-            |webhook: &Value, is_ready: Fact<bool>| webhooks(&Ok(vec![(found(webhook).remove(0), is_ready)]));
+        let check = |webhook: &Value, is_ready: Fact<bool>| {
+            let suspects = vec![(found(webhook).remove(0), is_ready)];
+            webhooks(&Ok(Found { suspects, unchecked: 0 }))
+        };
         let finding = check(&pods, Ok(false)).remove(0);
         let expected =
             "Webhook w.example.com of c rejects CREATE pods: Service s/hook has no ready endpoint.";
@@ -251,7 +274,7 @@ mod tests {
         assert!(check(&pods, Ok(false))[0].sentence.contains("unless its selectors exclude the object"));
         assert_eq!(check(&pods, Ok(true))[0].verdict, Verdict::Well);
         assert_eq!(check(&pods, Err("denied".to_owned())), [Finding::unknown("denied")]);
-        assert_eq!(webhooks(&Ok(Vec::new()))[0].verdict, Verdict::Well);
+        assert_eq!(webhooks(&Ok(Found::default()))[0].verdict, Verdict::Well);
         assert_eq!(webhooks(&Err("denied".to_owned()))[0].verdict, Verdict::Unknown);
     }
 

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::model::conditions::find_true;
-use crate::model::object::Key;
+use crate::model::object::{Key, Object};
 
 /// The most problems that the metric lists.
 pub const LISTED: usize = 100;
@@ -85,6 +85,21 @@ pub fn or_stalled(mut problems: Vec<Problem>, conditions: &[Condition]) -> Vec<P
         problems.push(Problem::failing("Stalled", stalled.last_transition_time.0));
     }
     problems
+}
+
+/// Finds the problems of an object in JSON at a time.
+pub type FindProblems = fn(&str, Timestamp) -> Vec<Problem>;
+
+/// The problems of an object in JSON. An object that is being deleted, or that cannot be decoded, has none.
+pub fn problems_in<T: Object>(
+    json: &str,
+    now: Timestamp,
+    problems: fn(&T, Timestamp) -> Vec<Problem>,
+) -> Vec<Problem> {
+    match serde_json::from_str::<T>(json) {
+        Ok(object) if !object.terminating() => problems(&object, now),
+        _ => Vec::new(),
+    }
 }
 
 /// A problem with its object.

@@ -110,6 +110,18 @@ impl LiveReads {
         self.list_as(resource, namespace, selector, WHOLE).await
     }
 
+    /// Reads the objects of a namespace, one page at a time. `add` adds each page to the result, which begins as `start`,
+    /// also when the list restarts.
+    pub async fn fold<T: DeserializeOwned, S>(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        start: impl Fn() -> S,
+        add: impl Fn(&mut S, Vec<T>),
+    ) -> Result<S, kube::Error> {
+        self.fold_as(resource, namespace, "", WHOLE, start, add).await
+    }
+
     async fn list_as<T: DeserializeOwned>(
         &self,
         resource: &Resource,
@@ -117,6 +129,19 @@ impl LiveReads {
         selector: &str,
         accept: &'static str,
     ) -> Result<Vec<T>, kube::Error> {
+        let add = |objects: &mut Vec<T>, page: Vec<T>| objects.extend(page);
+        self.fold_as(resource, namespace, selector, accept, Vec::new, add).await
+    }
+
+    async fn fold_as<T: DeserializeOwned, S>(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        selector: &str,
+        accept: &'static str,
+        start: impl Fn() -> S,
+        add: impl Fn(&mut S, Vec<T>),
+    ) -> Result<S, kube::Error> {
         #[derive(Deserialize)]
         #[serde(bound = "T: DeserializeOwned")]
         struct Page<T> {
@@ -127,20 +152,20 @@ impl LiveReads {
             items: Option<Vec<T>>,
         }
         let path = format!("{}?labelSelector={}&limit={PAGE}", resource.path(namespace), escape(selector));
-        let (mut objects, mut next, mut started) = (Vec::new(), String::new(), 1);
+        let (mut result, mut next, mut started) = (start(), String::new(), 1);
         loop {
             let request = Request::get(format!("{path}{next}")).header(header::ACCEPT, accept);
             let _permit = self.window.acquire().await;
             match call::<Page<T>>(&self.client, CALL, request.body(Vec::new())).await {
                 Ok(Page { metadata, items }) => {
-                    objects.extend(items.unwrap_or_default());
+                    add(&mut result, items.unwrap_or_default());
                     match metadata.continue_.filter(|continue_| !continue_.is_empty()) {
                         Some(continue_) => next = format!("&continue={}", escape(&continue_)),
-                        None => return Ok(objects),
+                        None => return Ok(result),
                     }
                 }
                 Err(kube::Error::Api(status)) if status.code == 410 && started < LISTS => {
-                    (objects, next, started) = (Vec::new(), String::new(), started + 1);
+                    (result, next, started) = (start(), String::new(), started + 1);
                 }
                 Err(error) => return Err(error),
             }
