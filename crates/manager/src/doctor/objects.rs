@@ -255,7 +255,9 @@ mod tests {
 
     fn tally(objects: &[Listed], problems: &[Problem]) -> Tally {
         let mut tally = Tally::default();
-        objects.iter().for_each(|object| tally.add(object, problems, NOW));
+        for object in objects {
+            tally.add(object, problems, NOW);
+        }
         tally
     }
 
