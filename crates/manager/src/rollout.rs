@@ -15,7 +15,7 @@ use quintet_podset::api::PodSet;
 use quintet_podset::history::{self, History};
 use quintet_podset::labels::UID_LABEL;
 use quintet_podset::revision::CONTROLLER_REVISIONS;
-use quintet_runtime::model::clock::{Clock, whole_seconds};
+use quintet_runtime::model::clock::Clock;
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::rollout::{Change, RolloutState, RolloutStatus};
 use quintet_runtime::model::table::one_line;
@@ -296,7 +296,8 @@ async fn resume(target: &Target) -> Result<String> {
 async fn retry(args: &RetryArgs) -> Result<String> {
     let otherwise = "rollout retry supports only DaemonJobs: a PodSet replaces failed pods without a command";
     let rollout = args.target.rollout_of(Kind::DaemonJob, otherwise).await?;
-    let token = args.token.clone().unwrap_or_else(|| whole_seconds(Clock::System.now()).to_string());
+    // Two commands in a second are two rollouts.
+    let token = args.token.clone().unwrap_or_else(|| format!("{:.3}", Clock::System.now()));
     rollout.change::<DaemonJob>(|job| change::retry(job, &token)).await
 }
 
