@@ -109,7 +109,7 @@ pub(crate) fn chart() -> String {
 }
 
 /// Lets Helm 4 change fields that another client owns. Helm 3 always changes them.
-fn forced() -> &'static [&'static str] {
+pub(crate) fn forced() -> &'static [&'static str] {
     match versions::current() {
         Versions::Newest => &["--force-conflicts"],
         Versions::Oldest => &[],
@@ -289,7 +289,7 @@ fn permissions_of_the_hook_are_gone(site: &Site) {
 fn uninstalls_while_objects_exist() {
     let site = Site::new("ch-uninstall", 2);
     // No node matches the selector of the hook's pod; this test plays its kubelet.
-    let set = ["--set", "replicas=0,nodeSelector.kubelet=played"];
+    let set = ["--set", "replicas=0,nodeSelector.kubelet=played,uninstallHook.backoffLimit=0"];
     site.helm(&[&["install", "quintet", &chart(), "--create-namespace"], &set[..]].concat()).unwrap();
     let manager = site.manager();
     let greetings: Vec<Value> = (0..200)
@@ -356,9 +356,10 @@ fn uninstalls_while_objects_exist() {
             text.contains("cannot acquire Lease quintet-system/quintet-manager: its holder is \"other\""),
             "{text}"
         );
-        site.kubectl(&["delete", "job", "quintet-uninstall", "-n", NAMESPACE], None).unwrap();
         assert!(uninstall.join().unwrap().is_err());
     });
+    let delete = ["delete", "job", "quintet-uninstall", "-n", NAMESPACE, "--cascade=foreground"];
+    site.kubectl(&delete, None).unwrap();
     assert!(site.helm(&["status", "quintet"]).is_ok(), "the release stays");
     permissions_of_the_hook_are_gone(&site);
     // helm has marked the release as uninstalling.

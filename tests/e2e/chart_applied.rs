@@ -7,7 +7,7 @@ use std::thread;
 use quintet_localcluster::run;
 use serde_json::json;
 
-use crate::chart::{NAMESPACE, Site, chart, held, play_the_hook, wait};
+use crate::chart::{NAMESPACE, Site, chart, forced, held, play_the_hook, wait};
 
 /// The manager is a local process: no node matches the pods of the Deployment, and the test plays the kubelet of the Job.
 const VALUES: &str =
@@ -82,12 +82,18 @@ fn the_uninstall_job_spares_a_running_manager() {
     spares_the_manager(&site, "Deployment quintet is not part of a Helm release");
 
     // A release that kubectl has taken over keeps the marks of Helm.
-    let install = ["install", "quintet", &chart(), "--take-ownership", "--force-conflicts", "--set", VALUES];
-    site.helm(&install).unwrap();
+    let install = ["install", "quintet", &chart(), "--take-ownership", "--set", VALUES];
+    site.helm(&[&install[..], forced()].concat()).unwrap();
     site.kubectl(&["apply", "-f", "-"], Some(&template())).unwrap();
     spares_the_manager(&site, "`kubectl apply` created the Job");
     site.kubectl(&apply, Some(&template())).unwrap();
-    spares_the_manager(&site, "kubectl created the Job and also writes Deployment quintet");
+    spares_the_manager(&site, "kubectl created the Job, but did not install the release");
+
+    // A tool can create the Job without a change of the Deployment.
+    let documents = template();
+    let job = documents.split("\n---\n").find(|document| document.contains("\nkind: Job\n")).unwrap();
+    site.kubectl(&["create", "-f", "-"], Some(job)).unwrap();
+    spares_the_manager(&site, "kubectl-create created the Job, but did not install the release");
 
     // Helm itself still uninstalls the release.
     thread::scope(|scope| {

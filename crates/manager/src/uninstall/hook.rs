@@ -64,18 +64,18 @@ fn obstacle(deployment: &Value, job: &Value) -> Option<String> {
     if has(job, APPLIED) {
         return Some("`kubectl apply` created the Job".to_owned());
     }
-    // Another tool may have replaced Helm. Then Helm's annotation remains, and the tool has written both objects. A tool with
-    // another name that installs releases with Helm's library is the owner of the annotation.
+    // Another tool may have replaced Helm, and then Helm's annotation remains. A tool with another name that installs
+    // releases with Helm's library is the owner of the annotation.
     let installs =
         |entry: &Value| !entry["fieldsV1"]["f:metadata"]["f:annotations"][format!("f:{RELEASE}")].is_null();
     let creates = |entry: &Value| !entry["fieldsV1"]["f:spec"].is_null();
     let installers: Vec<&str> = writers(deployment, installs).collect();
-    let mut creators = writers(job, creates);
-    let other = creators.find(|name| {
-        let is_helm = name.to_ascii_lowercase().contains("helm") || installers.contains(name);
-        !is_helm && writers(deployment, |_| true).any(|writer| writer == *name)
-    });
-    other.map(|name| format!("{name} created the Job and also writes {place}"))
+    let creators: Vec<&str> = writers(job, creates).collect();
+    if creators.iter().any(|name| name.to_ascii_lowercase().contains("helm") || installers.contains(name)) {
+        return None;
+    }
+    let creators = if creators.is_empty() { "an unknown tool".to_owned() } else { creators.join(" and ") };
+    Some(format!("{creators} created the Job, but did not install the release"))
 }
 
 /// The field managers of an object whose entries match, without those that wrote only a subresource such as the status.
@@ -125,9 +125,8 @@ mod tests {
             (released("helm", &["kubectl-edit"]), "helm"),
             (released("helm-controller", &["kubectl"]), "helm"),
             (released("terraform-provider-helm_v3.0.2", &["Helm.exe"]), "Helm.exe"),
-            // A tool with Helm's library, and one that has not changed the Deployment.
+            // A tool with Helm's library.
             (released("fleetagent", &[]), "fleetagent"),
-            (released("helm", &["kubectl-edit"]), "deployer"),
         ] {
             assert_eq!(obstacle(&deployment, &job(creator)), None, "{creator}");
         }
@@ -144,11 +143,24 @@ mod tests {
     }
 
     #[test]
-    fn changes_nothing_if_another_tool_replaced_helm() {
-        for applier in ["kubectl", "kustomize-controller"] {
-            let why = obstacle(&released("helm", &[applier]), &job(applier)).unwrap();
-            assert_eq!(why, format!("{applier} created the Job and also writes Deployment quintet"));
+    fn changes_nothing_if_another_tool_created_the_job() {
+        // The tool replaced Helm, or left the Deployment as Helm had written it.
+        for others in [&["kustomize-controller"][..], &[]] {
+            let why = obstacle(&released("helm", others), &job("kustomize-controller")).unwrap();
+            assert_eq!(why, "kustomize-controller created the Job, but did not install the release");
         }
+        let mut created = job("kubectl");
+        let apply = json!({ "manager": "argocd-controller", "fieldsV1": spec() });
+        created["metadata"]["managedFields"].as_array_mut().unwrap().push(apply);
+        let why = obstacle(&released("helm", &[]), &created).unwrap();
+        assert_eq!(why, "kubectl and argocd-controller created the Job, but did not install the release");
+    }
+
+    #[test]
+    fn changes_nothing_without_field_managers() {
+        let unknown = json!({ "metadata": { "name": "quintet-uninstall" } });
+        let why = obstacle(&released("helm", &[]), &unknown).unwrap();
+        assert_eq!(why, "an unknown tool created the Job, but did not install the release");
     }
 
     #[test]
@@ -173,15 +185,9 @@ mod tests {
 
     #[test]
     fn ignores_writers_of_the_status_alone() {
-        let mut created = job("helm");
-        created["metadata"]["managedFields"][0]["manager"] = json!("operator");
-        let mut deployment = released("helm", &[]);
-        let status =
-            json!({ "manager": "operator", "subresource": "status", "fieldsV1": { "f:status": {} } });
-        deployment["metadata"]["managedFields"].as_array_mut().unwrap().push(status.clone());
-        assert_eq!(obstacle(&deployment, &created), None);
-        let whole = json!({ "manager": "operator", "fieldsV1": { "f:status": {} } });
-        deployment["metadata"]["managedFields"].as_array_mut().unwrap().push(whole);
-        assert!(obstacle(&deployment, &created).is_some());
+        let mut created = job("operator");
+        let status = json!({ "manager": "helm", "subresource": "status", "fieldsV1": { "f:spec": {} } });
+        created["metadata"]["managedFields"].as_array_mut().unwrap().push(status);
+        assert!(obstacle(&released("helm", &[]), &created).is_some());
     }
 }
