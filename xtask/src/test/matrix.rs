@@ -10,7 +10,7 @@ const HELM: &str = "Helm 3 does not wait for objects of custom kinds";
 const POLICY: &str = "Kubernetes 1.33 has no MutatingAdmissionPolicy v1";
 
 /// The end-to-end tests that need a newer Kubernetes or Helm than the oldest, and the reason.
-const NEED_NEWER: [(&str, &str); 7] = [
+const NEED_NEWER: [(&str, &str); 10] = [
     (
         "conformance::fake_api_server_answers_as_the_real_one",
         "Kubernetes 1.33 does not stream lists by default, and the fake API server does",
@@ -19,6 +19,9 @@ const NEED_NEWER: [(&str, &str); 7] = [
     ("podset::a_policy_that_overwrites_app_changes_nothing", POLICY),
     ("podset::a_pod_without_the_label_that_cannot_be_deleted_stays_alone", POLICY),
     ("podset::a_policy_that_removes_our_labels_stops_creations", POLICY),
+    ("pulsarconsumer_broker::consumes_and_reports_the_state_of_consumers", POLICY),
+    ("pulsarconsumer_broker::authenticates_with_certificates_and_tokens_of_an_issuer", POLICY),
+    ("pulsarconsumer_broker::mounts_tokens_and_reports_rejected_ones", POLICY),
     ("daemonjob_health::helm_waits_until_complete", HELM),
     ("daemonjob_health::helm_fails_when_the_daemonjob_fails", HELM),
 ];
