@@ -71,10 +71,10 @@ impl Scene {
         })
     }
 
-    /// The metadata of a pod of the PodSet.
+    /// The metadata of a pod of the PodSet, with an annotation of OpenShift.
     pub fn pod_of_set(&self) -> Value {
         let labels = json!({ "quintet.dev/kind": "PodSet", "batch.tutorial.kubebuilder.io/podset-uid": self.set["uid"], "app": "set" });
-        json!({ "labels": labels, "ownerReferences": [self.set] })
+        json!({ "labels": labels, "annotations": { "openshift.io/scc": "restricted-v2" }, "ownerReferences": [self.set] })
     }
 
     /// A ledger of the DaemonJob.
@@ -222,7 +222,20 @@ fn the_manager_changes_only_its_metadata_of_pods() {
     manager.patch(("pod", "of-job"), &annotation("dj.dysproz.io/deleted-for", json!("Suspend")), ALLOWED);
     manager.patch(("pod", "of-job"), &annotation("note", json!("b")), Some("Quintet's annotations"));
     manager.patch(("pod", "of-set"), &annotation("note", json!("b")), Some("Quintet's annotations"));
+    // OpenShift adds or changes annotations of its own in a request of the manager.
+    let mut admitted = annotation("dj.dysproz.io/deleted-for", json!("Suspend"));
+    admitted["metadata"]["annotations"]["openshift.io/scc"] = json!("restricted-v2");
+    admitted["metadata"]["annotations"]["security.openshift.io/validated-scc-subject-type"] = json!("user");
+    manager.patch(("pod", "of-job"), &admitted, ALLOWED);
+    manager.patch(("pod", "of-set"), &annotation("openshift.io/scc", json!("nonroot-v2")), ALLOWED);
+    manager.patch(
+        ("pod", "of-set"),
+        &annotation("myopenshift.io/scc", json!("x")),
+        Some("Quintet's annotations"),
+    );
+    manager.patch(("pod", "of-set"), &label("openshift.io/scc", json!("x")), Some("Quintet's labels"));
     for stranger in ["bare", "orphan", &*foreign] {
+        manager.patch(("pod", stranger), &annotation("openshift.io/scc", json!("x")), Some(strangers));
         manager.patch(("pod", stranger), &label("quintet.dev/kind", json!("PodSet")), Some(strangers));
         manager.patch(("pod", stranger), &annotation("dj.dysproz.io/run", json!("1")), Some(strangers));
         manager.delete(("pod", stranger), Some(strangers));
