@@ -251,6 +251,26 @@ fn the_manager_changes_only_its_metadata_of_pods() {
         Some("no finalizer"),
     );
 
+    // A mutating webhook may add labels and annotations to the request that removes the finalizer.
+    let put = |path: &str| json!({ "op": "add", "path": path, "value": "x" });
+    let released = |at: usize, change: Value| json!([remove(&format!("/metadata/finalizers/{at}")), change]);
+    manager.patch(("pod", "of-job"), &released(1, put("/metadata/labels/added")), ALLOWED);
+    manager.patch(("pod", "of-job"), &released(1, put("/metadata/annotations/added")), ALLOWED);
+    manager.patch(("pod", "orphan"), &released(0, put("/metadata/labels/added")), ALLOWED);
+    for (field, key) in [("labels", "team"), ("annotations", "note")] {
+        let (path, denied) = (format!("/metadata/{field}/{key}"), format!("Quintet's {field}"));
+        manager.patch(("pod", "of-job"), &released(1, put(&path)), Some(&denied));
+        manager.patch(("pod", "of-job"), &released(1, remove(&path)), Some(&denied));
+    }
+    manager.patch(("pod", "of-job"), &released(0, put("/metadata/labels/added")), Some("Quintet's labels"));
+    manager.patch(("pod", "of-job"), &label("added", json!("x")), Some("Quintet's labels"));
+    manager.patch(("pod", "of-job"), &annotation("added", json!("x")), Some("Quintet's annotations"));
+    manager.patch(("pod", "orphan"), &label("added", json!("x")), Some(strangers));
+    for key in ["quintet.dev~1kind", "dj.dysproz.io~1pod-number"] {
+        let change = put(&format!("/metadata/labels/{key}"));
+        manager.patch(("pod", "orphan"), &released(0, change), Some(strangers));
+    }
+
     // Owner references: a PodSet adopts and releases pods, and a DaemonJob does not.
     let adoption =
         json!({ "metadata": { "labels": { "quintet.dev/kind": "PodSet" }, "ownerReferences": [set] } });
