@@ -11,7 +11,7 @@ use super::manifests::Manifests;
 use super::{RELEASE, Scratch, Tools, chart};
 
 /// Values that create every cluster-scoped object, and objects in a namespace that both releases use.
-const FEATURES: [&str; 8] = [
+const FEATURES: [&str; 9] = [
     "metrics.secure=true,metrics.readers[0].kind=User,metrics.readers[0].name=prometheus",
     "metrics.dashboards.enabled=true,metrics.dashboards.namespace=monitoring",
     "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.renderMode=alwaysRender",
@@ -20,6 +20,7 @@ const FEATURES: [&str; 8] = [
     "metrics.podMonitor.authorization.credentials.name=token",
     "metrics.prometheusRule.enabled=true,metrics.prometheusRule.renderMode=alwaysRender",
     "metrics.prometheusRule.namespace=monitoring,networkPolicy.enabled=true,networkPolicy.egress.enabled=true",
+    "leaderElection.namespace=leases",
 ];
 
 /// Two releases of the same name have no object, and no dashboard, in common.
@@ -35,9 +36,16 @@ pub(super) fn differ(tools: &Tools) -> Result<()> {
         let first = release("team-a", "")?;
         // One release of a cluster contains the definitions.
         let second = release("team-b", ",crds.enabled=false")?;
-        for expected in
-            ["ClusterRole ", "ClusterRoleBinding ", "ServiceMonitor monitoring/", "uid ", "title ", "file "]
-        {
+        for expected in [
+            "ClusterRole ",
+            "ClusterRoleBinding ",
+            "Role leases/",
+            "RoleBinding leases/",
+            "ServiceMonitor monitoring/",
+            "uid ",
+            "title ",
+            "file ",
+        ] {
             let has = |release: &BTreeSet<String>| release.iter().any(|one| one.starts_with(expected));
             ensure!(has(&first) && has(&second), "the chart renders no {expected}");
         }
