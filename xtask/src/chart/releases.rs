@@ -11,7 +11,7 @@ use super::manifests::Manifests;
 use super::{RELEASE, Scratch, Tools, chart};
 
 /// Values that create every cluster-scoped object, and objects in a namespace that both releases use.
-const FEATURES: [&str; 9] = [
+const FEATURES: [&str; 11] = [
     "metrics.secure=true,metrics.readers[0].kind=User,metrics.readers[0].name=prometheus",
     "metrics.dashboards.enabled=true,metrics.dashboards.namespace=monitoring",
     "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.renderMode=alwaysRender",
@@ -21,6 +21,8 @@ const FEATURES: [&str; 9] = [
     "metrics.prometheusRule.enabled=true,metrics.prometheusRule.renderMode=alwaysRender",
     "metrics.prometheusRule.namespace=monitoring,networkPolicy.enabled=true,networkPolicy.egress.enabled=true",
     "leaderElection.namespace=leases",
+    "guardRails.enabled=true,guardRails.tenants.serviceAccounts=true,guardRails.tenants.hostAccess=true",
+    "guardRails.tenants.urlHosts[0]=broker.pulsar.svc",
 ];
 
 /// Two releases of the same name have no object, and no dashboard, in common.
@@ -42,6 +44,8 @@ pub(super) fn differ(tools: &Tools) -> Result<()> {
             "Role leases/",
             "RoleBinding leases/",
             "ServiceMonitor monitoring/",
+            "ValidatingAdmissionPolicy /quintet-templates.",
+            "ValidatingAdmissionPolicyBinding /quintet-urls.",
             "uid ",
             "title ",
             "file ",
