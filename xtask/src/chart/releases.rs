@@ -61,6 +61,26 @@ pub(super) fn differ(tools: &Tools) -> Result<()> {
     Ok(())
 }
 
+/// In one namespace, no release has the full name of a ClusterRole of another release.
+pub(super) fn reject_names_of_parts(tools: &Tools) -> Result<()> {
+    let set = format!("{},crds.enabled=false", FEATURES.join(","));
+    let manifests = Manifests::of(&tools.template(&["--set", &set])?)?;
+    let roles = manifests.all().iter().filter(|object| object["kind"] == "ClusterRole");
+    let names = roles.filter_map(|role| {
+        let name = role["metadata"]["name"].as_str()?.strip_suffix(RELEASE[1])?.strip_suffix('.')?;
+        (name != RELEASE[0]).then_some(name)
+    });
+    let names: BTreeSet<&str> = names.collect();
+    ensure!(names.contains("quintet-nodes") && names.contains("quintet-book-viewer"), "{names:?}");
+    for name in names {
+        match tools.template(&["--set", &format!("fullnameOverride={name}")]) {
+            Err(error) if format!("{error:#}").contains("Set fullnameOverride to a name") => {}
+            other => bail!("fullnameOverride={name}: expected an error, got {other:?}"),
+        }
+    }
+    Ok(())
+}
+
 /// The kinds, namespaces and names of the objects, and the UIDs, titles and files of the dashboards.
 fn identities(manifests: &Manifests) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
