@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::process::Command;
 
-use quintet_e2e::{TestEnv, answered};
+use quintet_e2e::{TestEnv, answered, condition};
 use quintet_localcluster::kube::Kube;
 use quintet_localcluster::{manager, run};
 use serde_json::{Value, json};
@@ -396,6 +396,28 @@ fn the_manager_marks_nodes_with_allowed_keys_only() {
     manager.patch(on, &json!({ "spec": { "unschedulable": true } }), Some(rest));
     manager.patch(on, &json!({ "metadata": { "finalizers": ["example.com/other"] } }), Some(rest));
     manager.check();
+}
+
+/// The manager's flag allows more than the chart's value.
+#[test]
+fn a_denied_change_names_the_policy() {
+    let env = TestEnv::new("gr-denied");
+    env.expect_denials();
+    env.node("a");
+    let flag = format!("--daemon-job-node-marks={}=other.example/", env.namespace());
+    let _manager = env.manager_with("manager", "daemonjob", &[&flag]);
+    let marks = json!({ "onSuccess": { "labels": { "other.example/ready": "yes" } } });
+    env.apply(&crate::daemonjob::daemonjob(&env, "marks", &marks)).unwrap();
+    let job = env.wait_for("daemonjob", "marks", "it reports the denial", |job| {
+        condition(job, "MarkRefused") == ("True".into(), "FailedWrite".into())
+    });
+    let policy = "ValidatingAdmissionPolicy 'quintet-nodes.quintet-system'";
+    let is_named = |text: &str| text.contains(policy) && text.contains(DENIED);
+    assert!(is_named(&job["status"]["conditions"].to_string()), "{job:#}");
+    // The runbook of QuintetForbidden finds the Event.
+    env.wait("an Event names the policy", || {
+        is_named(&env.kubectl(&["get", "events", "-o", "custom-columns=MESSAGE:.message"]).unwrap())
+    });
 }
 
 /// The API server checks the expressions against the types of the objects.
