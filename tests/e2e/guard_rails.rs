@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::process::Command;
 
-use quintet_e2e::{TestEnv, answered};
+use quintet_e2e::{TestEnv, answered, condition};
 use quintet_localcluster::kube::Kube;
 use quintet_localcluster::{manager, run};
 use serde_json::{Value, json};
@@ -71,10 +71,10 @@ impl Scene {
         })
     }
 
-    /// The metadata of a pod of the PodSet.
+    /// The metadata of a pod of the PodSet, with an annotation of OpenShift.
     pub fn pod_of_set(&self) -> Value {
         let labels = json!({ "quintet.dev/kind": "PodSet", "batch.tutorial.kubebuilder.io/podset-uid": self.set["uid"], "app": "set" });
-        json!({ "labels": labels, "ownerReferences": [self.set] })
+        json!({ "labels": labels, "annotations": { "openshift.io/scc": "restricted-v2" }, "ownerReferences": [self.set] })
     }
 
     /// A ledger of the DaemonJob.
@@ -222,7 +222,20 @@ fn the_manager_changes_only_its_metadata_of_pods() {
     manager.patch(("pod", "of-job"), &annotation("dj.dysproz.io/deleted-for", json!("Suspend")), ALLOWED);
     manager.patch(("pod", "of-job"), &annotation("note", json!("b")), Some("Quintet's annotations"));
     manager.patch(("pod", "of-set"), &annotation("note", json!("b")), Some("Quintet's annotations"));
+    // OpenShift adds or changes annotations of its own in a request of the manager.
+    let mut admitted = annotation("dj.dysproz.io/deleted-for", json!("Suspend"));
+    admitted["metadata"]["annotations"]["openshift.io/scc"] = json!("restricted-v2");
+    admitted["metadata"]["annotations"]["security.openshift.io/validated-scc-subject-type"] = json!("user");
+    manager.patch(("pod", "of-job"), &admitted, ALLOWED);
+    manager.patch(("pod", "of-set"), &annotation("openshift.io/scc", json!("nonroot-v2")), ALLOWED);
+    manager.patch(
+        ("pod", "of-set"),
+        &annotation("myopenshift.io/scc", json!("x")),
+        Some("Quintet's annotations"),
+    );
+    manager.patch(("pod", "of-set"), &label("openshift.io/scc", json!("x")), Some("Quintet's labels"));
     for stranger in ["bare", "orphan", &*foreign] {
+        manager.patch(("pod", stranger), &annotation("openshift.io/scc", json!("x")), Some(strangers));
         manager.patch(("pod", stranger), &label("quintet.dev/kind", json!("PodSet")), Some(strangers));
         manager.patch(("pod", stranger), &annotation("dj.dysproz.io/run", json!("1")), Some(strangers));
         manager.delete(("pod", stranger), Some(strangers));
@@ -237,6 +250,26 @@ fn the_manager_changes_only_its_metadata_of_pods() {
         &json!({ "metadata": { "finalizers": [LEDGER] } }),
         Some("no finalizer"),
     );
+
+    // A mutating webhook may add labels and annotations to the request that removes the finalizer.
+    let put = |path: &str| json!({ "op": "add", "path": path, "value": "x" });
+    let released = |at: usize, change: Value| json!([remove(&format!("/metadata/finalizers/{at}")), change]);
+    manager.patch(("pod", "of-job"), &released(1, put("/metadata/labels/added")), ALLOWED);
+    manager.patch(("pod", "of-job"), &released(1, put("/metadata/annotations/added")), ALLOWED);
+    manager.patch(("pod", "orphan"), &released(0, put("/metadata/labels/added")), ALLOWED);
+    for (field, key) in [("labels", "team"), ("annotations", "note")] {
+        let (path, denied) = (format!("/metadata/{field}/{key}"), format!("Quintet's {field}"));
+        manager.patch(("pod", "of-job"), &released(1, put(&path)), Some(&denied));
+        manager.patch(("pod", "of-job"), &released(1, remove(&path)), Some(&denied));
+    }
+    manager.patch(("pod", "of-job"), &released(0, put("/metadata/labels/added")), Some("Quintet's labels"));
+    manager.patch(("pod", "of-job"), &label("added", json!("x")), Some("Quintet's labels"));
+    manager.patch(("pod", "of-job"), &annotation("added", json!("x")), Some("Quintet's annotations"));
+    manager.patch(("pod", "orphan"), &label("added", json!("x")), Some(strangers));
+    for key in ["quintet.dev~1kind", "dj.dysproz.io~1pod-number"] {
+        let change = put(&format!("/metadata/labels/{key}"));
+        manager.patch(("pod", "orphan"), &released(0, change), Some(strangers));
+    }
 
     // Owner references: a PodSet adopts and releases pods, and a DaemonJob does not.
     let adoption =
@@ -363,6 +396,28 @@ fn the_manager_marks_nodes_with_allowed_keys_only() {
     manager.patch(on, &json!({ "spec": { "unschedulable": true } }), Some(rest));
     manager.patch(on, &json!({ "metadata": { "finalizers": ["example.com/other"] } }), Some(rest));
     manager.check();
+}
+
+/// The manager's flag allows more than the chart's value.
+#[test]
+fn a_denied_change_names_the_policy() {
+    let env = TestEnv::new("gr-denied");
+    env.expect_denials();
+    env.node("a");
+    let flag = format!("--daemon-job-node-marks={}=other.example/", env.namespace());
+    let _manager = env.manager_with("manager", "daemonjob", &[&flag]);
+    let marks = json!({ "onSuccess": { "labels": { "other.example/ready": "yes" } } });
+    env.apply(&crate::daemonjob::daemonjob(&env, "marks", &marks)).unwrap();
+    let job = env.wait_for("daemonjob", "marks", "it reports the denial", |job| {
+        condition(job, "MarkRefused") == ("True".into(), "FailedWrite".into())
+    });
+    let policy = "ValidatingAdmissionPolicy 'quintet-nodes.quintet-system'";
+    let is_named = |text: &str| text.contains(policy) && text.contains(DENIED);
+    assert!(is_named(&job["status"]["conditions"].to_string()), "{job:#}");
+    // The runbook of QuintetForbidden finds the Event.
+    env.wait("an Event names the policy", || {
+        is_named(&env.kubectl(&["get", "events", "-o", "custom-columns=MESSAGE:.message"]).unwrap())
+    });
 }
 
 /// The API server checks the expressions against the types of the objects.

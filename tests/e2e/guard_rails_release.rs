@@ -94,8 +94,6 @@ fn two_releases_serve_their_namespaces() {
         env.wait_for("daemonjob", "second", "it is complete", |job| condition(job, "Complete").0 == "True");
     assert_eq!(done["status"]["succeeded"], 1, "{node}: {done:#}");
     env.kubectl(&["delete", "daemonjob", "second", "--timeout=60s"]).unwrap();
-    let log = manager.logged();
-    assert!(!log.contains("denied request: "), "{log}");
     assert_eq!(manager.stop().unwrap(), Some(0));
 }
 
@@ -115,7 +113,12 @@ fn the_uninstall_job_only_removes_finalizers_from_pods() {
     let job = release.requests(&account, name);
     job.wait_until_denied(&pod("new", &json!({})));
     let only = Some("may only remove the finalizer");
-    job.patch(("pod", "of-job"), &json!([{ "op": "remove", "path": "/metadata/finalizers/1" }]), ALLOWED);
+    let removed = json!({ "op": "remove", "path": "/metadata/finalizers/1" });
+    let added = json!({ "op": "add", "path": "/metadata/labels/added", "value": "x" });
+    job.patch(("pod", "of-job"), &json!([removed]), ALLOWED);
+    // A mutating webhook may add labels.
+    job.patch(("pod", "of-job"), &json!([removed, added]), ALLOWED);
+    job.patch(("pod", "of-job"), &json!([added]), Some("Quintet's labels"));
     job.patch(("pod", "of-job"), &json!({ "metadata": { "labels": { "quintet.dev/kind": null } } }), only);
     job.create(&pod("new", &scene.pod_of_job()), only);
     job.delete(("pod", "of-job"), only);

@@ -5,7 +5,7 @@
 pub mod health;
 pub mod shell;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -36,10 +36,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub const USER_AGENT: &str = "quintet/";
 
 /// The namespace and the nodes of one test, deleted on drop. After a failure, drop prints the manager's log.
+/// Otherwise, drop panics if the chart's guard rails denied a request of a manager.
 pub struct TestEnv {
     cluster: Cluster,
     namespace: String,
     managers: RefCell<Vec<String>>,
+    /// Whether the guard rails may deny requests of the managers.
+    expects_denials: Cell<bool>,
     /// Takes down the cluster that belongs to this test alone.
     own: Option<Temporary>,
 }
@@ -66,7 +69,7 @@ impl TestEnv {
         let namespace = format!("e2e-{test}-{}-{serial}", std::process::id());
         run::stdout(cluster.kubectl().args(["create", "namespace", &namespace]))
             .expect("kubectl creates the namespace");
-        Self { cluster, namespace, managers: RefCell::default(), own }
+        Self { cluster, namespace, managers: RefCell::default(), expects_denials: Cell::default(), own }
     }
 
     /// The namespace.
@@ -240,6 +243,27 @@ impl TestEnv {
         for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
             self.kubectl(&["delete", kind, self.namespace()]).expect("kubectl deletes");
         }
+    }
+
+    /// Lets the chart's guard rails deny requests of this test's managers.
+    pub fn expect_denials(&self) {
+        self.expects_denials.set(true);
+    }
+
+    /// The API server's messages to managers whose requests the guard rails denied, from the audit log. The
+    /// manager's log has no messages of rejected writes. The test's own policy has the name of the namespace.
+    fn denials(&self) -> Vec<String> {
+        let own = format!("ValidatingAdmissionPolicy '{}' ", self.namespace);
+        let nodes = format!("{}-", self.namespace);
+        let is_here = |entry: &Value| {
+            let (namespace, name) = (&entry["objectRef"]["namespace"], entry["objectRef"]["name"].as_str());
+            let is_node = namespace.is_null() && name.is_some_and(|name| name.starts_with(&nodes));
+            is_node || *namespace == self.namespace
+        };
+        let writes = answered_writes(&self.cluster, &self.namespace).into_iter().filter(is_here);
+        let messages =
+            writes.filter_map(|entry| Some(entry["responseStatus"]["message"].as_str()?.to_owned()));
+        messages.filter(|message| message.contains(" denied request: ") && !message.contains(&own)).collect()
     }
 
     /// Applies a JSON merge patch. A subresource may follow a slash, as in `pod/status`.
@@ -498,6 +522,7 @@ impl Drop for Watch {
 
 impl Drop for TestEnv {
     fn drop(&mut self) {
+        let mut denials = Vec::new();
         if std::thread::panicking() {
             for name in self.managers.borrow().iter() {
                 let log = fs::read_to_string(self.kube().log(&format!("{name}.log"))).unwrap_or_default();
@@ -505,15 +530,17 @@ impl Drop for TestEnv {
                 let tail = lines.len().saturating_sub(80);
                 eprintln!("--- {name}.log, last lines ---\n{}\n---", lines[tail..].join("\n"));
             }
+        } else if !self.expects_denials.get() {
+            denials = self.denials();
         }
-        if self.own.is_some() {
-            return;
+        if self.own.is_none() {
+            let delete = |what: &[&str]| {
+                let _ = run::stdout(self.cluster.kubectl().args(["delete", "--wait=false"]).args(what));
+            };
+            delete(&["namespace", &self.namespace]);
+            delete(&["nodes", "-l", &format!("env={}", self.namespace)]);
         }
-        let delete = |what: &[&str]| {
-            let _ = run::stdout(self.cluster.kubectl().args(["delete", "--wait=false"]).args(what));
-        };
-        delete(&["namespace", &self.namespace]);
-        delete(&["nodes", "-l", &format!("env={}", self.namespace)]);
+        assert!(denials.is_empty(), "the guard rails denied requests of managers:\n{}", denials.join("\n"));
     }
 }
 

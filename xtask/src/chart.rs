@@ -93,6 +93,9 @@ pub(crate) fn counts(name: Option<&str>) -> Result<Counts> {
     counts += case("the chart rejects an old cluster", || too_old(&tools))?;
     counts += case("config/default matches the chart", || parity::holds(&tools))?;
     counts += case("releases of one name share nothing", || releases::differ(&tools))?;
+    counts += case("no release has the name of a part of another release", || {
+        releases::reject_names_of_parts(&tools)
+    })?;
     counts += case("a parent chart can disable the chart", || releases::parent_decides(&tools))?;
     counts += case("pods meet OpenShift's restricted-v2", || openshift::restricted(&tools))?;
     counts += case("samples/gitops installs the chart", || gitops::install_the_chart(&tools))?;

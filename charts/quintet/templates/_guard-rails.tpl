@@ -5,7 +5,7 @@ and not without ClusterRoles, because the installer may not create cluster-scope
 {{- define "quintet.guardRails" -}}
 {{- if kindIs "bool" .Values.guardRails.enabled }}
 {{- if .Values.guardRails.enabled }}true{{ end }}
-{{- else if and .Values.rbac.clusterRoles (or .Values.serviceAccount.create .Values.serviceAccount.name) (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") }}true
+{{- else if and .Values.rbac.clusterRoles (ne (include "quintet.serviceAccountName" .) "default") (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") }}true
 {{- end }}
 {{- end }}
 

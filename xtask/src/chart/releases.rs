@@ -11,7 +11,7 @@ use super::manifests::Manifests;
 use super::{RELEASE, Scratch, Tools, chart};
 
 /// Values that create every cluster-scoped object, and objects in a namespace that both releases use.
-const FEATURES: [&str; 8] = [
+const FEATURES: [&str; 11] = [
     "metrics.secure=true,metrics.readers[0].kind=User,metrics.readers[0].name=prometheus",
     "metrics.dashboards.enabled=true,metrics.dashboards.namespace=monitoring",
     "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.renderMode=alwaysRender",
@@ -20,6 +20,9 @@ const FEATURES: [&str; 8] = [
     "metrics.podMonitor.authorization.credentials.name=token",
     "metrics.prometheusRule.enabled=true,metrics.prometheusRule.renderMode=alwaysRender",
     "metrics.prometheusRule.namespace=monitoring,networkPolicy.enabled=true,networkPolicy.egress.enabled=true",
+    "leaderElection.namespace=leases",
+    "guardRails.enabled=true,guardRails.tenants.serviceAccounts=true,guardRails.tenants.hostAccess=true",
+    "guardRails.tenants.urlHosts[0]=broker.pulsar.svc",
 ];
 
 /// Two releases of the same name have no object, and no dashboard, in common.
@@ -35,15 +38,44 @@ pub(super) fn differ(tools: &Tools) -> Result<()> {
         let first = release("team-a", "")?;
         // One release of a cluster contains the definitions.
         let second = release("team-b", ",crds.enabled=false")?;
-        for expected in
-            ["ClusterRole ", "ClusterRoleBinding ", "ServiceMonitor monitoring/", "uid ", "title ", "file "]
-        {
+        for expected in [
+            "ClusterRole ",
+            "ClusterRoleBinding ",
+            "Role leases/",
+            "RoleBinding leases/",
+            "ServiceMonitor monitoring/",
+            "ValidatingAdmissionPolicy /quintet-templates.",
+            "ValidatingAdmissionPolicyBinding /quintet-urls.",
+            "uid ",
+            "title ",
+            "file ",
+        ] {
             let has = |release: &BTreeSet<String>| release.iter().any(|one| one.starts_with(expected));
             ensure!(has(&first) && has(&second), "the chart renders no {expected}");
         }
         let shared: Vec<&str> = first.intersection(&second).map(String::as_str).collect();
         if !shared.is_empty() {
             bail!("two releases named {} share {}", RELEASE[0], shared.join(", "));
+        }
+    }
+    Ok(())
+}
+
+/// In one namespace, no release has the full name of a ClusterRole of another release.
+pub(super) fn reject_names_of_parts(tools: &Tools) -> Result<()> {
+    let set = format!("{},crds.enabled=false", FEATURES.join(","));
+    let manifests = Manifests::of(&tools.template(&["--set", &set])?)?;
+    let roles = manifests.all().iter().filter(|object| object["kind"] == "ClusterRole");
+    let names = roles.filter_map(|role| {
+        let name = role["metadata"]["name"].as_str()?.strip_suffix(RELEASE[1])?.strip_suffix('.')?;
+        (name != RELEASE[0]).then_some(name)
+    });
+    let names: BTreeSet<&str> = names.collect();
+    ensure!(names.contains("quintet-nodes") && names.contains("quintet-book-viewer"), "{names:?}");
+    for name in names {
+        match tools.template(&["--set", &format!("fullnameOverride={name}")]) {
+            Err(error) if format!("{error:#}").contains("Set fullnameOverride to a name") => {}
+            other => bail!("fullnameOverride={name}: expected an error, got {other:?}"),
         }
     }
     Ok(())
