@@ -1,13 +1,13 @@
 //! The problems that the status of a DaemonJob shows, for the metric that names objects.
 //!
-//! A suspended or paused DaemonJob is held: its pending nodes wait for the user who holds it, so they are not a
-//! problem.
+//! While a user suspends or pauses a DaemonJob, its nodes and due times wait for this user. So pending nodes, and a due
+//! time that began no run, are not a problem then.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use quintet_runtime::model::clock::is_recent;
 use quintet_runtime::model::conditions::{find_true, is_true};
-use quintet_runtime::model::problem::{Problem, or_stalled};
+use quintet_runtime::model::problem::{Problem, ProblemState, or_stalled};
 
 use crate::api::{DaemonJob, DaemonJobStatus};
 
@@ -34,8 +34,9 @@ pub fn problems(job: &DaemonJob, now: Timestamp) -> Vec<Problem> {
         let condition = find_true(&status.conditions, type_);
         problems.extend(condition.map(|condition| Problem::failing(type_, since(condition))));
     }
+    let is_held = problems.iter().any(|problem| problem.state >= ProblemState::Paused);
     problems.extend(late_due_time(status, now));
-    problems.extend(due_time_without_run(status, now));
+    problems.extend(due_time_without_run(status, now).filter(|_| !is_held));
     or_stalled(problems, &status.conditions)
 }
 
@@ -87,7 +88,7 @@ fn pause(status: &DaemonJobStatus) -> Option<Problem> {
     match &*paused.reason {
         "WaitsForApproval" => Some(Problem::waiting("WaitsForApproval", since(paused))),
         "Paused" => Some(Problem::held("Paused", since(paused))),
-        "PausedByAnnotation" => Some(Problem::held("PausedByAnnotation", since(paused))),
+        "PausedByAnnotation" => Some(Problem::paused("PausedByAnnotation", since(paused))),
         _ => None,
     }
 }
@@ -112,7 +113,6 @@ fn due_time_without_run(status: &DaemonJobStatus, now: Timestamp) -> Option<Prob
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quintet_runtime::model::problem::ProblemState;
     use rstest::rstest;
     use serde_json::{Value, json};
 
@@ -152,10 +152,10 @@ mod tests {
         json!({"rollout": {"waitingFor": "WaveFailed"}}), &["held Suspended"])]
     #[case::paused(&["Complete=False:Paused", "Paused=True:Paused"], json!({"pending": 2}), &["held Paused"])]
     #[case::paused_by_annotation(&["Complete=False:PausedByAnnotation", "Paused=True:PausedByAnnotation"],
-        json!({"pending": 2}), &["held PausedByAnnotation"])]
+        json!({"pending": 2}), &["paused PausedByAnnotation"])]
     #[case::paused_in_a_failed_wave(&["Complete=False:PausedByAnnotation", "Paused=True:PausedByAnnotation"],
         json!({"pending": 2, "rollout": {"waitingFor": "WaveFailed"}}),
-        &["failing WaveFailed", "held PausedByAnnotation"])]
+        &["failing WaveFailed", "paused PausedByAnnotation"])]
     #[case::approval(&["Complete=False:WaitsForApproval", "Paused=True:WaitsForApproval"],
         json!({"pending": 2}), &["waiting WaitsForApproval"])]
     #[case::first_due_time(&["Complete=False:WaitsForDueTime"], json!({"pending": 2}), &[])]
@@ -207,6 +207,22 @@ mod tests {
         };
         let history: Vec<Value> = history.iter().map(run).collect();
         assert_eq!(found(&status(&[], &json!({"history": history}))), expected);
+    }
+
+    /// A pause may be the reason why a due time is missed. Hundreds of paused DaemonJobs must not fill the list.
+    #[rstest]
+    #[case::suspended("Suspended=True:Suspended", &["held Suspended"])]
+    #[case::paused("Paused=True:Paused", &["held Paused"])]
+    #[case::paused_by_annotation("Paused=True:PausedByAnnotation", &["paused PausedByAnnotation"])]
+    #[case::waits("Paused=True:WaitsForApproval", &["waiting WaitsForApproval", "failing DueTimeMissed"])]
+    #[case::failed_nodes(
+        "Paused=True:MaxFailedNodesExceeded", &["failing MaxFailedNodesExceeded", "failing DueTimeMissed"])]
+    fn a_due_time_may_pass_while_a_user_holds_the_daemonjob(
+        #[case] condition: &str,
+        #[case] expected: &[&str],
+    ) {
+        let history = json!([{"dueTime": "2026-01-01T02:00:00Z", "result": "Missed"}]);
+        assert_eq!(found(&status(&[condition], &json!({"history": history}))), expected);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Objects that fail, wait or are held, and the selection of those that a metric names.
+//! Objects that fail, wait, or are paused or held, and the selection of those that a metric names.
 //!
 //! Thousands of objects may have a problem at once. So the metric lists at most [`LISTED`] problems, and counts the
 //! others.
@@ -22,13 +22,15 @@ pub enum ProblemState {
     Failing,
     /// It waits for something that may come by itself, or for an approval.
     Waiting,
-    /// A user holds it: it is suspended or paused.
+    /// A user has paused it with an annotation, until the end of an incident.
+    Paused,
+    /// Its spec suspends or pauses it. No alert reports that, so these objects must hide no other.
     Held,
 }
 
 impl ProblemState {
     /// All states, in their order.
-    pub const ALL: [Self; 3] = [Self::Failing, Self::Waiting, Self::Held];
+    pub const ALL: [Self; 4] = [Self::Failing, Self::Waiting, Self::Paused, Self::Held];
 
     /// The value of the label `state`.
     pub fn word(self) -> &'static str {
@@ -58,7 +60,12 @@ impl Problem {
         Self { state: ProblemState::Waiting, since, reason }
     }
 
-    /// An object that a user holds.
+    /// An object that a user has paused with an annotation.
+    pub fn paused(reason: &'static str, since: Timestamp) -> Self {
+        Self { state: ProblemState::Paused, since, reason }
+    }
+
+    /// An object whose spec suspends or pauses it.
     pub fn held(reason: &'static str, since: Timestamp) -> Self {
         Self { state: ProblemState::Held, since, reason }
     }
@@ -177,12 +184,13 @@ mod tests {
     fn lists_failing_objects_first_and_the_longest_first() {
         let selection = select([
             of("held", Problem::held("Suspended", at(1))),
+            of("paused", Problem::paused("PausedByAnnotation", at(7))),
             of("waits", Problem::waiting("NodesPending", at(2))),
             of("fails", Problem::failing("Stalled", at(9))),
             of("fails longer", Problem::failing("PodsMissing", at(5))),
         ]);
-        assert_eq!(names(&selection), ["fails longer", "fails", "waits", "held"]);
-        assert_eq!(selection.unlisted, [0; 3]);
+        assert_eq!(names(&selection), ["fails longer", "fails", "waits", "paused", "held"]);
+        assert_eq!(selection.unlisted, [0; 4]);
     }
 
     #[test]
@@ -196,7 +204,21 @@ mod tests {
         let selection = select(held.chain((0..LISTED + 3).rev().map(fails)));
         let expected: Vec<String> = (0..LISTED).map(|number| number.to_string()).collect();
         assert_eq!(names(&selection), expected);
-        assert_eq!(selection.unlisted, [3, 0, 7]);
+        assert_eq!(selection.unlisted, [3, 0, 0, 7]);
+    }
+
+    /// Objects may be suspended for years.
+    #[test]
+    fn objects_that_their_spec_holds_hide_no_other() {
+        let held = (0..LISTED).map(|number| of(&format!("held {number}"), Problem::held("Suspended", at(0))));
+        let others = [
+            of("paused", Problem::paused("PausedByAnnotation", at(9))),
+            of("waits", Problem::waiting("NodesPending", at(9))),
+            of("fails", Problem::failing("MaxFailedNodesExceeded", at(9))),
+        ];
+        let selection = select(held.chain(others));
+        assert_eq!(names(&selection)[..3], ["fails", "waits", "paused"]);
+        assert_eq!(selection.unlisted, [0, 0, 0, 3]);
     }
 
     /// An object that has a problem for longer stays in the list, however many others come and go.
@@ -215,7 +237,7 @@ mod tests {
         /// The order in which problems are found changes nothing, and no listed problem is less urgent than another.
         #[test]
         fn the_order_of_discovery_does_not_matter(
-            found in proptest::collection::vec((0..3_usize, 0..50_i64, 0..300_u32), 0..300),
+            found in proptest::collection::vec((0..ProblemState::ALL.len(), 0..50_i64, 0..300_u32), 0..300),
         ) {
             let problem = |(state, since, name): (usize, i64, u32)| {
                 let problem = Problem { state: ProblemState::ALL[state], since: at(since), reason: "Stalled" };
