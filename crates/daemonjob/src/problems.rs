@@ -35,9 +35,11 @@ pub fn problems(job: &DaemonJob, now: Timestamp) -> Vec<Problem> {
         problems.extend(condition.map(|condition| Problem::failing(type_, since(condition))));
     }
     let is_held = problems.iter().any(|problem| problem.state >= ProblemState::Paused);
+    // A due time does not explain why the DaemonJob is stalled.
+    let mut problems = or_stalled(problems, &status.conditions);
     problems.extend(late_due_time(status, now));
     problems.extend(due_time_without_run(status, now).filter(|_| !is_held));
-    or_stalled(problems, &status.conditions)
+    problems
 }
 
 fn since(condition: &Condition) -> Timestamp {
@@ -233,6 +235,18 @@ mod tests {
         };
         assert_eq!(missed("2025-12-31T03:00:01Z"), ["failing DueTimeMissed"], "found when a manager is back");
         assert_eq!(missed("2025-12-31T03:00:00Z"), [""; 0]);
+    }
+
+    /// A missed due time is reported for a day. The condition must not be hidden for that long.
+    #[test]
+    fn a_due_time_does_not_hide_that_the_daemonjob_is_stalled() {
+        let stalled = |more: Value| found(&status(&["Stalled=True:TemplateInvalid"], &more));
+        let missed = json!([{"dueTime": "2026-01-01T01:00:00Z", "result": "Missed"}]);
+        assert_eq!(stalled(json!({"history": missed})), ["failing Stalled", "failing DueTimeMissed"]);
+        let late = json!({"schedule": "@", "nextDueTime": "2026-01-01T02:00:00Z"});
+        assert_eq!(stalled(json!({"schedule": late})), ["failing Stalled", "failing DueTimeLate"]);
+        let next = json!({"schedule": "@", "nextDueTime": "2026-01-01T04:00:00Z"});
+        assert_eq!(stalled(json!({"schedule": next})), ["failing Stalled"], "waits for the next due time");
     }
 
     #[test]
