@@ -51,14 +51,11 @@ fn start(status: &DaemonJobStatus) -> Timestamp {
     status.start_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |start| start.0)
 }
 
-/// Failed nodes, unless the run is complete although they failed.
+/// Failed nodes, unless the run is complete although they failed. The problem continues when the run ends.
 fn failed_nodes(status: &DaemonJobStatus) -> Option<Problem> {
     let has_failed = status.failed.is_some_and(|failed| failed > 0);
-    if !has_failed || is_true(&status.conditions, "Complete") {
-        return None;
-    }
-    let failed = find_true(&status.conditions, "Failed");
-    Some(Problem::failing("NodesFailed", failed.map_or_else(|| start(status), since)))
+    let is_complete = is_true(&status.conditions, "Complete");
+    (has_failed && !is_complete).then(|| Problem::failing("NodesFailed", start(status)))
 }
 
 /// A rollout that failed or unhealthy nodes have stopped.
@@ -269,8 +266,9 @@ mod tests {
             assert_eq!(problem.state, ProblemState::Failing);
             problem.since.to_string()
         };
-        assert_eq!(since(&["Failed=True:NodesFailed"], json!({"failed": 1})), CHANGED);
-        assert_eq!(since(&[], json!({"failed": 1})), "2026-01-01T01:00:00Z");
+        let start = "2026-01-01T01:00:00Z";
+        assert_eq!(since(&[], json!({"failed": 1})), start);
+        assert_eq!(since(&["Failed=True:NodesFailed"], json!({"failed": 1})), start, "the same problem");
         assert_eq!(since(&["Stalled=True:TemplateInvalid"], json!({})), CHANGED);
     }
 }

@@ -3,7 +3,7 @@
 //! Thousands of objects may have a problem at once. So the metric lists at most [`LISTED`] problems, and counts the
 //! others.
 
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -118,6 +118,40 @@ pub struct ObjectProblem {
     pub kind: &'static str,
     /// The object.
     pub key: Key,
+}
+
+/// The kind, the object and the reason of a problem.
+type Id = (&'static str, Key, &'static str);
+
+/// When this process last searched for each problem and did not find it. The time in a status may be older than the
+/// problem, for example the start of the run in which a node has failed. Such a time also hides that the problem was
+/// over for a while.
+#[derive(Debug, Default)]
+pub struct Onsets {
+    /// When the last search began. None if the search may have missed problems.
+    last: Option<Timestamp>,
+    /// For each problem that the last search found, when the last search without it began.
+    known: HashMap<Id, Option<Timestamp>>,
+    /// The same for the problems that the current search has found.
+    found: HashMap<Id, Option<Timestamp>>,
+}
+
+impl Onsets {
+    /// Corrects since when a found problem has lasted: not since before the last search that did not find it.
+    pub fn correct(&mut self, mut found: ObjectProblem) -> ObjectProblem {
+        let id = (found.kind, found.key.clone(), found.problem.reason);
+        let absent = self.known.get(&id).copied().unwrap_or(self.last);
+        let since = found.problem.since;
+        found.problem.since = absent.map_or(since, |absent| since.max(absent));
+        self.found.insert(id, absent);
+        found
+    }
+
+    /// Ends a search. `began` is None if the search may have missed problems.
+    pub fn end(&mut self, began: Option<Timestamp>) {
+        self.known = std::mem::take(&mut self.found);
+        self.last = began;
+    }
 }
 
 /// Selects the problems to list from any number of problems, in bounded memory.
@@ -252,6 +286,32 @@ mod tests {
             prop_assert_eq!(&selection.listed, &all[..listed]);
             prop_assert_eq!(selection.unlisted.iter().sum::<usize>(), all.len() - listed);
         }
+    }
+
+    #[test]
+    fn a_problem_that_comes_back_begins_again() {
+        let mut onsets = Onsets::default();
+        let mut search = |began: Option<i64>, reason: Option<(&'static str, i64)>| {
+            let found = reason.map(|(reason, since)| of("a", Problem::failing(reason, at(since))));
+            let since = found.map(|found| onsets.correct(found).problem.since.as_second());
+            onsets.end(began.map(at));
+            since
+        };
+        let fails = |since| Some(("NodesFailed", since));
+        assert_eq!(search(None, None), None);
+        assert_eq!(search(Some(100), fails(10)), Some(10), "before this process");
+        assert_eq!(search(Some(160), fails(10)), Some(10));
+        assert_eq!(search(Some(220), None), None);
+        assert_eq!(search(Some(280), fails(10)), Some(220), "the status has an older time");
+        assert_eq!(search(Some(340), fails(10)), Some(220));
+        assert_eq!(search(Some(400), fails(350)), Some(350), "the status has the time");
+        assert_eq!(
+            search(Some(460), Some(("WaveFailed", 10))),
+            Some(400),
+            "another reason is another problem"
+        );
+        assert_eq!(search(None, None), None);
+        assert_eq!(search(Some(580), fails(10)), Some(10), "the last search may have missed it");
     }
 
     fn condition(type_: &str, status: &str) -> Condition {
