@@ -306,7 +306,7 @@ fn promtool_accepts_the_metrics() {
     assert!(checked.status.success() && report.trim().is_empty(), "{report}");
 }
 
-/// A scrape names each object that fails, waits or is held, until its problem ends.
+/// A scrape names each object that fails, waits, or is paused or held, until its problem ends.
 #[test]
 fn a_metric_names_objects_with_problems() {
     let env = TestEnv::new("mm-problems");

@@ -1,13 +1,13 @@
 //! The problems that the status of a DaemonJob shows, for the metric that names objects.
 //!
-//! A suspended or paused DaemonJob is held: its pending nodes wait for the user who holds it, so they are not a
-//! problem.
+//! While a user suspends or pauses a DaemonJob, its nodes and due times wait for this user. So pending nodes, and a due
+//! time that began no run, are not a problem then.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use quintet_runtime::model::clock::is_recent;
 use quintet_runtime::model::conditions::{find_true, is_true};
-use quintet_runtime::model::problem::{Problem, or_stalled};
+use quintet_runtime::model::problem::{Problem, ProblemState, or_stalled};
 
 use crate::api::{DaemonJob, DaemonJobStatus};
 
@@ -34,9 +34,12 @@ pub fn problems(job: &DaemonJob, now: Timestamp) -> Vec<Problem> {
         let condition = find_true(&status.conditions, type_);
         problems.extend(condition.map(|condition| Problem::failing(type_, since(condition))));
     }
+    let is_held = problems.iter().any(|problem| problem.state >= ProblemState::Paused);
+    // A due time does not explain why the DaemonJob is stalled.
+    let mut problems = or_stalled(problems, &status.conditions);
     problems.extend(late_due_time(status, now));
-    problems.extend(due_time_without_run(status, now));
-    or_stalled(problems, &status.conditions)
+    problems.extend(due_time_without_run(status, now).filter(|_| !is_held));
+    problems
 }
 
 fn since(condition: &Condition) -> Timestamp {
@@ -48,14 +51,11 @@ fn start(status: &DaemonJobStatus) -> Timestamp {
     status.start_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |start| start.0)
 }
 
-/// Failed nodes, unless the run is complete although they failed.
+/// Failed nodes, unless the run is complete although they failed. The problem continues when the run ends.
 fn failed_nodes(status: &DaemonJobStatus) -> Option<Problem> {
     let has_failed = status.failed.is_some_and(|failed| failed > 0);
-    if !has_failed || is_true(&status.conditions, "Complete") {
-        return None;
-    }
-    let failed = find_true(&status.conditions, "Failed");
-    Some(Problem::failing("NodesFailed", failed.map_or_else(|| start(status), since)))
+    let is_complete = is_true(&status.conditions, "Complete");
+    (has_failed && !is_complete).then(|| Problem::failing("NodesFailed", start(status)))
 }
 
 /// A rollout that failed or unhealthy nodes have stopped.
@@ -87,7 +87,7 @@ fn pause(status: &DaemonJobStatus) -> Option<Problem> {
     match &*paused.reason {
         "WaitsForApproval" => Some(Problem::waiting("WaitsForApproval", since(paused))),
         "Paused" => Some(Problem::held("Paused", since(paused))),
-        "PausedByAnnotation" => Some(Problem::held("PausedByAnnotation", since(paused))),
+        "PausedByAnnotation" => Some(Problem::paused("PausedByAnnotation", since(paused))),
         _ => None,
     }
 }
@@ -112,7 +112,6 @@ fn due_time_without_run(status: &DaemonJobStatus, now: Timestamp) -> Option<Prob
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quintet_runtime::model::problem::ProblemState;
     use rstest::rstest;
     use serde_json::{Value, json};
 
@@ -152,10 +151,10 @@ mod tests {
         json!({"rollout": {"waitingFor": "WaveFailed"}}), &["held Suspended"])]
     #[case::paused(&["Complete=False:Paused", "Paused=True:Paused"], json!({"pending": 2}), &["held Paused"])]
     #[case::paused_by_annotation(&["Complete=False:PausedByAnnotation", "Paused=True:PausedByAnnotation"],
-        json!({"pending": 2}), &["held PausedByAnnotation"])]
+        json!({"pending": 2}), &["paused PausedByAnnotation"])]
     #[case::paused_in_a_failed_wave(&["Complete=False:PausedByAnnotation", "Paused=True:PausedByAnnotation"],
         json!({"pending": 2, "rollout": {"waitingFor": "WaveFailed"}}),
-        &["failing WaveFailed", "held PausedByAnnotation"])]
+        &["failing WaveFailed", "paused PausedByAnnotation"])]
     #[case::approval(&["Complete=False:WaitsForApproval", "Paused=True:WaitsForApproval"],
         json!({"pending": 2}), &["waiting WaitsForApproval"])]
     #[case::first_due_time(&["Complete=False:WaitsForDueTime"], json!({"pending": 2}), &[])]
@@ -209,6 +208,22 @@ mod tests {
         assert_eq!(found(&status(&[], &json!({"history": history}))), expected);
     }
 
+    /// A pause may be the reason why a due time is missed. Hundreds of paused DaemonJobs must not fill the list.
+    #[rstest]
+    #[case::suspended("Suspended=True:Suspended", &["held Suspended"])]
+    #[case::paused("Paused=True:Paused", &["held Paused"])]
+    #[case::paused_by_annotation("Paused=True:PausedByAnnotation", &["paused PausedByAnnotation"])]
+    #[case::waits("Paused=True:WaitsForApproval", &["waiting WaitsForApproval", "failing DueTimeMissed"])]
+    #[case::failed_nodes(
+        "Paused=True:MaxFailedNodesExceeded", &["failing MaxFailedNodesExceeded", "failing DueTimeMissed"])]
+    fn a_due_time_may_pass_while_a_user_holds_the_daemonjob(
+        #[case] condition: &str,
+        #[case] expected: &[&str],
+    ) {
+        let history = json!([{"dueTime": "2026-01-01T02:00:00Z", "result": "Missed"}]);
+        assert_eq!(found(&status(&[condition], &json!({"history": history}))), expected);
+    }
+
     #[test]
     fn reports_a_missed_due_time_for_a_day() {
         let missed = |due: &str| {
@@ -217,6 +232,18 @@ mod tests {
         };
         assert_eq!(missed("2025-12-31T03:00:01Z"), ["failing DueTimeMissed"], "found when a manager is back");
         assert_eq!(missed("2025-12-31T03:00:00Z"), [""; 0]);
+    }
+
+    /// A missed due time is reported for a day. The condition must not be hidden for that long.
+    #[test]
+    fn a_due_time_does_not_hide_that_the_daemonjob_is_stalled() {
+        let stalled = |more: Value| found(&status(&["Stalled=True:TemplateInvalid"], &more));
+        let missed = json!([{"dueTime": "2026-01-01T01:00:00Z", "result": "Missed"}]);
+        assert_eq!(stalled(json!({"history": missed})), ["failing Stalled", "failing DueTimeMissed"]);
+        let late = json!({"schedule": "@", "nextDueTime": "2026-01-01T02:00:00Z"});
+        assert_eq!(stalled(json!({"schedule": late})), ["failing Stalled", "failing DueTimeLate"]);
+        let next = json!({"schedule": "@", "nextDueTime": "2026-01-01T04:00:00Z"});
+        assert_eq!(stalled(json!({"schedule": next})), ["failing Stalled"], "waits for the next due time");
     }
 
     #[test]
@@ -239,8 +266,9 @@ mod tests {
             assert_eq!(problem.state, ProblemState::Failing);
             problem.since.to_string()
         };
-        assert_eq!(since(&["Failed=True:NodesFailed"], json!({"failed": 1})), CHANGED);
-        assert_eq!(since(&[], json!({"failed": 1})), "2026-01-01T01:00:00Z");
+        let start = "2026-01-01T01:00:00Z";
+        assert_eq!(since(&[], json!({"failed": 1})), start);
+        assert_eq!(since(&["Failed=True:NodesFailed"], json!({"failed": 1})), start, "the same problem");
         assert_eq!(since(&["Stalled=True:TemplateInvalid"], json!({})), CHANGED);
     }
 }

@@ -47,7 +47,7 @@ const WIDTH: u32 = 24 / COLUMNS;
 const HEIGHT: u32 = 8;
 
 /// The label matchers of every query, with the dashboard's variables.
-const SELECTED: &str = r#"namespace="$namespace",pod=~"$pod""#;
+const SELECTED: &str = r#"cluster="$cluster",namespace="$namespace",pod=~"$pod""#;
 
 /// The name and the text of each dashboard.
 pub(super) fn all() -> Result<[(&'static str, String); 2]> {
@@ -69,6 +69,8 @@ fn dashboard(name: &str, title: &str, panels: &[Panel]) -> Value {
             "multi": multi, "includeAll": multi, "allValue": null,
         })
     };
+    let namespaces = r#"label_values(quintet_build_info{cluster="$cluster"}, namespace)"#;
+    let pods = r#"label_values(quintet_build_info{cluster="$cluster",namespace="$namespace"}, pod)"#;
     let panels: Vec<Value> = (0..).zip(panels).map(|(at, panel)| shown(at, panel)).collect();
     json!({
         "uid": format!("quintet-{name}"),
@@ -80,8 +82,10 @@ fn dashboard(name: &str, title: &str, panels: &[Panel]) -> Value {
         "time": { "from": "now-6h", "to": "now" },
         "templating": { "list": [
             { "name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus" },
-            variable("namespace", "Namespace", "label_values(quintet_build_info, namespace)", false),
-            variable("pod", "Pod", "label_values(quintet_build_info{namespace=\"$namespace\"}, pod)", true),
+            // If no sample has the label, the variable is empty, and its matcher selects the samples without the label.
+            variable("cluster", "Cluster", "label_values(quintet_build_info, cluster)", false),
+            variable("namespace", "Namespace", namespaces, false),
+            variable("pod", "Pod", pods, true),
         ] },
         "panels": panels,
     })

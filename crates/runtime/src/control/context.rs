@@ -18,7 +18,7 @@ use crate::control::activity::Activity;
 use crate::model::clock::Clock;
 use crate::model::core_types::{Node, Pod};
 use crate::model::object::{Key, Object};
-use crate::model::problem::{ObjectProblem, Problem, Selection, Selector};
+use crate::model::problem::{ObjectProblem, Onsets, Problem, Selection, Selector};
 use crate::model::progress::Progress;
 use crate::model::resource::{NODES, PODS, Resource};
 use crate::server::connectivity::Link;
@@ -93,6 +93,7 @@ struct Inner {
     activities: Mutex<Vec<(&'static str, Activity)>>,
     /// The sources of problems, by kind.
     problems: Mutex<Vec<(&'static str, FindProblems)>>,
+    onsets: Mutex<Onsets>,
     /// Held during a scrape, so that no other scrape sees a list of problems that is being replaced.
     scraping: Mutex<()>,
     caches: Mutex<Vec<Cached>>,
@@ -276,13 +277,16 @@ impl Context {
 
     /// The problems of objects that a metric lists.
     fn problems(&self, now: Timestamp) -> Selection {
-        let mut selector = Selector::default();
+        // Until the first list of a cache is complete, its objects show no problem.
+        let is_complete = self.unready().is_empty();
+        let (mut selector, mut onsets) = (Selector::default(), lock(&self.inner.onsets));
         for (kind, find) in lock(&self.inner.problems).iter() {
             let add = &mut |key: &Key, problem| {
-                selector.add(ObjectProblem { problem, kind, key: key.clone() });
+                selector.add(onsets.correct(ObjectProblem { problem, kind, key: key.clone() }));
             };
             find(now, add);
         }
+        onsets.end(is_complete.then_some(now));
         selector.select()
     }
 
@@ -448,6 +452,27 @@ pub(crate) mod tests {
         assert!(!text.contains("quintet_object_problem_seconds{"), "{text}");
         let everywhere = silent(&[]).scrape().unwrap();
         assert!(everywhere.contains("quintet_namespace_leader{watched=\"*\"} 1\n"), "{everywhere}");
+    }
+
+    /// How long a problem has lasted according to a scrape. Its own time is old, and the last scrape did not find it.
+    fn seconds_after_a_break(context: &Context) -> f64 {
+        let activity = Activity::default();
+        let shown = activity.clone();
+        context.find_problems("Book", move |_, found| shown.find_problems(found));
+        context.scrape().unwrap();
+        let key = Key { namespace: "team-a".into(), name: "b".into(), uid: "u".into() };
+        activity.fails(&key, "no", Timestamp::UNIX_EPOCH);
+        let text = context.scrape().unwrap();
+        let line = text.lines().find(|line| line.starts_with("quintet_object_problem_seconds{")).unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_scrape_shows_that_a_problem_came_back() {
+        assert!(seconds_after_a_break(&silent(&[])) < 3_600.0);
+        let filling = silent(&[]);
+        let _pods = filling.pods();
+        assert!(seconds_after_a_break(&filling) > 1e9, "the first scrape knew no objects");
     }
 
     /// A cache of pods that started at `began`.

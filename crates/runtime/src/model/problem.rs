@@ -1,9 +1,9 @@
-//! Objects that fail, wait or are held, and the selection of those that a metric names.
+//! Objects that fail, wait, or are paused or held, and the selection of those that a metric names.
 //!
 //! Thousands of objects may have a problem at once. So the metric lists at most [`LISTED`] problems, and counts the
 //! others.
 
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -22,13 +22,15 @@ pub enum ProblemState {
     Failing,
     /// It waits for something that may come by itself, or for an approval.
     Waiting,
-    /// A user holds it: it is suspended or paused.
+    /// A user has paused it with an annotation, until the end of an incident.
+    Paused,
+    /// Its spec suspends or pauses it. No alert reports that, so these objects must hide no other.
     Held,
 }
 
 impl ProblemState {
     /// All states, in their order.
-    pub const ALL: [Self; 3] = [Self::Failing, Self::Waiting, Self::Held];
+    pub const ALL: [Self; 4] = [Self::Failing, Self::Waiting, Self::Paused, Self::Held];
 
     /// The value of the label `state`.
     pub fn word(self) -> &'static str {
@@ -58,7 +60,12 @@ impl Problem {
         Self { state: ProblemState::Waiting, since, reason }
     }
 
-    /// An object that a user holds.
+    /// An object that a user has paused with an annotation.
+    pub fn paused(reason: &'static str, since: Timestamp) -> Self {
+        Self { state: ProblemState::Paused, since, reason }
+    }
+
+    /// An object whose spec suspends or pauses it.
     pub fn held(reason: &'static str, since: Timestamp) -> Self {
         Self { state: ProblemState::Held, since, reason }
     }
@@ -111,6 +118,40 @@ pub struct ObjectProblem {
     pub kind: &'static str,
     /// The object.
     pub key: Key,
+}
+
+/// The kind, the object and the reason of a problem.
+type Id = (&'static str, Key, &'static str);
+
+/// When this process last searched for each problem and did not find it. The time in a status may be older than the
+/// problem, for example the start of the run in which a node has failed. Such a time also hides that the problem was
+/// over for a while.
+#[derive(Debug, Default)]
+pub struct Onsets {
+    /// When the last search began. None if the search may have missed problems.
+    last: Option<Timestamp>,
+    /// For each problem that the last search found, when the last search without it began.
+    known: HashMap<Id, Option<Timestamp>>,
+    /// The same for the problems that the current search has found.
+    found: HashMap<Id, Option<Timestamp>>,
+}
+
+impl Onsets {
+    /// Corrects since when a found problem has lasted: not since before the last search that did not find it.
+    pub fn correct(&mut self, mut found: ObjectProblem) -> ObjectProblem {
+        let id = (found.kind, found.key.clone(), found.problem.reason);
+        let absent = self.known.get(&id).copied().unwrap_or(self.last);
+        let since = found.problem.since;
+        found.problem.since = absent.map_or(since, |absent| since.max(absent));
+        self.found.insert(id, absent);
+        found
+    }
+
+    /// Ends a search. `began` is None if the search may have missed problems.
+    pub fn end(&mut self, began: Option<Timestamp>) {
+        self.known = std::mem::take(&mut self.found);
+        self.last = began;
+    }
 }
 
 /// Selects the problems to list from any number of problems, in bounded memory.
@@ -177,12 +218,13 @@ mod tests {
     fn lists_failing_objects_first_and_the_longest_first() {
         let selection = select([
             of("held", Problem::held("Suspended", at(1))),
+            of("paused", Problem::paused("PausedByAnnotation", at(7))),
             of("waits", Problem::waiting("NodesPending", at(2))),
             of("fails", Problem::failing("Stalled", at(9))),
             of("fails longer", Problem::failing("PodsMissing", at(5))),
         ]);
-        assert_eq!(names(&selection), ["fails longer", "fails", "waits", "held"]);
-        assert_eq!(selection.unlisted, [0; 3]);
+        assert_eq!(names(&selection), ["fails longer", "fails", "waits", "paused", "held"]);
+        assert_eq!(selection.unlisted, [0; 4]);
     }
 
     #[test]
@@ -196,7 +238,21 @@ mod tests {
         let selection = select(held.chain((0..LISTED + 3).rev().map(fails)));
         let expected: Vec<String> = (0..LISTED).map(|number| number.to_string()).collect();
         assert_eq!(names(&selection), expected);
-        assert_eq!(selection.unlisted, [3, 0, 7]);
+        assert_eq!(selection.unlisted, [3, 0, 0, 7]);
+    }
+
+    /// Objects may be suspended for years.
+    #[test]
+    fn objects_that_their_spec_holds_hide_no_other() {
+        let held = (0..LISTED).map(|number| of(&format!("held {number}"), Problem::held("Suspended", at(0))));
+        let others = [
+            of("paused", Problem::paused("PausedByAnnotation", at(9))),
+            of("waits", Problem::waiting("NodesPending", at(9))),
+            of("fails", Problem::failing("MaxFailedNodesExceeded", at(9))),
+        ];
+        let selection = select(held.chain(others));
+        assert_eq!(names(&selection)[..3], ["fails", "waits", "paused"]);
+        assert_eq!(selection.unlisted, [0, 0, 0, 3]);
     }
 
     /// An object that has a problem for longer stays in the list, however many others come and go.
@@ -215,7 +271,7 @@ mod tests {
         /// The order in which problems are found changes nothing, and no listed problem is less urgent than another.
         #[test]
         fn the_order_of_discovery_does_not_matter(
-            found in proptest::collection::vec((0..3_usize, 0..50_i64, 0..300_u32), 0..300),
+            found in proptest::collection::vec((0..ProblemState::ALL.len(), 0..50_i64, 0..300_u32), 0..300),
         ) {
             let problem = |(state, since, name): (usize, i64, u32)| {
                 let problem = Problem { state: ProblemState::ALL[state], since: at(since), reason: "Stalled" };
@@ -230,6 +286,32 @@ mod tests {
             prop_assert_eq!(&selection.listed, &all[..listed]);
             prop_assert_eq!(selection.unlisted.iter().sum::<usize>(), all.len() - listed);
         }
+    }
+
+    #[test]
+    fn a_problem_that_comes_back_begins_again() {
+        let mut onsets = Onsets::default();
+        let mut search = |began: Option<i64>, reason: Option<(&'static str, i64)>| {
+            let found = reason.map(|(reason, since)| of("a", Problem::failing(reason, at(since))));
+            let since = found.map(|found| onsets.correct(found).problem.since.as_second());
+            onsets.end(began.map(at));
+            since
+        };
+        let fails = |since| Some(("NodesFailed", since));
+        assert_eq!(search(None, None), None);
+        assert_eq!(search(Some(100), fails(10)), Some(10), "before this process");
+        assert_eq!(search(Some(160), fails(10)), Some(10));
+        assert_eq!(search(Some(220), None), None);
+        assert_eq!(search(Some(280), fails(10)), Some(220), "the status has an older time");
+        assert_eq!(search(Some(340), fails(10)), Some(220));
+        assert_eq!(search(Some(400), fails(350)), Some(350), "the status has the time");
+        assert_eq!(
+            search(Some(460), Some(("WaveFailed", 10))),
+            Some(400),
+            "another reason is another problem"
+        );
+        assert_eq!(search(None, None), None);
+        assert_eq!(search(Some(580), fails(10)), Some(10), "the last search may have missed it");
     }
 
     fn condition(type_: &str, status: &str) -> Condition {

@@ -102,7 +102,7 @@ metrics! {
         "Objects with a write that the API server rejected and that waits for its retry.";
     problems: GaugeVec[state, kind, namespace, name, reason] =
         "quintet_object_problem_seconds",
-        "How long an object has failed, waited or been held. Lists at most 100 problems, the longest first.";
+        "How long an object has had a problem. Lists at most 100 problems, the most urgent first.";
     unlisted: IntGaugeVec[state] =
         "quintet_object_problems_unlisted", "Problems that quintet_object_problem_seconds does not list.";
     leader: GaugeVec[name] = "leader_election_master_status", "1 while this process may write, else 0.";
@@ -230,7 +230,7 @@ mod tests {
                  reason=\"ReconcileFailed\",state=\"failing\"}} 60"
             )
         };
-        let unlisted = ["failing", "held", "waiting"]
+        let unlisted = ["failing", "held", "paused", "waiting"]
             .map(|state| format!("quintet_object_problems_unlisted{{state=\"{state}\"}} 0"));
         assert_eq!(list(&["a", "b"]), [&[line("a"), line("b")][..], &unlisted].concat());
         assert_eq!(list(&["b"]), [&[line("b")][..], &unlisted].concat());
