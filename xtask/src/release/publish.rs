@@ -8,7 +8,6 @@ use std::process::{Command, Output};
 use quintet_localcluster::{image, paths, run};
 use sha2::{Digest as _, Sha256};
 
-use super::VERSION;
 use crate::scratch::Scratch;
 
 /// Records its call. `crane digest` answers with the content of the file `answer`, and fails unless it is a digest. A call
@@ -26,6 +25,9 @@ fi
 "#;
 
 const ABSENT: &str = "MANIFEST_UNKNOWN: manifest unknown";
+
+/// The version of the files.
+const VERSION: &str = "1.2.3";
 
 /// A folder with the files of a small release, and the stand-ins.
 struct Stage {
@@ -50,8 +52,14 @@ impl Stage {
         file("tools/calls", b"");
         let archive = image::tar(&[("oci-layout", 0o644, &b"{}"[..])]).unwrap();
         let digests = "image quintet sha256:aa i.tar\nsbom quintet sha256:bb b.json\nchart charts/quintet sha256:cc c.tar\n";
-        let contents: [(&str, &[u8]); 4] =
-            [("i.tar", &archive), ("c.tar", &archive), ("b.json", b"{}"), ("DIGESTS", digests.as_bytes())];
+        let package = format!("quintet-{VERSION}.tgz");
+        let contents: [(&str, &[u8]); 5] = [
+            ("i.tar", &archive),
+            ("c.tar", &archive),
+            ("b.json", b"{}"),
+            ("DIGESTS", digests.as_bytes()),
+            (&package, b""),
+        ];
         let mut sums = String::new();
         for (name, bytes) in contents {
             file(&format!("files/{name}"), bytes);
@@ -97,7 +105,7 @@ impl Stage {
 #[test]
 fn sets_tags_after_everything_is_signed() {
     let stage = Stage::new("all", ABSENT, "");
-    let output = stage.publish("1.2.3");
+    let output = stage.publish(VERSION);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let writes = stage.writes();
     let kinds: Vec<_> =
@@ -146,8 +154,17 @@ fn sets_no_tag_if_a_signature_fails() {
 #[test]
 fn rejects_a_changed_file_and_a_wrong_version() {
     let stage = Stage::new("changed", ABSENT, "");
-    for version in ["v1.2.3", "1.2", "1.2.3;id", ""] {
-        assert!(!stage.publish(version).status.success(), "{version}");
+    for (version, expected) in [
+        ("v1.2.3", "the version must be"),
+        ("1.2", "the version must be"),
+        ("1.2.3;id", "the version must be"),
+        ("", "the version must be"),
+        ("1.2.4", "has no quintet-1.2.4.tgz"),
+        ("1.2.3-rc.1", "has no quintet-1.2.3-rc.1.tgz"),
+    ] {
+        let output = stage.publish(version);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains(expected), "{version}: {error}");
     }
     fs::write(stage.files().join("b.json"), "{ }").unwrap();
     assert!(!stage.publish(VERSION).status.success());
