@@ -84,9 +84,18 @@ pub fn run(args: &Args) -> Result<()> {
         no_objections(&unfit(VERSION, &read("CHANGELOG.md")?))?;
     }
     no_objections(&dependencies::objections(&image::packages(), &Arch::ALL)?)?;
+    let scratch = Scratch::new("release")?;
     let programs = match &args.programs {
         Some(folder) => Programs::read(folder)?,
-        None => Programs::of_host()?,
+        None => {
+            // A release reads the programs from a folder too.
+            let folder = scratch.0.join("programs");
+            if let Some(missing) = image::missing(&[])? {
+                bail!("{missing}");
+            }
+            platform::build_into(&folder)?;
+            Programs::read(&folder)?
+        }
     };
     let missing = programs.missing();
     if !args.dry_run && !missing.is_empty() {
@@ -95,7 +104,6 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.dry_run || args.files_only {
         return build(&programs, &folder("release-files"));
     }
-    let scratch = Scratch::new("rehearsal")?;
     let files = match &args.output {
         Some(output) => std::path::absolute(output).context("cannot find the current directory")?,
         None => scratch.0.join("files"),

@@ -55,14 +55,6 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Builds the programs for this machine alone.
-    pub fn of_host() -> Result<Self> {
-        let arch = Arch::HOST.context("images need static programs: build them on Linux with glibc")?;
-        let programs = image::Programs::build(arch)?;
-        let quintet = BTreeMap::from([(Platform::host()?, programs.quintet()?)]);
-        Ok(Self { quintet, of_images: vec![programs] })
-    }
-
     /// Reads the folders to which [`build_into`] copied programs, one for each platform.
     pub fn read(folder: &Path) -> Result<Self> {
         let mut programs = Self { quintet: BTreeMap::new(), of_images: Vec::new() };

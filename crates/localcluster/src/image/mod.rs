@@ -128,11 +128,6 @@ impl Programs {
         }
         Ok(())
     }
-
-    /// The program `quintet`.
-    pub fn quintet(&self) -> Result<Vec<u8>> {
-        read(self.files.first().context("quintet was not built")?)
-    }
 }
 
 fn bill_of(program: &str) -> String {
