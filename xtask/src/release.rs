@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use crate::dependencies;
 use crate::scratch::Scratch;
-use platform::Programs;
+use platform::{Platform, Programs};
 
 /// `cargo xtask release`.
 #[derive(Debug, clap::Args)]
@@ -41,10 +41,11 @@ use platform::Programs;
     The commit of a release must have the tag vVERSION, no changed files, and a section for the version in CHANGELOG.md. A \
     release needs programs for Linux and macOS on amd64 and arm64, which `--programs-only` builds on a machine of each \
     kind. The command publishes nothing.\n\n\
-    With --dry-run, the command accepts any commit and this machine's programs, and rehearses the publication in a temporary \
-    folder. It signs with a temporary key, publishes to a local registry with .ci/publish, runs the commands of docs/verify.md, \
-    installs the plugin with krew, and installs the chart from the registry on real nodes, which pull the images by digest. It \
-    builds the files again in a copy of the checkout, and compares them. The last lines name the parts that it did not rehearse."
+    With --dry-run, the command accepts any commit and the programs for Linux that this machine can build, and rehearses the \
+    publication in a temporary folder. It signs with a temporary key, publishes to a local registry with .ci/publish, runs the \
+    commands of docs/verify.md, installs the plugin with krew, and installs the chart from the registry on real nodes, which \
+    pull the images by digest. It builds the files again in a copy of the checkout, and compares them. The last lines name the \
+    parts that it did not rehearse."
 )]
 pub struct Args {
     /// Accept a commit that is not ready for a release, and rehearse the publication
@@ -53,8 +54,12 @@ pub struct Args {
     /// With --dry-run, build only the files
     #[arg(long, requires = "dry_run")]
     files_only: bool,
-    /// Use the programs in the subfolders of this folder, such as linux-amd64, instead of building this machine's programs
-    #[arg(long, value_name = "DIR")]
+    /// With --files-only, build programs for this processor (default: this machine's processor). Repeat the flag to add more
+    /// processors
+    #[arg(long, value_name = "ARCH", requires = "files_only")]
+    arch: Vec<Arch>,
+    /// Use the programs in the subfolders of this folder, such as linux-amd64, instead of building programs
+    #[arg(long, value_name = "DIR", conflicts_with = "arch")]
     programs: Option<PathBuf>,
     /// Build and run only this machine's programs, in a subfolder that `--programs` reads on another machine
     #[arg(long, conflicts_with_all = ["dry_run", "programs"])]
@@ -63,6 +68,28 @@ pub struct Args {
     /// target/release-programs). The command replaces an earlier release in this folder
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+}
+
+impl Args {
+    /// The processors to build programs for.
+    fn arches(&self) -> Result<Vec<Arch>> {
+        if let Some(missing) = image::missing(&self.arch)? {
+            bail!("{missing}");
+        }
+        let mut arches = self.arch.clone();
+        if arches.is_empty() {
+            arches.extend(Arch::HOST);
+        }
+        // A build for another processor takes minutes.
+        if self.dry_run && !self.files_only {
+            for arch in Arch::ALL.into_iter().filter(|arch| Some(*arch) != Arch::HOST) {
+                if arch.missing()?.is_none() {
+                    arches.push(arch);
+                }
+            }
+        }
+        Ok(arches)
+    }
 }
 
 /// The version of the release.
@@ -75,7 +102,7 @@ const SUMS: &str = "SHA256SUMS";
 pub fn run(args: &Args) -> Result<()> {
     let folder = |name: &str| args.output.clone().unwrap_or_else(|| paths::target().join(name));
     if args.programs_only {
-        return platform::build_into(&folder("release-programs"));
+        return platform::build_into(&folder("release-programs"), Platform::host()?);
     }
     let began = Instant::now();
     // Check first, because the build takes long.
@@ -90,10 +117,9 @@ pub fn run(args: &Args) -> Result<()> {
         None => {
             // A release reads the programs from a folder too.
             let folder = scratch.0.join("programs");
-            if let Some(missing) = image::missing(&[])? {
-                bail!("{missing}");
+            for arch in args.arches()? {
+                platform::build_into(&folder, Platform::linux(arch))?;
             }
-            platform::build_into(&folder)?;
             Programs::read(&folder)?
         }
     };
@@ -109,7 +135,7 @@ pub fn run(args: &Args) -> Result<()> {
         None => scratch.0.join("files"),
     };
     build(&programs, &files)?;
-    let result = rehearsal::run(&files, &scratch.0, &missing)?;
+    let result = rehearsal::run(&files, &scratch.0, &programs)?;
     long_tier::passed("cargo xtask", &result, began.elapsed());
     Ok(())
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use quintet_localcluster::build::Arch;
 use quintet_localcluster::cluster::binaries;
 use quintet_localcluster::distribution::Registry;
 use quintet_localcluster::progress::Step;
@@ -18,7 +19,7 @@ use quintet_localcluster::run::{self, Group, Log, print};
 use quintet_localcluster::{documents, paths};
 
 use super::files::DIGESTS;
-use super::platform::{NAMES, Platform};
+use super::platform::{NAMES, Platform, Programs};
 use super::{VERSION, krew};
 
 /// The registry of the published images, and the namespace in it.
@@ -52,9 +53,9 @@ struct Rehearsal<'a> {
     registry: Registry,
 }
 
-/// Rehearses the publication of `files`, and prints the parts that were not rehearsed. Writes only to `folder` and `files`.
-/// Returns the result for the record. `missing` are the platforms that have no program.
-pub(super) fn run(files: &Path, folder: &Path, missing: &[String]) -> Result<String> {
+/// Rehearses the publication of `files` with `programs`, and prints the parts that were not rehearsed. Writes only to `folder`
+/// and `files`. Returns the result for the record.
+pub(super) fn run(files: &Path, folder: &Path, programs: &Programs) -> Result<String> {
     let tools = binaries::ensure(&[&binaries::RELEASE[..], &["helm", "kubectl"]].concat())?;
     let rehearsal = Rehearsal {
         files,
@@ -73,9 +74,13 @@ pub(super) fn run(files: &Path, folder: &Path, missing: &[String]) -> Result<Str
     rehearsal.verify()?;
     rehearsal.plugin()?;
     let mut omitted = vec![ONLY_THE_WORKFLOW.to_owned()];
-    omitted.extend(missing.iter().map(|platform| format!("the programs for {platform}")));
+    omitted.extend(programs.missing().iter().map(|platform| format!("the programs for {platform}")));
+    let arches = programs.arches();
+    if arches.len() < Arch::ALL.len() {
+        omitted.push("images for several processors".to_owned());
+    }
     omitted.extend(rehearsal.install()?.map(|why| format!("the installation on real nodes: {why}")));
-    again::compare(files, folder)?;
+    again::compare(files, folder, &arches)?;
     let lines = omitted.iter().map(|part| format!("not rehearsed: {part}\n")).collect::<Vec<_>>();
     print(lines.concat())?;
     Ok(format!("passed, {} parts not rehearsed", omitted.len()))

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use quintet_localcluster::build::Arch;
 use quintet_localcluster::paths;
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::run::{self, Group, Log};
@@ -16,8 +17,8 @@ use crate::release::contents;
 /// The file that `.ci/publish` adds. A signature contains a random number, so it differs each time.
 const SIGNED: &str = "SHA256SUMS.sigstore.json";
 
-/// Builds the files of a release again, below `folder`, and fails unless they equal `files`.
-pub(super) fn compare(files: &Path, folder: &Path) -> Result<()> {
+/// Builds the files of a release for `arches` again, below `folder`, and fails unless they equal `files`.
+pub(super) fn compare(files: &Path, folder: &Path, arches: &[Arch]) -> Result<()> {
     let mut step = Step::start_long("building the files again, in a copy of the checkout");
     let folder = folder.join("again");
     let (copy, output) = (folder.join("checkout"), folder.join("files"));
@@ -25,6 +26,7 @@ pub(super) fn compare(files: &Path, folder: &Path) -> Result<()> {
     let log = Log::fresh(folder.join("build.log"))?;
     let mut build = Command::new(run::this_program()?);
     build.args(["release", "--dry-run", "--files-only", "--output"]).arg(&output);
+    build.args(arches.iter().flat_map(|arch| ["--arch", arch.name()]));
     // The first variable names the checkout. The others keep the files of this build apart from those of the first build.
     build.env("CARGO_MANIFEST_DIR", copy.join("xtask")).env("CARGO_TARGET_DIR", folder.join("target"));
     build
