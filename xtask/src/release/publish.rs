@@ -51,7 +51,7 @@ impl Stage {
         file("tools/fails", fails.as_bytes());
         file("tools/calls", b"");
         let archive = image::tar(&[("oci-layout", 0o644, &b"{}"[..])]).unwrap();
-        let digests = "image quintet sha256:aa i.tar\nsbom quintet sha256:bb b.json\nchart charts/quintet sha256:cc c.tar\n";
+        let digests = "image quintet sha256:aa i.tar\nsbom quintet sha256:bb b.json\nchart charts/quintet sha256:aa c.tar\n";
         let package = format!("quintet-{VERSION}.tgz");
         let contents: [(&str, &[u8]); 5] = [
             ("i.tar", &archive),
@@ -117,7 +117,7 @@ fn sets_tags_after_everything_is_signed() {
     assert!(writes[0].ends_with("r.example/q/quintet@sha256:aa"), "{writes:?}");
     assert!(writes[3].contains("--type cyclonedx") && writes[3].ends_with("quintet@sha256:bb"), "{writes:?}");
     assert!(writes.iter().filter(|call| call.starts_with("cosign")).all(|call| call.contains("--key k")));
-    assert_eq!(writes.last().unwrap(), "crane tag r.example/q/charts/quintet@sha256:cc 1.2.3");
+    assert_eq!(writes.last().unwrap(), "crane tag r.example/q/charts/quintet@sha256:aa 1.2.3");
     let notes = String::from_utf8(output.stdout).unwrap();
     assert!(notes.contains("| `r.example/q/quintet:1.2.3` | `sha256:aa` |"), "{notes}");
     assert!(!notes.contains("sha256:bb"), "{notes}");
@@ -130,6 +130,14 @@ fn rejects_a_tag_that_exists_before_it_writes() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && error.contains("a release replaces no tag"), "{error}");
     assert_eq!(stage.writes(), [""; 0]);
+}
+
+#[test]
+fn runs_again_after_it_set_the_tags() {
+    let stage = Stage::new("again", "sha256:aa", "");
+    let output = stage.publish(VERSION);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(stage.writes().iter().filter(|call| call.starts_with("crane tag")).count(), 2);
 }
 
 #[test]

@@ -128,15 +128,15 @@ impl Rehearsal<'_> {
         Ok(())
     }
 
-    /// Runs `.ci/publish` on the files. Returns whether it succeeded, and its log.
-    fn run_publish(&self, name: &str) -> Result<(bool, Log)> {
+    /// Runs `.ci/publish` on the files, for a namespace of the registry. Returns whether it succeeded, and its log.
+    fn run_publish(&self, name: &str, namespace: &str) -> Result<(bool, Log)> {
         let mut step = Step::start_long(format!("{name} with .ci/publish"));
         let log = Log::fresh(self.folder.join("publish.log"))?;
         let signer =
             format!("--key {} --use-signing-config=false --tlog-upload=false", self.key("signer.key"));
         let mut command = self.tool("bash")?;
         command.arg(paths::workspace().join(".ci/publish")).arg(self.files);
-        command.arg(format!("{}/{}", self.registry.name(), PUBLISHED[1])).arg(VERSION);
+        command.arg(format!("{}/{namespace}", self.registry.name())).arg(VERSION);
         command.envs(WORKFLOW).env("GITHUB_SHA", "0".repeat(40)).env("COSIGN_ARGUMENTS", signer);
         command.stdout(log.open()?).stderr(log.open()?);
         let status = Group::spawn(&mut command)?.wait(|| step.tick())?;
@@ -145,14 +145,17 @@ impl Rehearsal<'_> {
     }
 
     fn publish(&self) -> Result<()> {
-        let (is_published, log) = self.run_publish("publishing to a local registry")?;
+        let (is_published, log) = self.run_publish("publishing to a local registry", PUBLISHED[1])?;
         ensure!(is_published, ".ci/publish failed; {}", log.tail(30));
         Ok(())
     }
 
     /// Controls, without which the successes would prove nothing.
     fn must_reject(&self) -> Result<()> {
-        let (is_published, log) = self.run_publish("publishing the same version again")?;
+        let another = format!("{}:{VERSION}", self.repository("pulsar-consumer"));
+        let taken = format!("{}/taken/quintet:{VERSION}", self.registry.name());
+        run::stdout(self.tool("crane")?.args(["copy", &another, &taken]))?;
+        let (is_published, log) = self.run_publish("publishing where another image has the tag", "taken")?;
         ensure!(!is_published, ".ci/publish replaced a tag that exists");
         let tail = log.tail(5);
         ensure!(tail.contains("a release replaces no tag"), ".ci/publish failed for another reason; {tail}");
