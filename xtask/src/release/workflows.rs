@@ -158,4 +158,10 @@ fn every_platform_has_a_runner() {
     let named: Vec<&str> = matrix.iter().map(|one| one["platform"].as_str().unwrap()).collect();
     assert_eq!(named, names);
     assert!(scripts(&release["jobs"]["programs"]).contains("release --programs-only"));
+    let ci = parse(&workflows()["ci.yaml"]);
+    assert_eq!(
+        ci["jobs"]["programs"]["strategy"]["matrix"],
+        release["jobs"]["programs"]["strategy"]["matrix"]
+    );
+    assert_eq!(scripts(&ci["jobs"]["programs"]), scripts(&release["jobs"]["programs"]));
 }
