@@ -20,7 +20,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use quintet_localcluster::build::Arch;
 use quintet_localcluster::run::{self, print};
-use quintet_localcluster::{image, long_tier, paths};
+use quintet_localcluster::{documents, image, long_tier, paths};
 use serde_json::Value;
 
 use crate::dependencies;
@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Result<()> {
     // Check first, because the build takes long.
     no_objections(&disagreements(VERSION, &read)?)?;
     if !args.dry_run {
-        no_objections(&unfit(VERSION, &read("CHANGELOG.md")?))?;
+        no_objections(&unfit(VERSION, &read("CHANGELOG.md")?)?)?;
     }
     no_objections(&dependencies::objections(&image::packages(), &Arch::ALL)?)?;
     let scratch = Scratch::new("release")?;
@@ -195,7 +195,7 @@ fn disagreements(version: &str, read: &dyn Fn(&str) -> Result<String>) -> Result
 }
 
 /// The reasons why this commit is not a release.
-fn unfit(version: &str, changelog: &str) -> Vec<String> {
+fn unfit(version: &str, changelog: &str) -> Result<Vec<String>> {
     let git = |args: &[&str]| run::stdout(Command::new("git").args(args).current_dir(paths::workspace()));
     let mut reasons = Vec::new();
     let tag = format!("v{version}");
@@ -208,7 +208,24 @@ fn unfit(version: &str, changelog: &str) -> Vec<String> {
     if !has_section(changelog, version) {
         reasons.push(format!("CHANGELOG.md has no section [{version}]"));
     }
-    reasons
+    let mut texts = vec![("CHANGELOG.md".to_owned(), changelog.to_owned())];
+    for document in documents::all() {
+        let name = document.strip_prefix(paths::workspace()).unwrap_or(&document).display().to_string();
+        texts.push((name.clone(), read(&name)?));
+    }
+    let denials = texts.iter().filter(|(_, text)| denies_releases(text));
+    reasons.extend(denials.map(|(name, _)| format!("{name} states that no release is published")));
+    let chart = read("charts/quintet/Chart.yaml")?;
+    if !version.contains('-') && chart.contains("artifacthub.io/prerelease: \"true\"") {
+        reasons.push(format!("charts/quintet/Chart.yaml marks {version} as a prerelease"));
+    }
+    Ok(reasons)
+}
+
+/// Whether a document of the project states that no release exists.
+fn denies_releases(text: &str) -> bool {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    ["No release is published", "not published yet"].iter().any(|words| text.contains(words))
 }
 
 fn has_section(changelog: &str, version: &str) -> bool {
@@ -282,6 +299,13 @@ mod tests {
         let changelog = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-01-02\n";
         assert!(has_section(changelog, "0.2.0"));
         assert!(!has_section(changelog, "0.2.1"));
+    }
+
+    #[test]
+    fn finds_documents_that_deny_releases() {
+        assert!(denies_releases("You need Kubernetes. No release\nis published yet."));
+        assert!(denies_releases("their images, which are not\npublished yet:"));
+        assert!(!denies_releases("Verify the images after a release is published."));
     }
 
     #[test]
