@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use quintet_localcluster::{image, paths, run};
 use sha2::{Digest as _, Sha256};
 
+use super::{SUMS, contents};
 use crate::scratch::Scratch;
 
 /// Records its call. `crane digest` answers with the content of the file `answer`, and fails unless it is a digest. A call
@@ -53,20 +54,28 @@ impl Stage {
         let archive = image::tar(&[("oci-layout", 0o644, &b"{}"[..])]).unwrap();
         let digests = "image quintet sha256:aa i.tar\nsbom quintet sha256:bb b.json\nchart charts/quintet sha256:aa c.tar\n";
         let package = format!("quintet-{VERSION}.tgz");
-        let contents: [(&str, &[u8]); 5] = [
+        let files: [(&str, &[u8]); 5] = [
             ("i.tar", &archive),
             ("c.tar", &archive),
             ("b.json", b"{}"),
             ("DIGESTS", digests.as_bytes()),
             (&package, b""),
         ];
-        let mut sums = String::new();
-        for (name, bytes) in contents {
+        for (name, bytes) in files {
             file(&format!("files/{name}"), bytes);
-            sums += &[run::hex(&Sha256::digest(bytes)), format!("  {name}\n")].concat();
         }
-        file("files/SHA256SUMS", sums.as_bytes());
-        Self { scratch }
+        let stage = Self { scratch };
+        stage.sum();
+        stage
+    }
+
+    /// Writes the checksums of the files.
+    fn sum(&self) {
+        let files = contents(&self.files()).unwrap();
+        let sums = files.iter().filter(|(name, _)| *name != SUMS);
+        let lines: Vec<_> =
+            sums.map(|(name, bytes)| format!("{}  {name}\n", run::hex(&Sha256::digest(bytes)))).collect();
+        fs::write(self.files().join(SUMS), lines.concat()).unwrap();
     }
 
     fn files(&self) -> PathBuf {
@@ -176,5 +185,26 @@ fn rejects_a_changed_file_and_a_wrong_version() {
     }
     fs::write(stage.files().join("b.json"), "{ }").unwrap();
     assert!(!stage.publish(VERSION).status.success());
+    assert_eq!(stage.writes(), [""; 0]);
+}
+
+#[test]
+fn rejects_files_without_a_checksum_image_or_chart() {
+    let stage = Stage::new("unlisted", ABSENT, "");
+    let rejects = |expected: &str| {
+        let output = stage.publish(VERSION);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains(expected), "{expected}: {error}");
+    };
+    fs::write(stage.files().join("extra"), "").unwrap();
+    rejects("extra is not in SHA256SUMS");
+    for (digests, expected) in [
+        ("sbom quintet sha256:bb b.json\nchart charts/quintet sha256:aa c.tar\n", "DIGESTS names no image"),
+        ("image quintet sha256:aa i.tar\n", "DIGESTS names no chart"),
+    ] {
+        fs::write(stage.files().join("DIGESTS"), digests).unwrap();
+        stage.sum();
+        rejects(expected);
+    }
     assert_eq!(stage.writes(), [""; 0]);
 }
