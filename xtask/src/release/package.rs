@@ -121,6 +121,16 @@ pub(super) fn manifests(kubectl: &Path, pins: &Pins, folder: &str) -> Result<Str
     Ok(pins.released(&manifests))
 }
 
+/// Builds the manifests of the whole installation. Fails unless they run the images of the release.
+pub(super) fn installation(kubectl: &Path, pins: &Pins) -> Result<String> {
+    let manifests = manifests(kubectl, pins, "default")?;
+    for program in ["quintet", "pulsar-consumer"] {
+        let image = pins.reference(program)?;
+        ensure!(manifests.contains(&image), "config/default does not run {image}");
+    }
+    Ok(manifests)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
