@@ -64,8 +64,8 @@ pub struct Args {
     /// Build and run only this machine's programs, in a subfolder that `--programs` reads on another machine
     #[arg(long, conflicts_with_all = ["dry_run", "programs"])]
     programs_only: bool,
-    /// The folder for the files (default: target/release-files; with --dry-run a temporary folder; with --programs-only
-    /// target/release-programs). The command replaces an earlier release in this folder
+    /// The folder for the files (default: target/release-files; with --dry-run, unless with --files-only, a temporary folder;
+    /// with --programs-only target/release-programs). The command replaces an earlier release in this folder
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
 }
@@ -97,6 +97,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The file with the checksums of the other files.
 const SUMS: &str = "SHA256SUMS";
+
+/// The file that `.ci/publish` adds.
+const SIGNED: &str = "SHA256SUMS.sigstore.json";
 
 /// Builds the release, and prints its files or the parts that were not rehearsed.
 pub fn run(args: &Args) -> Result<()> {
@@ -235,13 +238,14 @@ fn has_section(changelog: &str, version: &str) -> bool {
 /// Empties the folder of an earlier release. Fails if the folder contains other files, and does not remove them.
 fn make_room(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let sums = folder.join(SUMS);
-    if let Ok(text) = fs::read_to_string(&sums) {
+    if let Ok(text) = fs::read_to_string(folder.join(SUMS)) {
         for name in text.lines().filter_map(|line| line.split_once("  ")).map(|(_, name)| name) {
             // The check below finds a file that could not be removed.
             let _ = fs::remove_file(folder.join(name));
         }
-        let _ = fs::remove_file(&sums);
+        for name in [SUMS, SIGNED] {
+            let _ = fs::remove_file(folder.join(name));
+        }
     }
     match contents(folder)?.keys().next() {
         None => Ok(()),
@@ -314,6 +318,7 @@ mod tests {
         make_room(&folder).unwrap();
         fs::write(folder.join("a.tar"), "a").unwrap();
         fs::write(folder.join(SUMS), "00  a.tar\n").unwrap();
+        fs::write(folder.join(SIGNED), "{}").unwrap();
         make_room(&folder).unwrap();
         assert!(contents(&folder).unwrap().is_empty());
         fs::write(folder.join("thesis.txt"), "mine").unwrap();

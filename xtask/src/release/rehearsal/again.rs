@@ -12,10 +12,7 @@ use quintet_localcluster::progress::Step;
 use quintet_localcluster::run::{self, Group, Log};
 
 use crate::mutants;
-use crate::release::contents;
-
-/// The file that `.ci/publish` adds. A signature contains a random number, so it differs each time.
-const SIGNED: &str = "SHA256SUMS.sigstore.json";
+use crate::release::{SIGNED, contents};
 
 /// Builds the files of a release for `arches` again, below `folder`, and fails unless they equal `files`.
 pub(super) fn compare(files: &Path, folder: &Path, arches: &[Arch]) -> Result<()> {
@@ -63,6 +60,7 @@ fn clone(copy: &Path) -> Result<()> {
 /// The names of the files that differ or that only one folder has.
 fn differences(once: &BTreeMap<String, Vec<u8>>, again: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let names: BTreeSet<&String> = once.keys().chain(again.keys()).collect();
+    // A signature contains a random number, so it differs each time.
     let different = names.into_iter().filter(|name| *name != SIGNED && once.get(*name) != again.get(*name));
     different.cloned().collect()
 }
