@@ -24,7 +24,7 @@ use quintet_localcluster::cluster::{Cluster, UpOptions, binaries};
 use quintet_localcluster::run::Group;
 use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{
-    build, health, image, interrupt, long_tier, manager, protoc, pulsar, run, variables,
+    build, gitops, health, image, interrupt, long_tier, manager, protoc, pulsar, run, variables,
 };
 
 use crate::chart;
@@ -361,7 +361,8 @@ fn some_end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Builds the programs of a cluster, of the chart's tests and of `tests/health`. Returns whether the build succeeded.
+/// Builds the programs of a cluster, of the chart's tests and of `tests/health`, and downloads the definitions of other tools.
+/// Returns whether the build succeeded.
 fn control_plane(report: &mut Report) -> Result<bool> {
     let counts = report.part(CONTROL_PLANE.0, CONTROL_PLANE.1, || {
         binaries::ensure(&binaries::ALL)?;
@@ -369,6 +370,7 @@ fn control_plane(report: &mut Report) -> Result<bool> {
         binaries::ensure(&binaries::ISSUER)?;
         binaries::ensure(&binaries::RESTORE)?;
         health::program()?;
+        gitops::definitions()?;
         Ok(PASSED)
     })?;
     Ok(counts.failed == 0)
