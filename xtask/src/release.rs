@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.dry_run {
         no_objections(&unfit(VERSION, &read("CHANGELOG.md")?)?)?;
     }
-    no_objections(&dependencies::objections(&image::packages(), &Arch::ALL)?)?;
+    no_objections(&dependencies::objections(&image::packages())?)?;
     let scratch = Scratch::new("release")?;
     let programs = match &args.programs {
         Some(folder) => Programs::read(folder)?,
