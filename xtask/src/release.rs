@@ -186,15 +186,17 @@ fn disagreements(version: &str, read: &dyn Fn(&str) -> Result<String>) -> Result
         ("config/manager/kustomization.yaml: newTag", &kustomization["images"][0]["newTag"]),
     ];
     let wrong = stated.iter().filter(|(_, value)| value.as_str() != Some(version));
-    let images = chart["annotations"]["artifacthub.io/images"].as_str().unwrap_or_default();
-    let images = images.lines().filter_map(|line| Some(line.split_once("image: ")?.1.trim()));
-    let old = images.filter(|image| image.rsplit(':').next() != Some(version));
-    Ok(wrong
+    let mut reasons: Vec<String> = wrong
         .map(|(place, value)| format!("{place} is {value}, but the version in Cargo.toml is {version}"))
-        .chain(
-            old.map(|image| format!("charts/quintet/Chart.yaml names {image}, but the version is {version}")),
-        )
-        .collect())
+        .collect();
+    for path in ["charts/quintet/Chart.yaml", "charts/quintet/values.yaml", "config/manager/manager.yaml"] {
+        let text = read(path)?;
+        let words = text.split(|c: char| c.is_whitespace() || c == '=');
+        let images = words.filter(|word| word.starts_with(image::REGISTRY));
+        let old = images.filter(|image| image.rsplit(':').next() != Some(version));
+        reasons.extend(old.map(|image| format!("{path} names {image}, but the version is {version}")));
+    }
+    Ok(reasons)
 }
 
 /// The reasons why this commit is not a release.
@@ -202,10 +204,10 @@ fn unfit(version: &str, changelog: &str) -> Result<Vec<String>> {
     let git = |args: &[&str]| run::stdout(Command::new("git").args(args).current_dir(paths::workspace()));
     let mut reasons = Vec::new();
     let tag = format!("v{version}");
-    if !git(&["tag", "--points-at", "HEAD"]).is_ok_and(|tags| tags.lines().any(|line| line == tag)) {
+    if !git(&["tag", "--points-at", "HEAD"])?.lines().any(|line| line == tag) {
         reasons.push(format!("the commit has no tag {tag}"));
     }
-    if !git(&["status", "--porcelain"]).is_ok_and(|changed| changed.trim().is_empty()) {
+    if !git(&["status", "--porcelain"])?.trim().is_empty() {
         reasons.push("the checkout has uncommitted changes".to_owned());
     }
     if !has_section(changelog, version) {
@@ -279,21 +281,27 @@ mod tests {
 
     #[test]
     fn names_a_file_with_another_version() {
+        let (new, old) = (format!("{}/a:1.0.0", image::REGISTRY), format!("{}/b:0.9.0", image::REGISTRY));
         let read = |path: &str| {
             Ok(match path {
                 "charts/quintet/Chart.yaml" => {
-                    "version: 1.0.0\nappVersion: \"0.9.0\"\nannotations:\n  artifacthub.io/images: |\n    - image: r/a:1.0.0\n\
-                     \x20     image: r/b:0.9.0\n"
+                    format!(
+                        "version: 1.0.0\nappVersion: \"0.9.0\"\nannotations:\n  a: |\n    - image: {new}\n      image: {old}\n"
+                    )
                 }
-                _ => "images:\n  - newTag: 1.0.0\n",
-            }
-            .to_owned())
+                "charts/quintet/values.yaml" => format!("image: {old}\n"),
+                "config/manager/manager.yaml" => format!("args:\n  - --image={old}\n  - --image={new}\n"),
+                _ => "images:\n  - newTag: 1.0.0\n".to_owned(),
+            })
         };
         assert_eq!(
             disagreements("1.0.0", &read).unwrap(),
             [
-                "charts/quintet/Chart.yaml: appVersion is \"0.9.0\", but the version in Cargo.toml is 1.0.0",
-                "charts/quintet/Chart.yaml names r/b:0.9.0, but the version is 1.0.0",
+                "charts/quintet/Chart.yaml: appVersion is \"0.9.0\", but the version in Cargo.toml is 1.0.0"
+                    .to_owned(),
+                format!("charts/quintet/Chart.yaml names {old}, but the version is 1.0.0"),
+                format!("charts/quintet/values.yaml names {old}, but the version is 1.0.0"),
+                format!("config/manager/manager.yaml names {old}, but the version is 1.0.0"),
             ]
         );
     }

@@ -23,7 +23,7 @@ use crate::progress::Step;
 use crate::{paths, protoc, run};
 
 /// The registry and namespace of the published images.
-const REGISTRY: &str = "ghcr.io/quintet-operator";
+pub const REGISTRY: &str = "ghcr.io/quintet-operator";
 
 /// The maximum compressed size of an image, in bytes.
 const LIMIT: u64 = 10_000_000;
