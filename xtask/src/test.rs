@@ -7,9 +7,7 @@ mod real;
 mod report;
 mod sixth_kind;
 
-use std::env;
 use std::fmt;
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::AddAssign;
 use std::path::Path;
@@ -28,6 +26,7 @@ use quintet_localcluster::{
 };
 
 use crate::chart;
+use crate::scratch::Scratch;
 use report::Report;
 
 /// `cargo xtask test`.
@@ -259,11 +258,9 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         report.skip(RELEASE.0, RELEASE.1, &missing);
     } else {
         report.part(RELEASE.0, RELEASE.1, || {
-            let folder = env::temp_dir().join(format!("quintet-release-{}", std::process::id()));
+            let folder = Scratch::new("release-files")?;
             let release = ["release", "--dry-run", "--files-only", "--output"];
-            let counts = check(xtask()?.args(release).arg(&folder));
-            let _ = fs::remove_dir_all(&folder);
-            counts
+            check(xtask()?.args(release).arg(&folder.0))
         })?;
     }
     // Twice, because users may run the demo again on a running cluster.
@@ -296,25 +293,22 @@ fn images(report: &mut Report) -> Result<()> {
         return Ok(());
     }
     report.part(name, budget, || {
-        let folder = env::temp_dir().join(format!("quintet-images-{}", std::process::id()));
-        let counts = image::build(&[], &folder.join("once")).and_then(|once| {
-            let again = image::build(&[], &folder.join("again"))?;
-            let mut counts = Counts::default();
-            for (once, again) in once.iter().zip(&again) {
-                for checked in [image::check(once), once.must_equal(again)] {
-                    match checked {
-                        Ok(()) => counts += PASSED,
-                        Err(error) => {
-                            eprintln!("error: {error:#}");
-                            counts += FAILED;
-                        }
+        let folder = Scratch::new("images")?;
+        let once = image::build(&[], &folder.0.join("once"))?;
+        let again = image::build(&[], &folder.0.join("again"))?;
+        let mut counts = Counts::default();
+        for (once, again) in once.iter().zip(&again) {
+            for checked in [image::check(once), once.must_equal(again)] {
+                match checked {
+                    Ok(()) => counts += PASSED,
+                    Err(error) => {
+                        eprintln!("error: {error:#}");
+                        counts += FAILED;
                     }
                 }
             }
-            Ok(counts)
-        });
-        let _ = fs::remove_dir_all(&folder);
-        counts
+        }
+        Ok(counts)
     })?;
     Ok(())
 }

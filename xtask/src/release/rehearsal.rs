@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use quintet_localcluster::build::Arch;
 use quintet_localcluster::cluster::binaries;
 use quintet_localcluster::distribution::Registry;
+use quintet_localcluster::image::PUBLISHED;
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::run::{self, Group, Log, print};
 use quintet_localcluster::{documents, paths};
@@ -21,9 +22,6 @@ use quintet_localcluster::{documents, paths};
 use super::files::DIGESTS;
 use super::platform::{NAMES, Platform, Programs};
 use super::{VERSION, krew};
-
-/// The registry of the published images, and the namespace in it.
-const PUBLISHED: [&str; 2] = ["ghcr.io", "quintet-operator"];
 
 /// The parts that need the release workflow.
 const ONLY_THE_WORKFLOW: &str =
