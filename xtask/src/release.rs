@@ -20,12 +20,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use quintet_localcluster::build::Arch;
 use quintet_localcluster::run::{self, print};
-use quintet_localcluster::{image, long_tier, paths};
+use quintet_localcluster::{documents, image, long_tier, paths};
 use serde_json::Value;
 
 use crate::dependencies;
 use crate::scratch::Scratch;
-use platform::Programs;
+use platform::{Platform, Programs};
 
 /// `cargo xtask release`.
 #[derive(Debug, clap::Args)]
@@ -41,10 +41,11 @@ use platform::Programs;
     The commit of a release must have the tag vVERSION, no changed files, and a section for the version in CHANGELOG.md. A \
     release needs programs for Linux and macOS on amd64 and arm64, which `--programs-only` builds on a machine of each \
     kind. The command publishes nothing.\n\n\
-    With --dry-run, the command accepts any commit and this machine's programs, and rehearses the publication in a temporary \
-    folder. It signs with a temporary key, publishes to a local registry with .ci/publish, runs the commands of docs/verify.md, \
-    installs the plugin with krew, and installs the chart from the registry on real nodes, which pull the images by digest. It \
-    builds the files again in a copy of the checkout, and compares them. The last lines name the parts that it did not rehearse."
+    With --dry-run, the command accepts any commit and the programs for Linux that this machine can build, and rehearses the \
+    publication in a temporary folder. It signs with a temporary key, publishes to a local registry with .ci/publish, runs the \
+    commands of docs/verify.md, installs the plugin with krew, and installs the chart from the registry on real nodes, which \
+    pull the images by digest. It builds the files again in a copy of the checkout, and compares them. The last lines name the \
+    parts that it did not rehearse."
 )]
 pub struct Args {
     /// Accept a commit that is not ready for a release, and rehearse the publication
@@ -53,16 +54,42 @@ pub struct Args {
     /// With --dry-run, build only the files
     #[arg(long, requires = "dry_run")]
     files_only: bool,
-    /// Use the programs in the subfolders of this folder, such as linux-amd64, instead of building this machine's programs
-    #[arg(long, value_name = "DIR")]
+    /// With --files-only, build programs for this processor (default: this machine's processor). Repeat the flag to add more
+    /// processors
+    #[arg(long, value_name = "ARCH", requires = "files_only")]
+    arch: Vec<Arch>,
+    /// Use the programs in the subfolders of this folder, such as linux-amd64, instead of building programs
+    #[arg(long, value_name = "DIR", conflicts_with = "arch")]
     programs: Option<PathBuf>,
     /// Build and run only this machine's programs, in a subfolder that `--programs` reads on another machine
     #[arg(long, conflicts_with_all = ["dry_run", "programs"])]
     programs_only: bool,
-    /// The folder for the files (default: target/release-files; with --dry-run a temporary folder; with --programs-only
-    /// target/release-programs). The command replaces an earlier release in this folder
+    /// The folder for the files (default: target/release-files; with --dry-run, unless with --files-only, a temporary folder;
+    /// with --programs-only target/release-programs). The command replaces an earlier release in this folder
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+}
+
+impl Args {
+    /// The processors to build programs for.
+    fn arches(&self) -> Result<Vec<Arch>> {
+        if let Some(missing) = image::missing(&self.arch)? {
+            bail!("{missing}");
+        }
+        let mut arches = self.arch.clone();
+        if arches.is_empty() {
+            arches.extend(Arch::HOST);
+        }
+        // A build for another processor takes minutes.
+        if self.dry_run && !self.files_only {
+            for arch in Arch::ALL.into_iter().filter(|arch| Some(*arch) != Arch::HOST) {
+                if arch.missing()?.is_none() {
+                    arches.push(arch);
+                }
+            }
+        }
+        Ok(arches)
+    }
 }
 
 /// The version of the release.
@@ -71,22 +98,33 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The file with the checksums of the other files.
 const SUMS: &str = "SHA256SUMS";
 
+/// The file that `.ci/publish` adds.
+const SIGNED: &str = "SHA256SUMS.sigstore.json";
+
 /// Builds the release, and prints its files or the parts that were not rehearsed.
 pub fn run(args: &Args) -> Result<()> {
     let folder = |name: &str| args.output.clone().unwrap_or_else(|| paths::target().join(name));
     if args.programs_only {
-        return platform::build_into(&folder("release-programs"));
+        return platform::build_into(&folder("release-programs"), Platform::host()?);
     }
     let began = Instant::now();
     // Check first, because the build takes long.
     no_objections(&disagreements(VERSION, &read)?)?;
     if !args.dry_run {
-        no_objections(&unfit(VERSION, &read("CHANGELOG.md")?))?;
+        no_objections(&unfit(VERSION, &read("CHANGELOG.md")?)?)?;
     }
-    no_objections(&dependencies::objections(&image::packages(), &Arch::ALL)?)?;
+    no_objections(&dependencies::objections(&image::packages())?)?;
+    let scratch = Scratch::new("release")?;
     let programs = match &args.programs {
         Some(folder) => Programs::read(folder)?,
-        None => Programs::of_host()?,
+        None => {
+            // A release reads the programs from a folder too.
+            let folder = scratch.0.join("programs");
+            for arch in args.arches()? {
+                platform::build_into(&folder, Platform::linux(arch))?;
+            }
+            Programs::read(&folder)?
+        }
     };
     let missing = programs.missing();
     if !args.dry_run && !missing.is_empty() {
@@ -95,13 +133,12 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.dry_run || args.files_only {
         return build(&programs, &folder("release-files"));
     }
-    let scratch = Scratch::new("rehearsal")?;
     let files = match &args.output {
         Some(output) => std::path::absolute(output).context("cannot find the current directory")?,
         None => scratch.0.join("files"),
     };
     build(&programs, &files)?;
-    let result = rehearsal::run(&files, &scratch.0, &missing)?;
+    let result = rehearsal::run(&files, &scratch.0, &programs)?;
     long_tier::passed("cargo xtask", &result, began.elapsed());
     Ok(())
 }
@@ -149,32 +186,52 @@ fn disagreements(version: &str, read: &dyn Fn(&str) -> Result<String>) -> Result
         ("config/manager/kustomization.yaml: newTag", &kustomization["images"][0]["newTag"]),
     ];
     let wrong = stated.iter().filter(|(_, value)| value.as_str() != Some(version));
-    let images = chart["annotations"]["artifacthub.io/images"].as_str().unwrap_or_default();
-    let images = images.lines().filter_map(|line| Some(line.split_once("image: ")?.1.trim()));
-    let old = images.filter(|image| image.rsplit(':').next() != Some(version));
-    Ok(wrong
+    let mut reasons: Vec<String> = wrong
         .map(|(place, value)| format!("{place} is {value}, but the version in Cargo.toml is {version}"))
-        .chain(
-            old.map(|image| format!("charts/quintet/Chart.yaml names {image}, but the version is {version}")),
-        )
-        .collect())
+        .collect();
+    let ours = image::repository("");
+    for path in ["charts/quintet/Chart.yaml", "charts/quintet/values.yaml", "config/manager/manager.yaml"] {
+        let text = read(path)?;
+        let words = text.split(|c: char| c.is_whitespace() || c == '=');
+        let images = words.filter(|word| word.starts_with(&ours));
+        let old = images.filter(|image| image.rsplit(':').next() != Some(version));
+        reasons.extend(old.map(|image| format!("{path} names {image}, but the version is {version}")));
+    }
+    Ok(reasons)
 }
 
 /// The reasons why this commit is not a release.
-fn unfit(version: &str, changelog: &str) -> Vec<String> {
+fn unfit(version: &str, changelog: &str) -> Result<Vec<String>> {
     let git = |args: &[&str]| run::stdout(Command::new("git").args(args).current_dir(paths::workspace()));
     let mut reasons = Vec::new();
     let tag = format!("v{version}");
-    if !git(&["tag", "--points-at", "HEAD"]).is_ok_and(|tags| tags.lines().any(|line| line == tag)) {
+    if !git(&["tag", "--points-at", "HEAD"])?.lines().any(|line| line == tag) {
         reasons.push(format!("the commit has no tag {tag}"));
     }
-    if !git(&["status", "--porcelain"]).is_ok_and(|changed| changed.trim().is_empty()) {
+    if !git(&["status", "--porcelain"])?.trim().is_empty() {
         reasons.push("the checkout has uncommitted changes".to_owned());
     }
     if !has_section(changelog, version) {
         reasons.push(format!("CHANGELOG.md has no section [{version}]"));
     }
-    reasons
+    let mut texts = vec![("CHANGELOG.md".to_owned(), changelog.to_owned())];
+    for document in documents::all() {
+        let name = document.strip_prefix(paths::workspace()).unwrap_or(&document).display().to_string();
+        texts.push((name.clone(), read(&name)?));
+    }
+    let denials = texts.iter().filter(|(_, text)| denies_releases(text));
+    reasons.extend(denials.map(|(name, _)| format!("{name} states that no release is published")));
+    let chart = read("charts/quintet/Chart.yaml")?;
+    if !version.contains('-') && chart.contains("artifacthub.io/prerelease: \"true\"") {
+        reasons.push(format!("charts/quintet/Chart.yaml marks {version} as a prerelease"));
+    }
+    Ok(reasons)
+}
+
+/// Whether a document of the project states that no release exists.
+fn denies_releases(text: &str) -> bool {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    ["No release is published", "not published yet"].iter().any(|words| text.contains(words))
 }
 
 fn has_section(changelog: &str, version: &str) -> bool {
@@ -184,13 +241,14 @@ fn has_section(changelog: &str, version: &str) -> bool {
 /// Empties the folder of an earlier release. Fails if the folder contains other files, and does not remove them.
 fn make_room(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let sums = folder.join(SUMS);
-    if let Ok(text) = fs::read_to_string(&sums) {
+    if let Ok(text) = fs::read_to_string(folder.join(SUMS)) {
         for name in text.lines().filter_map(|line| line.split_once("  ")).map(|(_, name)| name) {
             // The check below finds a file that could not be removed.
             let _ = fs::remove_file(folder.join(name));
         }
-        let _ = fs::remove_file(&sums);
+        for name in [SUMS, SIGNED] {
+            let _ = fs::remove_file(folder.join(name));
+        }
     }
     match contents(folder)?.keys().next() {
         None => Ok(()),
@@ -224,21 +282,27 @@ mod tests {
 
     #[test]
     fn names_a_file_with_another_version() {
+        let (new, old) = (image::repository("a:1.0.0"), image::repository("b:0.9.0"));
         let read = |path: &str| {
             Ok(match path {
                 "charts/quintet/Chart.yaml" => {
-                    "version: 1.0.0\nappVersion: \"0.9.0\"\nannotations:\n  artifacthub.io/images: |\n    - image: r/a:1.0.0\n\
-                     \x20     image: r/b:0.9.0\n"
+                    format!(
+                        "version: 1.0.0\nappVersion: \"0.9.0\"\nannotations:\n  a: |\n    - image: {new}\n      image: {old}\n"
+                    )
                 }
-                _ => "images:\n  - newTag: 1.0.0\n",
-            }
-            .to_owned())
+                "charts/quintet/values.yaml" => format!("image: {old}\n"),
+                "config/manager/manager.yaml" => format!("args:\n  - --image={old}\n  - --image={new}\n"),
+                _ => "images:\n  - newTag: 1.0.0\n".to_owned(),
+            })
         };
         assert_eq!(
             disagreements("1.0.0", &read).unwrap(),
             [
-                "charts/quintet/Chart.yaml: appVersion is \"0.9.0\", but the version in Cargo.toml is 1.0.0",
-                "charts/quintet/Chart.yaml names r/b:0.9.0, but the version is 1.0.0",
+                "charts/quintet/Chart.yaml: appVersion is \"0.9.0\", but the version in Cargo.toml is 1.0.0"
+                    .to_owned(),
+                format!("charts/quintet/Chart.yaml names {old}, but the version is 1.0.0"),
+                format!("charts/quintet/values.yaml names {old}, but the version is 1.0.0"),
+                format!("config/manager/manager.yaml names {old}, but the version is 1.0.0"),
             ]
         );
     }
@@ -251,11 +315,19 @@ mod tests {
     }
 
     #[test]
+    fn finds_documents_that_deny_releases() {
+        assert!(denies_releases("You need Kubernetes. No release\nis published yet."));
+        assert!(denies_releases("their images, which are not\npublished yet:"));
+        assert!(!denies_releases("Verify the images after a release is published."));
+    }
+
+    #[test]
     fn removes_only_files_of_a_release() {
         let folder = std::env::temp_dir().join(format!("quintet-release-{}", std::process::id()));
         make_room(&folder).unwrap();
         fs::write(folder.join("a.tar"), "a").unwrap();
         fs::write(folder.join(SUMS), "00  a.tar\n").unwrap();
+        fs::write(folder.join(SIGNED), "{}").unwrap();
         make_room(&folder).unwrap();
         assert!(contents(&folder).unwrap().is_empty());
         fs::write(folder.join("thesis.txt"), "mine").unwrap();

@@ -7,9 +7,7 @@ mod real;
 mod report;
 mod sixth_kind;
 
-use std::env;
 use std::fmt;
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::AddAssign;
 use std::path::Path;
@@ -24,10 +22,11 @@ use quintet_localcluster::cluster::{Cluster, UpOptions, binaries};
 use quintet_localcluster::run::Group;
 use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{
-    build, health, image, interrupt, long_tier, manager, protoc, pulsar, run, variables,
+    build, gitops, health, image, interrupt, long_tier, manager, protoc, pulsar, run, variables,
 };
 
 use crate::chart;
+use crate::scratch::Scratch;
 use report::Report;
 
 /// `cargo xtask test`.
@@ -259,11 +258,9 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         report.skip(RELEASE.0, RELEASE.1, &missing);
     } else {
         report.part(RELEASE.0, RELEASE.1, || {
-            let folder = env::temp_dir().join(format!("quintet-release-{}", std::process::id()));
+            let folder = Scratch::new("release-files")?;
             let release = ["release", "--dry-run", "--files-only", "--output"];
-            let counts = check(xtask()?.args(release).arg(&folder));
-            let _ = fs::remove_dir_all(&folder);
-            counts
+            check(xtask()?.args(release).arg(&folder.0))
         })?;
     }
     // Twice, because users may run the demo again on a running cluster.
@@ -296,25 +293,22 @@ fn images(report: &mut Report) -> Result<()> {
         return Ok(());
     }
     report.part(name, budget, || {
-        let folder = env::temp_dir().join(format!("quintet-images-{}", std::process::id()));
-        let counts = image::build(&[], &folder.join("once")).and_then(|once| {
-            let again = image::build(&[], &folder.join("again"))?;
-            let mut counts = Counts::default();
-            for (once, again) in once.iter().zip(&again) {
-                for checked in [image::check(once), once.must_equal(again)] {
-                    match checked {
-                        Ok(()) => counts += PASSED,
-                        Err(error) => {
-                            eprintln!("error: {error:#}");
-                            counts += FAILED;
-                        }
+        let folder = Scratch::new("images")?;
+        let once = image::build(&[], &folder.0.join("once"))?;
+        let again = image::build(&[], &folder.0.join("again"))?;
+        let mut counts = Counts::default();
+        for (once, again) in once.iter().zip(&again) {
+            for checked in [image::check(once), once.must_equal(again)] {
+                match checked {
+                    Ok(()) => counts += PASSED,
+                    Err(error) => {
+                        eprintln!("error: {error:#}");
+                        counts += FAILED;
                     }
                 }
             }
-            Ok(counts)
-        });
-        let _ = fs::remove_dir_all(&folder);
-        counts
+        }
+        Ok(counts)
     })?;
     Ok(())
 }
@@ -361,7 +355,8 @@ fn some_end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Builds the programs of a cluster, of the chart's tests and of `tests/health`. Returns whether the build succeeded.
+/// Builds the programs of a cluster, of the chart's tests and of `tests/health`, and downloads the definitions of other tools.
+/// Returns whether the build succeeded.
 fn control_plane(report: &mut Report) -> Result<bool> {
     let counts = report.part(CONTROL_PLANE.0, CONTROL_PLANE.1, || {
         binaries::ensure(&binaries::ALL)?;
@@ -369,6 +364,7 @@ fn control_plane(report: &mut Report) -> Result<bool> {
         binaries::ensure(&binaries::ISSUER)?;
         binaries::ensure(&binaries::RESTORE)?;
         health::program()?;
+        gitops::definitions()?;
         Ok(PASSED)
     })?;
     Ok(counts.failed == 0)

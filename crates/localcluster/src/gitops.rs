@@ -1,5 +1,7 @@
 //! The definitions of the kinds of Argo CD and Flux. No cluster here runs these tools.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 
 use crate::kube::Kube;
@@ -21,11 +23,17 @@ const DEFINITIONS: [(&str, &str, &str); 3] = [
     ),
 ];
 
+/// The files with the definitions. Downloads their modules unless Go has them.
+pub fn definitions() -> Result<Vec<PathBuf>> {
+    let folder = paths::controlplane().join("gitops");
+    let files =
+        DEFINITIONS.iter().map(|(module, file, _)| run::go_module(&folder, module).map(|dir| dir.join(file)));
+    files.collect()
+}
+
 /// Adds the definitions to a cluster, so that its API server validates manifests for these tools.
 pub fn install_definitions(kube: &Kube) -> Result<()> {
-    let folder = paths::controlplane().join("gitops");
-    for (module, file, _) in DEFINITIONS {
-        let file = run::go_module(&folder, module)?.join(file);
+    for file in definitions()? {
         // An annotation with the whole object, as of a client-side apply, would be too long.
         let apply = ["apply", "--server-side", "--force-conflicts", "-f"];
         run::stdout(kube.kubectl().args(apply).arg(file))?;

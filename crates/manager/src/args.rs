@@ -310,7 +310,7 @@ fn parse_taint_key(key: &str) -> Result<String, String> {
 
 /// Commands for users of DaemonJobs and PodSets, and for removing Quintet from a cluster.
 #[derive(Debug, Parser)]
-#[command(name = "quintet", bin_name = "kubectl quintet", version, max_term_width = 100)]
+#[command(name = "quintet", display_name = PLUGIN, bin_name = "kubectl quintet", version, max_term_width = 100)]
 struct Plugin {
     #[command(subcommand)]
     command: Option<Command>,
@@ -655,6 +655,10 @@ mod tests {
             Ok(Asked::Command(Command::Explain(_)))
         ));
         refusal("kubectl-quintet --leader-elect");
+        for name in ["quintet", "kubectl-quintet"] {
+            let version = asked(&format!("{name} --version")).unwrap_err();
+            assert_eq!(version.to_string(), format!("{name} {}\n", env!("CARGO_PKG_VERSION")));
+        }
         for command in ["explain", "rollout", "check", "doctor", "uninstall"] {
             for (name, program) in [("kubectl-quintet", "kubectl quintet"), ("quintet", "quintet")] {
                 let help = asked(&format!("{name} {command} --help")).unwrap_err();

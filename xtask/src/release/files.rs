@@ -37,8 +37,9 @@ pub(super) fn make(programs: &Programs, output: &Path) -> Result<()> {
     let name = format!("quintet-chart-{VERSION}.tar");
     write(&output.join(&name), archive)?;
     write(&output.join(DIGESTS), digests(&images, (name.as_str(), digest.as_str())))?;
-    for (folder, name) in [("crd", "crds"), ("default", "install")] {
-        let manifests = package::manifests(&tools.path("kubectl")?, &pins, folder)?;
+    let kubectl = tools.path("kubectl")?;
+    let definitions = package::manifests(&kubectl, &pins, "crd")?;
+    for (name, manifests) in [("crds", definitions), ("install", package::installation(&kubectl, &pins)?)] {
         write(&output.join(format!("quintet-{VERSION}-{name}.yaml")), manifests)?;
     }
     let plugins = archives(programs, output)?;

@@ -24,12 +24,14 @@ const DIGEST: &str = "files/image-digest";
 pub(super) struct Pins(pub Vec<(&'static str, String)>);
 
 impl Pins {
+    fn digest(&self, program: &str) -> Result<&str> {
+        let pinned = self.0.iter().find(|(one, _)| *one == program);
+        pinned.map(|(_, digest)| digest.as_str()).with_context(|| format!("{program} has no image"))
+    }
+
     /// The reference to an image by its digest.
     pub fn reference(&self, program: &str) -> Result<String> {
-        let pinned = self.0.iter().find(|(one, _)| *one == program);
-        pinned
-            .map(|(program, digest)| by_digest(program, digest))
-            .with_context(|| format!("{program} has no image"))
+        Ok(by_digest(program, self.digest(program)?))
     }
 
     /// A text of this version: images have digests instead of tags, and links lead to the tag instead of the branch.
@@ -42,9 +44,7 @@ impl Pins {
 }
 
 fn by_digest(program: &str, digest: &str) -> String {
-    let name = image::name(program);
-    let name = name.rsplit_once(':').map_or(name.as_str(), |(name, _)| name);
-    format!("{name}@{digest}")
+    format!("{}@{digest}", image::repository(program))
 }
 
 /// The chart of a release.
@@ -71,10 +71,9 @@ pub(super) fn chart(helm: &Path, pins: &Pins, output: &Path) -> Result<Chart> {
         }
         fs::write(&file, released).with_context(|| format!("cannot write {}", file.display()))?;
     }
-    let (_, digest) =
-        pins.0.iter().find(|(program, _)| *program == "quintet").context("quintet has no image")?;
     let file = copy.join(DIGEST);
-    fs::write(&file, format!("{digest}\n")).with_context(|| format!("cannot write {}", file.display()))?;
+    fs::write(&file, format!("{}\n", pins.digest("quintet")?))
+        .with_context(|| format!("cannot write {}", file.display()))?;
     let mut package = Command::new(helm);
     // Without this variable, helm writes the times of the files.
     package.env("SOURCE_DATE_EPOCH", image::created()?.to_string());
@@ -87,17 +86,15 @@ pub(super) fn chart(helm: &Path, pins: &Pins, output: &Path) -> Result<Chart> {
 /// Fails unless the packaged chart runs the images of the release by default, and other images if the user names them.
 fn check(helm: &Path, pins: &Pins, package: &Path) -> Result<()> {
     let other = format!("sha256:{}", "0".repeat(64));
-    let repository = image::name("quintet");
-    let repository = repository.rsplit_once(':').map_or("", |(repository, _)| repository);
     let cases = [
         (String::new(), pins.reference("quintet")?),
         // The digests of a mirror are the same.
         (
             "image.registry=r.example".to_owned(),
-            pins.reference("quintet")?.replacen("ghcr.io", "r.example", 1),
+            pins.reference("quintet")?.replacen(image::PUBLISHED[0], "r.example", 1),
         ),
-        ("image.tag=other".to_owned(), format!("{repository}:other")),
-        (format!("image.digest={other}"), format!("{repository}@{other}")),
+        ("image.tag=other".to_owned(), image::repository("quintet:other")),
+        (format!("image.digest={other}"), by_digest("quintet", &other)),
     ];
     for (set, manager) in cases {
         let mut template = Command::new(helm);
@@ -119,6 +116,16 @@ pub(super) fn manifests(kubectl: &Path, pins: &Pins, folder: &str) -> Result<Str
     let manifests =
         run::stdout(kubectl.arg("kustomize").arg(paths::workspace().join("config").join(folder)))?;
     Ok(pins.released(&manifests))
+}
+
+/// Builds the manifests of the whole installation. Fails unless they run the images of the release.
+pub(super) fn installation(kubectl: &Path, pins: &Pins) -> Result<String> {
+    let manifests = manifests(kubectl, pins, "default")?;
+    for program in ["quintet", "pulsar-consumer"] {
+        let image = pins.reference(program)?;
+        ensure!(manifests.contains(&image), "config/default does not run {image}");
+    }
+    Ok(manifests)
 }
 
 #[cfg(test)]

@@ -30,6 +30,11 @@ impl Platform {
         Self { system: "darwin", arch: Arch::Arm64 },
     ];
 
+    /// Linux on a processor.
+    pub fn linux(arch: Arch) -> Self {
+        Self { system: "linux", arch }
+    }
+
     /// The platform of this machine.
     pub fn host() -> Result<Self> {
         let found = Self::ALL.into_iter().find(|platform| {
@@ -55,14 +60,6 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Builds the programs for this machine alone.
-    pub fn of_host() -> Result<Self> {
-        let arch = Arch::HOST.context("images need static programs: build them on Linux with glibc")?;
-        let programs = image::Programs::build(arch)?;
-        let quintet = BTreeMap::from([(Platform::host()?, programs.quintet()?)]);
-        Ok(Self { quintet, of_images: vec![programs] })
-    }
-
     /// Reads the folders to which [`build_into`] copied programs, one for each platform.
     pub fn read(folder: &Path) -> Result<Self> {
         let mut programs = Self { quintet: BTreeMap::new(), of_images: Vec::new() };
@@ -82,6 +79,12 @@ impl Programs {
         Ok(programs)
     }
 
+    /// The processors for which there are images.
+    pub fn arches(&self) -> Vec<Arch> {
+        let linux = self.quintet.keys().filter(|platform| platform.system == "linux");
+        linux.map(|platform| platform.arch).collect()
+    }
+
     /// The platforms of a release that have no program.
     pub fn missing(&self) -> Vec<String> {
         let missing = Platform::ALL.into_iter().filter(|platform| !self.quintet.contains_key(platform));
@@ -93,18 +96,20 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     fs::read(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// Builds the programs for this machine, copies them to a folder with the platform's name below `output`, and runs each.
-pub(super) fn build_into(output: &Path) -> Result<()> {
-    let platform = Platform::host()?;
+/// Builds the programs for a platform, and copies them to a folder with the platform's name below `output`. Runs each if the
+/// platform is that of this machine.
+pub(super) fn build_into(output: &Path, platform: Platform) -> Result<()> {
     let folder = output.join(platform.name());
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    match Arch::HOST {
-        Some(arch) => image::Programs::build(arch)?.copy_to(&folder)?,
+    if platform.system == "linux" {
+        image::Programs::build(platform.arch)?.copy_to(&folder)?;
+    } else {
         // Images contain only programs for Linux.
-        None => {
-            fs::copy(build::release()?, folder.join(NAMES[0]))
-                .with_context(|| format!("cannot write to {}", folder.display()))?;
-        }
+        fs::copy(build::release()?, folder.join(NAMES[0]))
+            .with_context(|| format!("cannot write to {}", folder.display()))?;
+    }
+    if platform != Platform::host()? {
+        return Ok(());
     }
     let quintet = read(&folder.join(NAMES[0]))?;
     NAMES.into_iter().try_for_each(|name| image::starts(name, &quintet))?;
@@ -130,6 +135,7 @@ mod tests {
             of_images: Vec::new(),
         };
         assert_eq!(programs.missing(), ["linux-arm64", "darwin-amd64"]);
+        assert_eq!(programs.arches(), [Arch::Amd64]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use quintet_localcluster::{image, paths, run};
 use sha2::{Digest as _, Sha256};
 
-use super::VERSION;
+use super::{SUMS, contents};
 use crate::scratch::Scratch;
 
 /// Records its call. `crane digest` answers with the content of the file `answer`, and fails unless it is a digest. A call
@@ -26,6 +26,9 @@ fi
 "#;
 
 const ABSENT: &str = "MANIFEST_UNKNOWN: manifest unknown";
+
+/// The version of the files.
+const VERSION: &str = "1.2.3";
 
 /// A folder with the files of a small release, and the stand-ins.
 struct Stage {
@@ -49,16 +52,30 @@ impl Stage {
         file("tools/fails", fails.as_bytes());
         file("tools/calls", b"");
         let archive = image::tar(&[("oci-layout", 0o644, &b"{}"[..])]).unwrap();
-        let digests = "image quintet sha256:aa i.tar\nsbom quintet sha256:bb b.json\nchart charts/quintet sha256:cc c.tar\n";
-        let contents: [(&str, &[u8]); 4] =
-            [("i.tar", &archive), ("c.tar", &archive), ("b.json", b"{}"), ("DIGESTS", digests.as_bytes())];
-        let mut sums = String::new();
-        for (name, bytes) in contents {
+        let digests = "image quintet sha256:aa i.tar\nsbom quintet sha256:bb b.json\nchart charts/quintet sha256:aa c.tar\n";
+        let package = format!("quintet-{VERSION}.tgz");
+        let files: [(&str, &[u8]); 5] = [
+            ("i.tar", &archive),
+            ("c.tar", &archive),
+            ("b.json", b"{}"),
+            ("DIGESTS", digests.as_bytes()),
+            (&package, b""),
+        ];
+        for (name, bytes) in files {
             file(&format!("files/{name}"), bytes);
-            sums += &[run::hex(&Sha256::digest(bytes)), format!("  {name}\n")].concat();
         }
-        file("files/SHA256SUMS", sums.as_bytes());
-        Self { scratch }
+        let stage = Self { scratch };
+        stage.sum();
+        stage
+    }
+
+    /// Writes the checksums of the files.
+    fn sum(&self) {
+        let files = contents(&self.files()).unwrap();
+        let sums = files.iter().filter(|(name, _)| *name != SUMS);
+        let lines: Vec<_> =
+            sums.map(|(name, bytes)| format!("{}  {name}\n", run::hex(&Sha256::digest(bytes)))).collect();
+        fs::write(self.files().join(SUMS), lines.concat()).unwrap();
     }
 
     fn files(&self) -> PathBuf {
@@ -97,7 +114,7 @@ impl Stage {
 #[test]
 fn sets_tags_after_everything_is_signed() {
     let stage = Stage::new("all", ABSENT, "");
-    let output = stage.publish("1.2.3");
+    let output = stage.publish(VERSION);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let writes = stage.writes();
     let kinds: Vec<_> =
@@ -109,7 +126,7 @@ fn sets_tags_after_everything_is_signed() {
     assert!(writes[0].ends_with("r.example/q/quintet@sha256:aa"), "{writes:?}");
     assert!(writes[3].contains("--type cyclonedx") && writes[3].ends_with("quintet@sha256:bb"), "{writes:?}");
     assert!(writes.iter().filter(|call| call.starts_with("cosign")).all(|call| call.contains("--key k")));
-    assert_eq!(writes.last().unwrap(), "crane tag r.example/q/charts/quintet@sha256:cc 1.2.3");
+    assert_eq!(writes.last().unwrap(), "crane tag r.example/q/charts/quintet@sha256:aa 1.2.3");
     let notes = String::from_utf8(output.stdout).unwrap();
     assert!(notes.contains("| `r.example/q/quintet:1.2.3` | `sha256:aa` |"), "{notes}");
     assert!(!notes.contains("sha256:bb"), "{notes}");
@@ -122,6 +139,14 @@ fn rejects_a_tag_that_exists_before_it_writes() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && error.contains("a release replaces no tag"), "{error}");
     assert_eq!(stage.writes(), [""; 0]);
+}
+
+#[test]
+fn runs_again_after_it_set_the_tags() {
+    let stage = Stage::new("again", "sha256:aa", "");
+    let output = stage.publish(VERSION);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(stage.writes().iter().filter(|call| call.starts_with("crane tag")).count(), 2);
 }
 
 #[test]
@@ -146,10 +171,40 @@ fn sets_no_tag_if_a_signature_fails() {
 #[test]
 fn rejects_a_changed_file_and_a_wrong_version() {
     let stage = Stage::new("changed", ABSENT, "");
-    for version in ["v1.2.3", "1.2", "1.2.3;id", ""] {
-        assert!(!stage.publish(version).status.success(), "{version}");
+    for (version, expected) in [
+        ("v1.2.3", "the version must be"),
+        ("1.2", "the version must be"),
+        ("1.2.3;id", "the version must be"),
+        ("", "the version must be"),
+        ("1.2.4", "has no quintet-1.2.4.tgz"),
+        ("1.2.3-rc.1", "has no quintet-1.2.3-rc.1.tgz"),
+    ] {
+        let output = stage.publish(version);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains(expected), "{version}: {error}");
     }
     fs::write(stage.files().join("b.json"), "{ }").unwrap();
     assert!(!stage.publish(VERSION).status.success());
+    assert_eq!(stage.writes(), [""; 0]);
+}
+
+#[test]
+fn rejects_files_without_a_checksum_image_or_chart() {
+    let stage = Stage::new("unlisted", ABSENT, "");
+    let rejects = |expected: &str| {
+        let output = stage.publish(VERSION);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains(expected), "{expected}: {error}");
+    };
+    fs::write(stage.files().join("extra"), "").unwrap();
+    rejects("extra is not in SHA256SUMS");
+    for (digests, expected) in [
+        ("sbom quintet sha256:bb b.json\nchart charts/quintet sha256:aa c.tar\n", "DIGESTS names no image"),
+        ("image quintet sha256:aa i.tar\n", "DIGESTS names no chart"),
+    ] {
+        fs::write(stage.files().join("DIGESTS"), digests).unwrap();
+        stage.sum();
+        rejects(expected);
+    }
     assert_eq!(stage.writes(), [""; 0]);
 }

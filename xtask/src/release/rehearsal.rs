@@ -11,18 +11,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use quintet_localcluster::build::Arch;
 use quintet_localcluster::cluster::binaries;
 use quintet_localcluster::distribution::Registry;
+use quintet_localcluster::image::PUBLISHED;
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::run::{self, Group, Log, print};
 use quintet_localcluster::{documents, paths};
 
 use super::files::DIGESTS;
-use super::platform::{NAMES, Platform};
+use super::platform::{NAMES, Platform, Programs};
 use super::{VERSION, krew};
-
-/// The registry of the published images, and the namespace in it.
-const PUBLISHED: [&str; 2] = ["ghcr.io", "quintet-operator"];
 
 /// The parts that need the release workflow.
 const ONLY_THE_WORKFLOW: &str =
@@ -52,9 +51,9 @@ struct Rehearsal<'a> {
     registry: Registry,
 }
 
-/// Rehearses the publication of `files`, and prints the parts that were not rehearsed. Writes only to `folder` and `files`.
-/// Returns the result for the record. `missing` are the platforms that have no program.
-pub(super) fn run(files: &Path, folder: &Path, missing: &[String]) -> Result<String> {
+/// Rehearses the publication of `files` with `programs`, and prints the parts that were not rehearsed. Writes only to `folder`
+/// and `files`. Returns the result for the record.
+pub(super) fn run(files: &Path, folder: &Path, programs: &Programs) -> Result<String> {
     let tools = binaries::ensure(&[&binaries::RELEASE[..], &["helm", "kubectl"]].concat())?;
     let rehearsal = Rehearsal {
         files,
@@ -73,9 +72,13 @@ pub(super) fn run(files: &Path, folder: &Path, missing: &[String]) -> Result<Str
     rehearsal.verify()?;
     rehearsal.plugin()?;
     let mut omitted = vec![ONLY_THE_WORKFLOW.to_owned()];
-    omitted.extend(missing.iter().map(|platform| format!("the programs for {platform}")));
+    omitted.extend(programs.missing().iter().map(|platform| format!("the programs for {platform}")));
+    let arches = programs.arches();
+    if arches.len() < Arch::ALL.len() {
+        omitted.push("images for several processors".to_owned());
+    }
     omitted.extend(rehearsal.install()?.map(|why| format!("the installation on real nodes: {why}")));
-    again::compare(files, folder)?;
+    again::compare(files, folder, &arches)?;
     let lines = omitted.iter().map(|part| format!("not rehearsed: {part}\n")).collect::<Vec<_>>();
     print(lines.concat())?;
     Ok(format!("passed, {} parts not rehearsed", omitted.len()))
@@ -123,15 +126,15 @@ impl Rehearsal<'_> {
         Ok(())
     }
 
-    /// Runs `.ci/publish` on the files. Returns whether it succeeded, and its log.
-    fn run_publish(&self, name: &str) -> Result<(bool, Log)> {
+    /// Runs `.ci/publish` on the files, for a namespace of the registry. Returns whether it succeeded, and its log.
+    fn run_publish(&self, name: &str, namespace: &str) -> Result<(bool, Log)> {
         let mut step = Step::start_long(format!("{name} with .ci/publish"));
         let log = Log::fresh(self.folder.join("publish.log"))?;
         let signer =
             format!("--key {} --use-signing-config=false --tlog-upload=false", self.key("signer.key"));
         let mut command = self.tool("bash")?;
         command.arg(paths::workspace().join(".ci/publish")).arg(self.files);
-        command.arg(format!("{}/{}", self.registry.name(), PUBLISHED[1])).arg(VERSION);
+        command.arg(format!("{}/{namespace}", self.registry.name())).arg(VERSION);
         command.envs(WORKFLOW).env("GITHUB_SHA", "0".repeat(40)).env("COSIGN_ARGUMENTS", signer);
         command.stdout(log.open()?).stderr(log.open()?);
         let status = Group::spawn(&mut command)?.wait(|| step.tick())?;
@@ -140,14 +143,17 @@ impl Rehearsal<'_> {
     }
 
     fn publish(&self) -> Result<()> {
-        let (is_published, log) = self.run_publish("publishing to a local registry")?;
+        let (is_published, log) = self.run_publish("publishing to a local registry", PUBLISHED[1])?;
         ensure!(is_published, ".ci/publish failed; {}", log.tail(30));
         Ok(())
     }
 
     /// Controls, without which the successes would prove nothing.
     fn must_reject(&self) -> Result<()> {
-        let (is_published, log) = self.run_publish("publishing the same version again")?;
+        let another = format!("{}:{VERSION}", self.repository("pulsar-consumer"));
+        let taken = format!("{}/taken/quintet:{VERSION}", self.registry.name());
+        run::stdout(self.tool("crane")?.args(["copy", &another, &taken]))?;
+        let (is_published, log) = self.run_publish("publishing where another image has the tag", "taken")?;
         ensure!(!is_published, ".ci/publish replaced a tag that exists");
         let tail = log.tail(5);
         ensure!(tail.contains("a release replaces no tag"), ".ci/publish failed for another reason; {tail}");

@@ -26,7 +26,7 @@ const LIMIT: u32 = 2;
 /// The shortest limit, because a busy machine can delay a part of seconds by minutes.
 const SHORTEST_LIMIT: Duration = Duration::from_mins(5);
 
-/// The time that all parts may take. A build server ends a run after 90 minutes, and then shows no table.
+/// The time that all parts may take. A build server may end a run after 90 minutes, and then shows no table.
 const TOTAL_LIMIT: Duration = Duration::from_mins(80);
 
 /// The time after which a part with this budget is ended, if the parts before it took `before`.

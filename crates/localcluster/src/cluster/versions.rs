@@ -31,9 +31,12 @@ pub fn current() -> Versions {
     *CHOSEN.get_or_init(|| of_variable(env::var(variables::VERSIONS).ok().as_deref()))
 }
 
-/// Chooses the versions for this process. A program calls this before it uses a cluster.
+/// Chooses the versions for this process.
+///
+/// # Panics
+/// If the process used its versions before.
 pub fn choose(versions: Versions) {
-    let _ = CHOSEN.set(versions);
+    assert!(CHOSEN.set(versions).is_ok(), "choose the versions before a cluster uses them");
 }
 
 fn of_variable(value: Option<&str>) -> Versions {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 
-use crate::build::Arch;
 use crate::{paths, run};
 
 /// A crate, as `cargo tree` prints it.
@@ -43,12 +42,12 @@ pub struct Graph {
 pub const LINKED: &str = "normal,no-proc-macro";
 
 impl Graph {
-    /// The crates of a package along `edges`, with the features that the package is built with.
-    pub fn of(package: &str, arch: Arch, edges: &str) -> Result<Self> {
+    /// The crates of a package along `edges`, with the features that the package is built with for a Rust target.
+    pub fn of(package: &str, target: &str, edges: &str) -> Result<Self> {
         let mut cargo = run::cargo();
         cargo
             .args(["tree", "--locked", "--package", package, "--edges", edges])
-            .args(["--target", arch.target(), "--prefix", "depth", "--format", "{p}\t{l}\t{r}"])
+            .args(["--target", target, "--prefix", "depth", "--format", "{p}\t{l}\t{r}"])
             .current_dir(paths::workspace());
         Self::parse(&run::stdout(&mut cargo)?)
     }

@@ -22,8 +22,8 @@ use crate::build::{self, Arch, megabytes};
 use crate::progress::Step;
 use crate::{paths, protoc, run};
 
-/// The registry and namespace of the published images.
-const REGISTRY: &str = "ghcr.io/quintet-operator";
+/// The registry of the published images, and the namespace in it.
+pub const PUBLISHED: [&str; 2] = ["ghcr.io", "quintet-operator"];
 
 /// The maximum compressed size of an image, in bytes.
 const LIMIT: u64 = 10_000_000;
@@ -52,9 +52,14 @@ const RECIPES: [Recipe; 3] = [
     },
 ];
 
+/// The name of the image of a program, with its registry and without a tag.
+pub fn repository(program: &str) -> String {
+    format!("{}/{}/{program}", PUBLISHED[0], PUBLISHED[1])
+}
+
 /// The name of the image of a program, with its registry and its tag.
 pub fn name(program: &str) -> String {
-    format!("{REGISTRY}/{program}:{}", env!("CARGO_PKG_VERSION"))
+    format!("{}:{}", repository(program), env!("CARGO_PKG_VERSION"))
 }
 
 /// The packages of the programs.
@@ -127,11 +132,6 @@ impl Programs {
                 .with_context(|| format!("cannot copy {} to {}", file.display(), folder.display()))?;
         }
         Ok(())
-    }
-
-    /// The program `quintet`.
-    pub fn quintet(&self) -> Result<Vec<u8>> {
-        read(self.files.first().context("quintet was not built")?)
     }
 }
 
@@ -206,7 +206,7 @@ pub fn write(programs: &[Programs], output: &Path) -> Result<Vec<Built>> {
         }
         let facts = oci::Facts {
             program: recipe.program,
-            name: format!("{REGISTRY}/{}", recipe.program),
+            name: repository(recipe.program),
             tag: version.to_owned(),
             created: source.created,
             labels: source.labels(recipe),

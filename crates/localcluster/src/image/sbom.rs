@@ -31,7 +31,7 @@ impl Library {
 }
 
 pub(super) fn of(package: &str, program: &str, arch: Arch, created: Timestamp) -> Result<Vec<u8>> {
-    let graph = Graph::of(package, arch, LINKED)?;
+    let graph = Graph::of(package, arch.target(), LINKED)?;
     let lock = paths::workspace().join("Cargo.lock");
     let lock = fs::read_to_string(&lock).with_context(|| format!("cannot read {}", lock.display()))?;
     let bill = bill(&graph, program, &checksums(&lock), &libraries(arch)?, created)?;

@@ -35,7 +35,8 @@ use crate::server::gate::Fence;
 const CONNECT: Duration = Duration::from_secs(5);
 /// The idle time before the first TCP keepalive probe, and the interval between probes.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// How long TCP waits for an acknowledgement; this limit detects a silent partition.
+/// How long TCP waits for an acknowledgement; this limit detects a silent partition. Only Linux has it.
+#[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Opens connections.
@@ -50,6 +51,7 @@ pub(crate) fn connector() -> Connector {
     http.set_keepalive(Some(KEEPALIVE));
     http.set_keepalive_interval(Some(KEEPALIVE));
     http.set_keepalive_retries(Some(2));
+    #[cfg(target_os = "linux")]
     http.set_tcp_user_timeout(Some(USER_TIMEOUT));
     http.map_response(Connection::over)
 }

@@ -6,18 +6,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use quintet_localcluster::build::Arch;
 use quintet_localcluster::paths;
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::run::{self, Group, Log};
 
 use crate::mutants;
-use crate::release::contents;
+use crate::release::{SIGNED, contents};
 
-/// The file that `.ci/publish` adds. A signature contains a random number, so it differs each time.
-const SIGNED: &str = "SHA256SUMS.sigstore.json";
-
-/// Builds the files of a release again, below `folder`, and fails unless they equal `files`.
-pub(super) fn compare(files: &Path, folder: &Path) -> Result<()> {
+/// Builds the files of a release for `arches` again, below `folder`, and fails unless they equal `files`.
+pub(super) fn compare(files: &Path, folder: &Path, arches: &[Arch]) -> Result<()> {
     let mut step = Step::start_long("building the files again, in a copy of the checkout");
     let folder = folder.join("again");
     let (copy, output) = (folder.join("checkout"), folder.join("files"));
@@ -25,6 +23,7 @@ pub(super) fn compare(files: &Path, folder: &Path) -> Result<()> {
     let log = Log::fresh(folder.join("build.log"))?;
     let mut build = Command::new(run::this_program()?);
     build.args(["release", "--dry-run", "--files-only", "--output"]).arg(&output);
+    build.args(arches.iter().flat_map(|arch| ["--arch", arch.name()]));
     // The first variable names the checkout. The others keep the files of this build apart from those of the first build.
     build.env("CARGO_MANIFEST_DIR", copy.join("xtask")).env("CARGO_TARGET_DIR", folder.join("target"));
     build
@@ -61,6 +60,7 @@ fn clone(copy: &Path) -> Result<()> {
 /// The names of the files that differ or that only one folder has.
 fn differences(once: &BTreeMap<String, Vec<u8>>, again: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let names: BTreeSet<&String> = once.keys().chain(again.keys()).collect();
+    // A signature contains a random number, so it differs each time.
     let different = names.into_iter().filter(|name| *name != SIGNED && once.get(*name) != again.get(*name));
     different.cloned().collect()
 }

@@ -7,12 +7,13 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use quintet_localcluster::cluster::{Cluster, UpOptions, real};
 use quintet_localcluster::documents::blocks;
+use quintet_localcluster::image::{self, PUBLISHED};
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{manager, paths, run};
 use serde_json::Value;
 
-use super::{PUBLISHED, Rehearsal};
+use super::Rehearsal;
 use crate::release::VERSION;
 
 /// The number of nodes: one for each manager.
@@ -83,7 +84,7 @@ fn managers_have(cluster: &Cluster, digests: &[(String, String)]) -> Result<()> 
         .context("kubectl get pods printed no JSON")?;
     let pods = pods["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     ensure!(pods.len() == NODES, "the release has {} pods, expected {NODES}", pods.len());
-    let image = format!("{}/{}/quintet@{digest}", PUBLISHED[0], PUBLISHED[1]);
+    let image = format!("{}@{digest}", image::repository("quintet"));
     for pod in pods {
         let named = &pod["spec"]["containers"][0]["image"];
         ensure!(*named == image, "a manager has the image {named}, expected {image}");
@@ -95,7 +96,7 @@ fn managers_have(cluster: &Cluster, digests: &[(String, String)]) -> Result<()> 
 
 /// Runs the image of a program by its digest in a pod, which must print the program's version.
 fn prints_its_version(cluster: &Cluster, program: &str, digest: &str) -> Result<()> {
-    let image = format!("--image={}/{}/{program}@{digest}", PUBLISHED[0], PUBLISHED[1]);
+    let image = format!("--image={}@{digest}", image::repository(program));
     run::stdout(cluster.kubectl().args(["run", program, &image, "--restart=Never", "--", "--version"]))?;
     let ended = ["wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=2m"];
     run::stdout(cluster.kubectl().args(ended).arg(format!("pod/{program}")))?;
@@ -106,7 +107,7 @@ fn prints_its_version(cluster: &Cluster, program: &str, digest: &str) -> Result<
 
 /// The command of a document that installs the published chart.
 fn documented(document: &Path) -> Result<String> {
-    let begin = format!("helm install quintet oci://{}/{}/charts/quintet", PUBLISHED[0], PUBLISHED[1]);
+    let begin = format!("helm install quintet oci://{}", image::repository("charts/quintet"));
     let lines = blocks(document, "text").into_iter().flatten();
     let found = lines.map(|line| line.trim().to_owned()).find(|line| line.starts_with(&begin));
     found.with_context(|| format!("{} has no command `{begin} …`", document.display()))
