@@ -115,16 +115,15 @@ pub fn run(args: &Args) -> Result<()> {
     }
     no_objections(&dependencies::objections(&image::packages())?)?;
     let scratch = Scratch::new("release")?;
-    let programs = match &args.programs {
-        Some(folder) => Programs::read(folder)?,
-        None => {
-            // A release reads the programs from a folder too.
-            let folder = scratch.0.join("programs");
-            for arch in args.arches()? {
-                platform::build_into(&folder, Platform::linux(arch))?;
-            }
-            Programs::read(&folder)?
+    let programs = if let Some(folder) = &args.programs {
+        Programs::read(folder)?
+    } else {
+        // A release reads the programs from a folder too.
+        let folder = scratch.0.join("programs");
+        for arch in args.arches()? {
+            platform::build_into(&folder, Platform::linux(arch))?;
         }
+        Programs::read(&folder)?
     };
     let missing = programs.missing();
     if !args.dry_run && !missing.is_empty() {
