@@ -42,7 +42,7 @@ use report::Report;
     last parts use temporary clusters: two runs of the demo, short benches, and the end-to-end tests on simulated and on real \
     nodes (see `cargo xtask cluster up --help`).\n\n\
     The command skips parts that this machine does not support, and continues after a failed part. It ends a part that takes \
-    longer than twice its budget, and counts it as failed. The last line is \"N passed, N failed, N skipped\". The exit code \
+    longer than three times its budget, and counts it as failed. The last line is \"N passed, N failed, N skipped\". The exit code \
     is 1 if a part failed."
 )]
 pub struct Args {

@@ -20,11 +20,11 @@ struct Part {
 }
 
 /// The time after which a part is ended, as a multiple of its budget. Tests that all wait in vain must not use the time
-/// of the other parts.
-const LIMIT: u32 = 2;
+/// of the other parts. On a machine at half speed, the build of the control plane took more than twice its budget.
+const LIMIT: u32 = 3;
 
 /// The shortest limit, because a busy machine can delay a part of seconds by minutes.
-const SHORTEST_LIMIT: Duration = Duration::from_mins(5);
+const SHORTEST_LIMIT: Duration = Duration::from_mins(10);
 
 /// The time that all parts may take. A build server may end a run after 90 minutes, and then shows no table.
 const TOTAL_LIMIT: Duration = Duration::from_mins(80);
@@ -163,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_twice_the_budget_or_more() {
+    fn a_limit_is_three_times_the_budget_or_more() {
         let limit_after =
             |before: u64, budget: u64| limit(Duration::from_mins(budget), Duration::from_mins(before));
-        assert_eq!(limit_after(0, 25), Duration::from_mins(50));
+        assert_eq!(limit_after(0, 25), Duration::from_mins(75));
         assert_eq!(limit_after(0, 1), SHORTEST_LIMIT);
         assert_eq!(limit_after(50, 25), Duration::from_mins(30));
         assert_eq!(limit_after(90, 25), Duration::ZERO);
         let said = ended("end-to-end tests", limit(END_TO_END.1, Duration::ZERO));
-        assert_eq!(said, "part end-to-end tests took longer than 50 min and was ended");
+        assert_eq!(said, "part end-to-end tests took longer than 75 min and was ended");
     }
 }
