@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
@@ -252,8 +253,14 @@ pub fn ensure(names: &[&str]) -> Result<Binaries> {
     }
     if !missing.is_empty() {
         let _lock = lock::take(&cache.join("lock"), "another build of the control plane")?;
+        let begin = Instant::now();
+        let mut cpu = Vec::new();
         for (i, recipe) in missing.iter().enumerate() {
-            build(recipe, &homes[recipe.folder], i + 1, missing.len())?;
+            cpu.extend(build(recipe, &homes[recipe.folder], i + 1, missing.len())?);
+        }
+        if cpu.len() > 1 {
+            let (count, wall) = (cpu.len(), begin.elapsed().as_secs_f64());
+            eprintln!("built {count} programs ({wall:.1} s, {:.0} s of CPU time)", cpu.iter().sum::<f64>());
         }
     }
     Ok(Binaries(found))
@@ -333,11 +340,12 @@ pub(crate) fn go_version(source: &Path, go_mod: &str) -> Result<String> {
     Ok(version)
 }
 
-fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
+/// Builds a program and returns the CPU seconds, if the system reports them.
+fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<Option<f64>> {
     let target = home.dir.join(recipe.name);
     if target.is_file() {
         // Another process built it while this one waited for the lock.
-        return Ok(());
+        return Ok(None);
     }
     let (version, ldflags) = recipe.flags(&home.go_mod)?;
     let package = [recipe.module, recipe.package].join("/");
@@ -395,10 +403,16 @@ pub(crate) fn go_build(
 ) -> Result<()> {
     let variables = vec![("CGO_ENABLED", "0".into())];
     let flags = Flags { ldflags: ldflags.to_owned(), tags: "", variables };
-    go_build_with(label, source, package, &flags, target)
+    go_build_with(label, source, package, &flags, target).map(drop)
 }
 
-fn go_build_with(label: String, source: &Path, package: &str, flags: &Flags, target: &Path) -> Result<()> {
+fn go_build_with(
+    label: String,
+    source: &Path,
+    package: &str,
+    flags: &Flags,
+    target: &Path,
+) -> Result<Option<f64>> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     // Next to its target, for an atomic rename: an interrupted build leaves no incomplete program.
     let half_made = target.with_file_name(format!(".{name}.building"));
@@ -428,8 +442,7 @@ fn go_build_with(label: String, source: &Path, package: &str, flags: &Flags, tar
         return Err(error);
     }
     let _ = fs::remove_file(&log.path);
-    step.done();
-    Ok(())
+    Ok(step.built())
 }
 
 /// Linker flags with the version, in the variables that Kubernetes' own build sets. Programs built from a
