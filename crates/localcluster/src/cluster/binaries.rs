@@ -13,6 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
+use super::installed::{Tool, Tools};
 use super::lock;
 use super::real::seccomp;
 use super::versions::{self, Versions};
@@ -128,6 +129,13 @@ fn recipes(versions: Versions) -> impl Iterator<Item = &'static Recipe> {
 }
 
 impl Recipe {
+    /// The program's version by the go.mod of its folder.
+    fn pinned(&self) -> Result<String> {
+        let file = paths::controlplane().join(self.folder).join("go.mod");
+        let go_mod = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(self.flags(&go_mod)?.0)
+    }
+
     /// The program's version and linker flags by the go.mod of its folder.
     fn flags(&self, go_mod: &str) -> Result<(String, String)> {
         let version = required_version(go_mod, self.module)
@@ -222,6 +230,11 @@ impl Binaries {
 
 /// Returns the paths of programs and builds missing ones. The first build takes minutes.
 pub fn ensure(names: &[&str]) -> Result<Binaries> {
+    ensure_with(names, Tools::Pinned)
+}
+
+/// As [`ensure`], with the source of helm and kubectl.
+pub fn ensure_with(names: &[&str], tools: Tools) -> Result<Binaries> {
     let mut found = BTreeMap::new();
     let versions = versions::current();
     let assets = env::var_os("KUBEBUILDER_ASSETS").filter(|dir| !dir.is_empty());
@@ -233,6 +246,17 @@ pub fn ensure(names: &[&str]) -> Result<Binaries> {
                 found.insert(name.to_owned(), file);
             } else if ASSETS.contains(&name) {
                 bail!("KUBEBUILDER_ASSETS is {}, but has no {name}", Path::new(&dir).display());
+            }
+        }
+    }
+    if tools == Tools::Installed {
+        for tool in Tool::ALL {
+            let name = tool.name();
+            let recipe = recipes(versions).find(|recipe| recipe.name == name && names.contains(&name));
+            if let Some(recipe) = recipe.filter(|_| !found.contains_key(name))
+                && let Some(file) = tool.find(&recipe.pinned()?)?
+            {
+                found.insert(name.to_owned(), file);
             }
         }
     }
