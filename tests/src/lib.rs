@@ -449,9 +449,10 @@ impl Dice {
     }
 }
 
-/// Follows objects.
+/// Follows objects. The API server ends the watch of a client that reads too slowly, and then kubectl exits. A new watch
+/// begins with the last version that the old one showed, so no change is lost.
 pub struct Watch {
-    child: Child,
+    child: RefCell<Child>,
     path: PathBuf,
     kube: Kube,
     list: [String; 8],
@@ -472,7 +473,7 @@ impl Watch {
             .spawn()
             .expect("kubectl starts");
         let list = ["-n", namespace, "get", kind, "-l", selector, "-o", "json"].map(str::to_owned);
-        Self { child, path, kube: kube.clone(), list }
+        Self { child: RefCell::new(child), path, kube: kube.clone(), list }
     }
 
     /// Every change so far, with the changes that led to the current objects: `ADDED`, `MODIFIED` or
@@ -497,10 +498,41 @@ impl Watch {
                 })
                 .collect();
             let shown: BTreeSet<String> = events.iter().map(|(_, object)| version(object)).collect();
+            let newest = |(_, object): &&(String, Value)| version(object).parse::<u64>().unwrap_or_default();
+            if let Some((_, object)) = events.iter().max_by_key(newest) {
+                self.resume(object).expect("kubectl watches again");
+            }
             Ok(there.iter().all(|object| shown.contains(&version(object))).then_some(()))
         })
         .unwrap_or_else(|error| panic!("{error}"));
         events
+    }
+
+    /// If kubectl has exited, watches again from the version of an object.
+    fn resume(&self, object: &Value) -> std::io::Result<()> {
+        let mut child = self.child.borrow_mut();
+        if child.try_wait()?.is_none() {
+            return Ok(());
+        }
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (api, meta) = (text(&object["apiVersion"]), &object["metadata"]);
+        let api = if api.contains('/') { format!("/apis/{api}") } else { format!("/api/{api}") };
+        let [_, namespace, _, kind, _, selector, ..] = &self.list;
+        let scope =
+            if meta["namespace"].is_null() { String::new() } else { format!("/namespaces/{namespace}") };
+        let kind = kind.split('.').next().unwrap_or_default();
+        let objects = format!("{api}{scope}/{kind}?labelSelector={selector}");
+        let version = text(&meta["resourceVersion"]);
+        let mut kubectl = self.kube.kubectl();
+        kubectl.args(["get", "--raw", &format!("{objects}&watch=true&resourceVersion={version}")]);
+        let output = File::options().read(true).append(true).open(&self.path)?;
+        // The end of the file may be an incomplete event.
+        let text = fs::read_to_string(&self.path)?;
+        let mut complete = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+        while complete.next().is_some_and(|event| event.is_ok()) {}
+        output.set_len(complete.byte_offset() as u64)?;
+        *child = kubectl.stdin(Stdio::null()).stdout(output).spawn()?;
+        Ok(())
     }
 }
 
@@ -516,8 +548,9 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let child = self.child.get_mut();
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }
 
