@@ -5,16 +5,16 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use quintet_localcluster::run;
 
-/// Every bench with its arguments, except `rollout`, whose stored result compares two builds.
-const BENCHES: [&[&str]; 8] = [
-    &["daemonjob", "--nodes=200", "--nodes=1000"],
-    &["podset", "--pods=200", "--pods=1000"],
-    &["greeting"],
-    &["pulsar", "--only=writes"],
-    &["pulsar"],
-    &["fence"],
-    &["manager"],
-    &["daemonjob", "--nodes=5000", "--rounds=1", "--only=tuned"],
+/// Every bench with its arguments and its time on two cores, except `rollout`, whose stored result compares two builds.
+const BENCHES: [(&[&str], &str); 8] = [
+    (&["daemonjob", "--nodes=200", "--nodes=1000"], "75 min"),
+    (&["podset", "--pods=200", "--pods=1000"], "50 min"),
+    (&["greeting"], "40 min"),
+    (&["pulsar", "--only=writes"], "5 min"),
+    (&["pulsar"], "10 min"),
+    (&["fence"], "5 min"),
+    (&["manager"], "4 h"),
+    (&["daemonjob", "--nodes=5000", "--rounds=1", "--only=tuned"], "30 min"),
 ];
 
 /// A smoke test of some minutes.
@@ -50,11 +50,17 @@ fn is_stored(words: &[&str]) -> bool {
     words[0] != "fence"
 }
 
+/// The benches with their arguments and times, as part of a sentence.
+pub fn parts() -> String {
+    let parts = BENCHES.map(|(words, takes)| format!("`{}` ({takes})", words.join(" ")));
+    parts.join(", ")
+}
+
 pub fn run(args: &Args) -> Result<()> {
     let this = run::this_program()?;
     let mut failed = Vec::new();
     let goals: &[&str] = &["goals"];
-    let benches = if args.quick { QUICK.to_vec() } else { BENCHES.to_vec() };
+    let benches = if args.quick { QUICK.to_vec() } else { BENCHES.map(|(words, _)| words).to_vec() };
     for words in benches.into_iter().chain([goals]) {
         let mut command = Command::new(&this);
         let write = (args.write && is_stored(words)).then_some("--write");
@@ -81,7 +87,7 @@ mod tests {
 
     #[test]
     fn every_bench_accepts_its_arguments() {
-        for words in BENCHES {
+        for (words, _) in BENCHES {
             let write: &[&str] = if is_stored(words) { &["--write"] } else { &[] };
             Cli::try_parse_from([&["bench"], words, write].concat()).unwrap();
         }

@@ -1,19 +1,15 @@
-//! The tables and curves of docs/bench/README.md: how figures grow with the number of nodes and pods.
+//! The tables and curves of growth in the pages: how figures grow with the number of nodes and pods.
 
-use super::kept::{Kept, KeptRun};
+use std::iter;
+
+use super::kept::{self, Kept, KeptRun};
 use super::stats::{self, float, ratio};
 use super::table::{NONE, Table, count, decimals};
 
 /// A curve: a word for its file, its label, and the path of the figure.
 type Figure = (&'static str, &'static str, &'static str);
 
-const DAEMONJOBS: [(&str, &str); 5] = [
-    ("bare", "bare creation"),
-    ("daemon-job", "DaemonJob"),
-    ("broadcast-job", "BroadcastJob"),
-    ("job", "Job"),
-    ("daemon-set", "DaemonSet"),
-];
+const DAEMONJOBS: [&str; 5] = ["bare", "daemon-job", "broadcast-job", "job", "daemon-set"];
 
 const OF_DAEMONJOBS: [Figure; 3] = [
     ("done", "s until done", "done_seconds"),
@@ -21,7 +17,7 @@ const OF_DAEMONJOBS: [Figure; 3] = [
     ("writes", "writes", "writes.writes"),
 ];
 
-const PODSETS: [(&str, &str); 2] = [("pod-set", "PodSet"), ("replica-set", "ReplicaSet")];
+const PODSETS: [&str; 2] = ["pod-set", "replica-set"];
 
 const OF_PODSETS: [Figure; 3] = [
     ("up", "s until all ready", "up.done_seconds"),
@@ -29,8 +25,7 @@ const OF_PODSETS: [Figure; 3] = [
     ("down", "s until all gone", "down.done_seconds"),
 ];
 
-const MANAGERS: [(&str, &str); 3] =
-    [("quintet", "Quintet"), ("twin", "controller-runtime"), ("twin-tuned", "controller-runtime, tuned")];
+const MANAGERS: [&str; 3] = ["quintet", "twin", "twin-tuned"];
 
 /// Numbers of pods, and the figure of the memory with each.
 const MEMORY: [(f64, &str); 3] =
@@ -38,10 +33,12 @@ const MEMORY: [(f64, &str); 3] =
 
 /// Figures that grow with the same size.
 pub struct Growth {
-    pub title: &'static str,
+    /// The bench on whose page it is.
+    pub bench: &'static str,
+    title: &'static str,
     unit: &'static str,
     pub curves: Vec<Curve>,
-    notes: Vec<String>,
+    note: Option<String>,
     /// The processor of each size. Empty if one run has all sizes.
     processors: Vec<(f64, String)>,
 }
@@ -72,7 +69,7 @@ pub fn growths(kept: &Kept) -> Vec<Growth> {
         of_sizes(kept, podsets, &PODSETS, &OF_PODSETS),
         of_memory(kept),
     ];
-    growths[0].notes.extend(kubelets(kept));
+    growths[0].note = kubelets(kept);
     for growth in &mut growths {
         growth.curves.retain(Curve::has_several_sizes);
     }
@@ -84,24 +81,25 @@ pub fn growths(kept: &Kept) -> Vec<Growth> {
 fn of_sizes(
     kept: &Kept,
     (bench, title, unit): (&'static str, &'static str, &'static str),
-    contenders: &[(&str, &'static str)],
+    contenders: &[&str],
     figures: &[Figure],
 ) -> Growth {
     let curve = |(word, label, path): &Figure| {
-        let lines = contenders.iter().map(|(contender, name)| {
+        let lines = contenders.iter().map(|contender| {
             let point =
                 |one: &KeptRun| Some((float(one.run.size), one.median(Some("tuned"), contender, path)?));
-            Line { name, points: kept.of(bench).filter_map(point).collect() }
+            Line::new(contender, kept.of(bench).filter_map(point))
         });
         let lines = lines.filter(|line| !line.points.is_empty()).collect();
         Curve { name: format!("{bench}-{word}"), size: unit, label, lines }
     };
     let processors = kept.of(bench).map(|one| (float(one.run.size), one.run.machine.processor.clone()));
     Growth {
+        bench,
         title,
         unit,
         curves: figures.iter().map(curve).collect(),
-        notes: machines(kept, bench, unit).into_iter().collect(),
+        note: None,
         processors: processors.collect(),
     }
 }
@@ -110,11 +108,11 @@ fn of_sizes(
 fn of_memory(kept: &Kept) -> Growth {
     let median =
         |contender: &str, path: &str| kept.find("manager", Some("own"))?.median(None, contender, path);
-    let lines = MANAGERS.map(|(contender, name)| {
+    let lines = MANAGERS.map(|contender| {
         let point = |(pods, path): (f64, &str)| {
             Some((pods, median(contender, path)? - median(contender, "figures.rss-none")?))
         };
-        Line { name, points: MEMORY.into_iter().filter_map(point).collect() }
+        Line::new(contender, MEMORY.into_iter().filter_map(point))
     });
     let curve = Curve {
         name: "manager-memory".to_owned(),
@@ -122,24 +120,14 @@ fn of_memory(kept: &Kept) -> Growth {
         label: "added RSS, MiB",
         lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),
     };
-    let unit = "own pods";
-    Growth { title: "Managers", unit, curves: vec![curve], notes: Vec::new(), processors: Vec::new() }
-}
-
-/// A note with the machines of the runs.
-fn machines(kept: &Kept, bench: &str, unit: &str) -> Option<String> {
-    let of = |KeptRun { run, .. }: &KeptRun| {
-        let (processor, checkout) = (&run.machine.processor, &run.versions.checkout);
-        format!("{} {unit} on {processor}, {checkout}", count(run.size))
-    };
-    let made: Vec<String> = kept.of(bench).map(of).collect();
-    (!made.is_empty()).then(|| {
-        format!(
-            "Measured with {}. Runs on different processors have no exponent. An exponent between runs of different days \
-             includes the differences of these days.",
-            made.join("; ")
-        )
-    })
+    Growth {
+        bench: "manager",
+        title: "Managers",
+        unit: "own pods",
+        curves: vec![curve],
+        note: None,
+        processors: Vec::new(),
+    }
 }
 
 /// A note with the time of the simulated kubelets alone, and its share in the times of contenders.
@@ -163,10 +151,8 @@ fn kubelets(kept: &Kept) -> Option<String> {
     let alone: Vec<String> = kept.of("daemonjob").filter_map(of).collect();
     (!alone.is_empty()).then(|| {
         format!(
-            "The simulated kubelets share the processors with the API server. The bench measures how long they take alone, \
-             with all pods already on their nodes. {} The kubelets take longer than the creation of the pods, and with \
-             5,000 nodes the time until done depends on them as much as on the contender. Only a DaemonSet does not wait \
-             for the end of pods. The creation of the last pod waits for no kubelet, but shares the processors with them.",
+            "The simulated kubelets share the processors with the API server. The bench also measures how long they take \
+             alone, with all pods already on their nodes. {}",
             alone.join(" ")
         )
     })
@@ -192,10 +178,7 @@ impl Growth {
         sizes.sort_unstable();
         sizes.dedup();
         let header = sizes.iter().map(|size| format!("{} {}", count(*size), self.unit));
-        let mut table = Table::new(
-            format!("{}: growth", self.title),
-            header.chain(["exponent of the last step".to_owned()]),
-        );
+        let mut table = Table::new(self.title, header.chain(["exponent of the last step".to_owned()]));
         for curve in &self.curves {
             for line in &curve.lines {
                 let at = |size: &u64| line.points.iter().find(|(x, _)| rounded(*x) == *size).map(|(_, y)| *y);
@@ -204,11 +187,20 @@ impl Growth {
                 table.row(format!("{}: {}", line.name, curve.label), cells);
             }
         }
-        table.note(
-            "The exponent is the slope between the logarithms of the last two sizes. 1 is proportional growth.",
-        );
-        table.notes.extend_from_slice(&self.notes);
+        table.notes.extend(self.note.clone());
         table
+    }
+
+    /// The table and the plots.
+    pub fn markdown(&self) -> String {
+        let plots = self.curves.iter().map(|curve| format!("![{}]({})", curve.label, curve.file()));
+        iter::once(self.table().markdown()).chain(plots).collect::<Vec<_>>().join("\n\n")
+    }
+}
+
+impl Line {
+    fn new(contender: &str, points: impl Iterator<Item = (f64, f64)>) -> Self {
+        Self { name: kept::name(contender).unwrap_or_default(), points: points.collect() }
     }
 }
 
@@ -236,7 +228,9 @@ mod tests {
             let line = Line { name: "A", points: vec![(1.0, 1.0), (10.0, 10.0), (100.0, 1_000.0)] };
             let of = |(size, name): (&(f64, f64), &&str)| (size.0, (*name).to_owned());
             let processors = line.points.iter().zip(processors).map(of).collect();
-            Growth { title: "", unit: "", curves: Vec::new(), notes: Vec::new(), processors }.exponent(&line)
+            let growth =
+                Growth { bench: "", title: "", unit: "", curves: Vec::new(), note: None, processors };
+            growth.exponent(&line)
         };
         assert!(exponent(&[]).is_some() && exponent(&["X", "Y", "Y"]).is_some());
         assert_eq!([exponent(&["X", "X", "Y"]), exponent(&["X", "", ""])], [None, None]);

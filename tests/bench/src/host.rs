@@ -197,8 +197,10 @@ impl Versions {
         let others = others.into_iter().filter(|(_, version)| !version.is_empty());
         let mut parts = vec![format!("quintet {} ({})", self.quintet, self.checkout)];
         parts.extend(others.map(|(name, version)| format!("{name} {version}")));
-        if !self.rustc.is_empty() {
-            parts.push(format!("rustc {} ({})", self.rustc, self.profile));
+        match (&self.rustc[..], &self.profile[..]) {
+            ("", "") => {}
+            ("", profile) => parts.push(profile.to_owned()),
+            (rustc, profile) => parts.push(format!("rustc {rustc} ({profile})")),
         }
         format!("{}.", parts.join(", "))
     }

@@ -21,6 +21,30 @@ const BENCHES: [(&str, &str, &str); 5] = [
     ("pulsar", "runs", "pulsar-consumer"),
 ];
 
+/// The contenders by their names in the results.
+const NAMES: [(&str, &str); 12] = [
+    ("bare", "bare creation"),
+    ("broadcast-job", "BroadcastJob"),
+    ("daemon-job", "DaemonJob"),
+    ("daemon-set", "DaemonSet"),
+    ("job", "Job"),
+    ("kopf", "kopf"),
+    ("kube-runtime", "kube-runtime"),
+    ("pod-set", "PodSet"),
+    ("quintet", "Quintet"),
+    ("replica-set", "ReplicaSet"),
+    ("twin", "controller-runtime"),
+    ("twin-tuned", "controller-runtime, tuned"),
+];
+
+/// A client that decides nothing, so it is not a peer.
+const BARE: &str = "bare";
+
+/// The name of a contender in tables. Returns `None` if the results have no such contender.
+pub fn name(contender: &str) -> Option<&'static str> {
+    NAMES.iter().find(|(found, _)| *found == contender).map(|(_, name)| *name)
+}
+
 /// The runs of all benches, by bench and size.
 pub struct Kept(Vec<KeptRun>);
 
@@ -39,10 +63,6 @@ impl Kept {
         Ok(Self(runs))
     }
 
-    pub fn all(&self) -> &[KeptRun] {
-        &self.0
-    }
-
     /// The runs of a bench, the smallest first.
     pub fn of(&self, bench: &str) -> impl DoubleEndedIterator<Item = &KeptRun> {
         self.0.iter().filter(move |kept| kept.bench == bench)
@@ -59,9 +79,13 @@ impl Kept {
 }
 
 impl KeptRun {
-    /// The arguments of `cargo xtask bench` that repeat this run.
-    pub fn arguments(&self) -> &str {
-        self.run.command.trim_start_matches("cargo xtask bench ").trim_end_matches(" --write")
+    /// A link to the section of this run. An asterisk marks a run with a note, or of the larger program before
+    /// the release profile optimised for size only.
+    pub fn link(&self) -> String {
+        let is_marked =
+            !self.run.remarks().is_empty() || self.run.versions.profile.starts_with("opt-level=s");
+        let (bench, anchor) = (self.bench, report::anchor(&self.run.about));
+        format!("[{bench}]({bench}.md#{anchor}){}", if is_marked { "\\*" } else { "" })
     }
 
     /// A figure of a contender in each round, or in each pair.
@@ -103,43 +127,59 @@ pub struct Query {
 }
 
 /// The answer to a [`Query`].
-pub struct Found {
-    /// The arguments of `cargo xtask bench`.
-    pub by: String,
-    /// One for each round.
+pub struct Found<'a> {
+    pub run: Option<&'a KeptRun>,
+    /// The number of rounds with the figure, of both sides of a ratio.
+    pub rounds: usize,
+    /// One for each round. Ratios leave out the rounds in which the other side is 0.
     pub values: Vec<f64>,
     /// The medians of both sides of a ratio, Quintet's first.
     pub beside: Option<(f64, f64)>,
 }
 
 impl Query {
-    pub fn found(&self, kept: &Kept) -> Found {
+    /// The other contender of a ratio.
+    pub fn other(&self) -> Option<&'static str> {
+        name(self.over.as_deref()?)
+    }
+
+    pub fn is_beside_peer(&self) -> bool {
+        self.over.as_deref().is_some_and(|over| over != BARE)
+    }
+
+    pub fn found<'a>(&self, kept: &'a Kept) -> Found<'a> {
         let Some(run) = kept.find(&self.bench, self.run.as_deref()) else {
-            return Found { by: self.bench.clone(), values: Vec::new(), beside: None };
+            return Found { run: None, rounds: 0, values: Vec::new(), beside: None };
         };
         let (_, list, own) = BENCHES.iter().find(|(bench, ..)| *bench == run.bench).unwrap_or(&BENCHES[0]);
         let list = self.list.as_deref().unwrap_or(list);
         let of = |contender| run.rounds(list, self.under.as_deref(), contender, &self.figure);
-        let (by, ours) = (run.arguments().to_owned(), of(own));
-        let Some(other) = &self.over else {
-            return Found { by, values: ours.into_values().collect(), beside: None };
+        let ours = of(own);
+        let Some(over) = &self.over else {
+            let values: Vec<f64> = ours.into_values().collect();
+            return Found { run: Some(run), rounds: values.len(), values, beside: None };
         };
-        let theirs = of(other);
+        let theirs = of(over);
         let both: Vec<(f64, f64)> =
             ours.iter().filter_map(|(round, ours)| Some((*ours, *theirs.get(round)?))).collect();
         let medians =
             stats::spread(both.iter().map(|pair| pair.0)).zip(stats::spread(both.iter().map(|pair| pair.1)));
         Found {
-            by,
+            run: Some(run),
+            rounds: both.len(),
             values: both.iter().filter_map(|(ours, theirs)| ratio(*ours, *theirs)).collect(),
             beside: medians.map(|(ours, theirs)| (ours.median, theirs.median)),
         }
     }
 }
 
-/// A figure of a measurement by its path in the JSON, such as `up.done_seconds`. Every quantile of a number
-/// is that number. The last part may also be a name of [`counted`].
-fn figure(item: &Value, path: &str) -> Option<f64> {
+/// A figure of a measurement by its path in the JSON, such as `up.done_seconds`, or a sum of such figures.
+fn figure(item: &Value, paths: &str) -> Option<f64> {
+    paths.split(" + ").map(|path| one_figure(item, path)).sum()
+}
+
+/// Every quantile of a number is that number. The last part of the path may also be a name of [`counted`].
+fn one_figure(item: &Value, path: &str) -> Option<f64> {
     let mut at = item;
     for part in path.split('.') {
         match at.get(part) {
@@ -185,6 +225,8 @@ mod tests {
         });
         let paths = ["up.seconds", "memory.rss_mib", "figures.rss.p99", "figures.delay.p99", "up.minutes"];
         assert_eq!(paths.map(|path| figure(&item, path)), [Some(1.5), Some(2.0), Some(9.5), Some(7.0), None]);
+        let sums = ["up.seconds + figures.rss", "up.seconds + up.minutes"];
+        assert_eq!(sums.map(|sum| figure(&item, sum)), [Some(11.0), None]);
     }
 
     #[test]

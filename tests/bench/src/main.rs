@@ -3,7 +3,8 @@
 //! Times depend on the machine, so a bench prints them with the machine and never asserts them. Counts do
 //! not: a count above its limit fails the command. Each bench is a module: [`daemonjob`], [`rollout`] (with
 //! nodes that break), [`greeting`], [`podset`], [`manager`] (the whole program), [`fence`] and [`pass`] (no
-//! cluster), and [`pulsar`] (with a broker). The other modules are shared.
+//! cluster), and [`pulsar`] (with a broker). [`pages`] makes docs/bench from the stored results. The other modules are
+//! shared.
 
 mod all;
 mod attempts;
@@ -19,6 +20,7 @@ mod kept;
 mod manager;
 mod optimised;
 mod options;
+mod pages;
 mod pass;
 mod peer;
 mod plot;
@@ -109,7 +111,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Rollout(args) => rollout::run(args),
     };
     // A bench with a count that is too high has stored its results too.
-    let written = goals::write_stored();
+    let written = pages::write_stored();
     measured.and(written)
 }
 
@@ -131,7 +133,7 @@ mod tests {
     #[test]
     fn benches_in_the_documents_are_benches() {
         let mut failures = Vec::new();
-        for document in documents::all() {
+        for document in documents::all().into_iter().chain([report::pages().join("README.md")]) {
             for command in documents::commands(&document) {
                 let bare = documents::without_variables(&command);
                 if !bare.starts_with("cargo xtask bench") {

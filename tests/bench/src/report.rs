@@ -1,4 +1,4 @@
-//! Prints the results of a bench and, with `--write`, stores them as JSON lines and writes their page.
+//! Prints the results of a bench and, with `--write`, stores them as JSON lines. Makes the page of a bench from them.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,14 +14,18 @@ use serde_json::{Map, Value, json};
 use super::host::{Machine, Versions};
 use super::table::Table;
 
+/// The width of paragraphs in the pages.
+const WIDTH: usize = 100;
+
 /// Other processes use a machine whose processors are less idle than this before the start, in percent.
 const SHARED: u64 = 80;
 
 /// The measurements of a run. Each item of its lists is a line of the results.
 pub trait Measurements: Serialize + DeserializeOwned {
     const NAME: &'static str;
+    /// The heading of the page, and of the bench's section in METHOD.md.
     const TITLE: &'static str;
-    /// The method, as Markdown. `{cluster}` is replaced with cluster.md.
+    /// The section of METHOD.md, as Markdown.
     const METHOD: &'static str;
 
     fn tables(&self) -> Vec<Table>;
@@ -35,7 +39,7 @@ pub trait Measurements: Serialize + DeserializeOwned {
     }
 }
 
-/// One size of a bench. A page has the newest run of each size, so that large sizes can run less often.
+/// One size of a bench. The newest run of each size is stored, so that large sizes can run less often.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Run<M> {
     /// Such as `1,000 nodes`.
@@ -89,18 +93,53 @@ fn parse<M: DeserializeOwned>(text: &str) -> serde_json::Result<Vec<Run<M>>> {
     runs.into_iter().map(serde_json::from_value).collect()
 }
 
-/// Joins the lines of each paragraph and list item, as in the pages.
-pub fn unwrapped(text: &str) -> String {
-    let mut lines: Vec<String> = Vec::new();
+/// Wraps paragraphs and list items. Tables, headings, images and fenced blocks keep their lines.
+pub fn wrapped(text: &str) -> String {
+    let (mut lines, mut paragraph, mut is_fenced) = (Vec::new(), String::new(), false);
     for line in text.lines() {
-        match lines.last_mut().filter(|last| !last.is_empty()) {
-            Some(last) if !line.is_empty() && !line.starts_with("- ") => {
-                last.extend([" ", line.trim()]);
-            }
-            _ => lines.push(line.to_owned()),
+        let is_fence = line.starts_with("```");
+        let is_kept = is_fence || is_fenced || line.is_empty() || line.starts_with(['|', '#', '!']);
+        is_fenced ^= is_fence;
+        if is_kept || line.starts_with("- ") {
+            lines.extend(filled(&paragraph));
+            paragraph.clear();
+        }
+        if is_kept {
+            lines.push(line.to_owned());
+        } else {
+            paragraph.extend([line, " "]);
         }
     }
-    lines.join("\n")
+    lines.extend(filled(&paragraph));
+    lines.join("\n") + "\n"
+}
+
+/// The lines of a paragraph or a list item. Code between backticks stays on one line.
+fn filled(paragraph: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in paragraph.split_whitespace() {
+        match words.last_mut().filter(|last| !last.matches('`').count().is_multiple_of(2)) {
+            Some(code) => code.extend([" ", word]),
+            None => words.push(word.to_owned()),
+        }
+    }
+    let indent = if words.first().is_some_and(|first| first == "-") { "  " } else { "" };
+    let width = |text: &str| text.chars().count();
+    let mut lines: Vec<String> = Vec::new();
+    for (index, word) in words.iter().enumerate() {
+        match lines.last_mut().filter(|line| width(line) + 1 + width(word) <= WIDTH) {
+            Some(line) => line.extend([" ", word]),
+            None if index == 0 => lines.push(word.clone()),
+            None => lines.push(format!("{indent}{word}")),
+        }
+    }
+    lines
+}
+
+/// The anchor of a heading, as GitHub makes it.
+pub fn anchor(heading: &str) -> String {
+    let words = heading.to_lowercase().replace(' ', "-");
+    words.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
 }
 
 /// Writes a file, unless it has this text already.
@@ -128,7 +167,7 @@ pub fn finish<M: Measurements>(runs: &[Run<M>], write: bool) -> Result<()> {
     }
     print(parts.join("\n"))?;
     if write {
-        write_to(runs, &pages(), &results())?;
+        store(runs, &results())?;
     }
     match runs.iter().flat_map(|run| &run.failures).map(Vec::len).sum::<usize>() {
         0 => Ok(()),
@@ -137,28 +176,33 @@ pub fn finish<M: Measurements>(runs: &[Run<M>], write: bool) -> Result<()> {
     }
 }
 
-/// Writes the page and the results. Stored runs of other sizes stay.
-fn write_to<M: Measurements>(runs: &[Run<M>], pages: &Path, results: &Path) -> Result<()> {
+/// Writes the results. Stored runs of other sizes stay.
+fn store<M: Measurements>(runs: &[Run<M>], results: &Path) -> Result<()> {
     let old = kept(results, M::NAME)?;
     let old = old.iter().filter(|old| runs.iter().all(|run| run.size != old.size));
     let mut runs: Vec<&Run<M>> = runs.iter().chain(old).collect();
     runs.sort_by_key(|run| run.size);
     let lines = runs.iter().map(|run| run.lines()).collect::<Result<String>>()?;
-    write_file(&results.join(format!("{}.jsonl", M::NAME)), &lines)?;
-    write_file(&pages.join(format!("{}.md", M::NAME)), &markdown(&runs))
+    write_file(&results.join(format!("{}.jsonl", M::NAME)), &lines)
 }
 
-fn markdown<M: Measurements>(runs: &[&Run<M>]) -> String {
-    let method = unwrapped(M::METHOD).replace("{cluster}", &unwrapped(include_str!("cluster.md")));
-    let mut parts = vec![format!("# {}", M::TITLE), method];
-    for run in runs {
+/// The page of a bench: the growth of its figures if there is any, and its stored runs.
+pub fn page<M: Measurements>(results: &Path, growth: Option<&str>) -> Result<String> {
+    let about = format!(
+        "Each section has the newest run of a size or a measure, with its command. [METHOD.md](METHOD.md#{}) explains the \
+         measurement, and [README.md](README.md) compares the results with the goals.",
+        anchor(M::TITLE)
+    );
+    let mut parts = vec![format!("# {}", M::TITLE), about];
+    parts.extend(growth.map(|growth| format!("## Growth\n\n{growth}")));
+    for run in kept::<M>(results, M::NAME)? {
         parts.push(format!("## {}", run.about));
         parts.push(format!("Written by `{}`. {}", run.command, run.machine.describe()));
         parts.push(run.versions.describe());
         parts.extend(run.verdict().into_iter().chain(run.remarks()));
         parts.extend(run.measurements.tables().iter().map(Table::markdown));
     }
-    parts.join("\n\n") + "\n"
+    Ok(wrapped(&parts.join("\n\n")))
 }
 
 impl<M: Measurements> Run<M> {
@@ -243,20 +287,39 @@ mod tests {
     #[test]
     fn keeps_the_newest_run_of_each_size() {
         let folder = std::env::temp_dir().join(format!("quintet-report-{}", std::process::id()));
-        write_to(&[run(7, 6), run(50, 5)], &folder, &folder).unwrap();
-        let text = fs::read_to_string(folder.join("x.md")).unwrap();
-        for part in ["# X\n\nBy looking.\n\n## 7 nodes\n", "`x --nodes 7`", "too high: too wet.", "### Times"]
+        store(&[run(7, 6), run(50, 5)], &folder).unwrap();
+        let text = page::<Rain>(&folder, None).unwrap();
+        for part in
+            ["# X\n\nEach section", "\n## 7 nodes\n", "`x --nodes 7`", "too high: too wet.", "### Times"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }
-        write_to(&[run(7, 0)], &folder, &folder).unwrap();
-        let text = fs::read_to_string(folder.join("x.md")).unwrap();
+        store(&[run(7, 0)], &folder).unwrap();
+        let text = page::<Rain>(&folder, Some("![s](x.svg)")).unwrap();
         assert!(!text.contains("too wet") && text.find("## 7 nodes") < text.find("## 50 nodes"), "{text}");
+        assert!(text.contains("\n\n## Growth\n\n![s](x.svg)\n\n## 7 nodes\n"), "{text}");
         let lines = fs::read_to_string(folder.join("x.jsonl")).unwrap();
         assert_eq!(lines.lines().nth(3), Some("{\"hours\":2}"), "a measurement is a line: {lines}");
         let kept = kept::<Rain>(&folder, "x").unwrap();
         assert_eq!(kept.iter().map(|run| run.measurements.hours.len()).collect::<Vec<_>>(), [0, 5]);
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn wraps_paragraphs_and_items_alone() {
+        let long = ["word"; 25].join(" ");
+        let table = format!("| {long} |");
+        let text = format!("# {long}\n\na\n{long}\n- {long}\n- b\n\n{table}\n\n```text\n{long}\n```\n");
+        let wrapped = wrapped(&text);
+        let lines: Vec<&str> = wrapped.lines().collect();
+        let kept = [format!("# {long}"), table, long.clone()];
+        assert!(kept.iter().all(|line| lines.contains(&line.as_str())), "{wrapped}");
+        let filled: Vec<&&str> = lines.iter().filter(|line| !kept.contains(&(**line).to_owned())).collect();
+        assert!(filled.iter().all(|line| line.len() <= WIDTH), "{wrapped}");
+        assert!(lines[2].starts_with("a word") && lines[4].starts_with("- word"), "{wrapped}");
+        assert!(lines[5].starts_with("  word") && lines[6] == "- b", "{wrapped}");
+        let code = format!("{} `a b c`", "w".repeat(WIDTH - 4));
+        assert_eq!(super::filled(&code)[1..], ["`a b c`"]);
     }
 
     #[test]
@@ -267,24 +330,5 @@ mod tests {
             run.remarks().len()
         });
         assert_eq!(remarks, [0, 0, 1]);
-    }
-
-    #[test]
-    fn pages_are_made_from_the_results() {
-        fn check<M: Measurements>() {
-            let runs = kept::<M>(&results(), M::NAME).unwrap();
-            let page = fs::read_to_string(pages().join(format!("{}.md", M::NAME))).unwrap();
-            let made = markdown(&runs.iter().collect::<Vec<_>>());
-            // The method is that of the newest run, and above the first section.
-            let sections = |page: &str| page.split_once("\n## ").map(|(_, sections)| sections.to_owned());
-            assert!(sections(&made) == sections(&page), "{}.md differs from its results", M::NAME);
-        }
-        check::<crate::daemonjob::figures::Results>();
-        check::<crate::fence::Results>();
-        check::<crate::greeting::figures::Results>();
-        check::<crate::manager::figures::Results>();
-        check::<crate::podset::figures::Results>();
-        check::<crate::pulsar::Results>();
-        check::<crate::rollout::figures::Results>();
     }
 }

@@ -95,13 +95,18 @@ impl Table {
 
     /// A heading of the third level, the table, and the notes.
     pub fn markdown(&self) -> String {
+        format!("### {}\n\n{}", self.title, self.body())
+    }
+
+    /// The table and the notes as Markdown.
+    pub fn body(&self) -> String {
         let line = |row: &[String]| format!("| {} |", self.padded(row, " | "));
         let rule = |(column, width): (usize, usize)| match column {
             0 => "-".repeat(width),
             _ => format!("{}:", "-".repeat(width - 1)),
         };
         let rule: Vec<String> = self.widths().enumerate().map(rule).collect();
-        let mut lines = vec![format!("### {}", self.title), String::new(), line(&self.header), line(&rule)];
+        let mut lines = vec![line(&self.header), line(&rule)];
         lines.extend(self.rows.iter().map(|row| line(row)));
         for note in &self.notes {
             lines.extend([String::new(), note.clone()]);
