@@ -30,7 +30,7 @@ impl Site {
     pub fn new(purpose: &str, nodes: usize) -> Self {
         let begin = Instant::now();
         let name = Temporary::new(purpose);
-        let options = UpOptions { name: name.name(), nodes: Some(nodes) };
+        let options = UpOptions { name: name.name(), nodes: Some(nodes), ..UpOptions::default() };
         let (cluster, _) = Cluster::up_real(&options).unwrap_or_else(|error| panic!("{error:#}"));
         println!("{purpose}: {nodes} real nodes are up after {:.1} s", begin.elapsed().as_secs_f64());
         cluster.load_images(&images()).unwrap();

@@ -57,7 +57,8 @@ impl TestEnv {
     pub fn alone(test: &str) -> Self {
         let own = Temporary::new(test);
         let (cluster, _) =
-            Cluster::up(&UpOptions { name: own.name(), nodes: Some(0) }).expect("the cluster comes up");
+            Cluster::up(&UpOptions { name: own.name(), nodes: Some(0), ..UpOptions::default() })
+                .expect("the cluster comes up");
         let env = Self::within(cluster, test, Some(own));
         chart::install(env.kube()).expect("the chart is installed");
         env

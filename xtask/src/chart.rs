@@ -78,7 +78,7 @@ pub(crate) fn counts(name: Option<&str>) -> Result<Counts> {
     let own = Temporary::new("chart");
     let cluster = match name {
         Some(name) => Cluster::open(name)?,
-        None => Cluster::up(&UpOptions { name: own.name(), nodes: Some(0) })?.0,
+        None => Cluster::up(&UpOptions { name: own.name(), nodes: Some(0), ..UpOptions::default() })?.0,
     };
     let mut counts = Counts::default();
     counts += case("helm lint accepts the chart", || {

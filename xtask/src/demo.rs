@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use quintet_kinds::KINDS;
 use quintet_localcluster::cluster::cli::Nodes;
+use quintet_localcluster::cluster::installed::Tools;
 use quintet_localcluster::cluster::{Cluster, DEFAULT_NAME, UpOptions, name_option};
 use quintet_localcluster::kube::{self, Kube};
 use quintet_localcluster::manager::{self, Manager, ManagerOptions};
@@ -41,8 +42,8 @@ const LIMIT: Duration = Duration::from_mins(3);
     The command starts a local cluster (see `cargo xtask cluster up --help`), installs the chart, applies a sample of each \
     kind, and waits until each sample works. If this machine supports real nodes, managers and samples run in pods. Otherwise, \
     the command simulates nodes, prints the reason, and runs the manager as a process with the permissions of the chart's \
-    ServiceAccount. If Java and Maven are installed, the demo includes an Apache Pulsar broker (see `cargo xtask pulsar \
-    --help`) and running consumers.\n\n\
+    ServiceAccount. The command uses helm and kubectl of the PATH if their versions fit, and otherwise builds them. If Java and \
+    Maven are installed, the demo includes an Apache Pulsar broker (see `cargo xtask pulsar --help`) and running consumers.\n\n\
     After the command, the cluster and the manager continue to run. You can run the command again at any time."
 )]
 pub struct Args {
@@ -95,7 +96,8 @@ pub fn run(args: &Args) -> Result<()> {
 /// Starts a local cluster. Without --nodes, an existing cluster keeps its nodes, and a new one has real nodes if this machine
 /// supports them.
 fn up(args: &Args) -> Result<(Cluster, Vec<String>)> {
-    let options = |nodes: Option<usize>| UpOptions { name: args.name.clone(), nodes };
+    let options =
+        |nodes: Option<usize>| UpOptions { name: args.name.clone(), nodes, tools: Tools::Installed };
     match args.nodes {
         Some(Nodes::Simulated(nodes)) => Cluster::up(&options(Some(nodes))),
         Some(Nodes::Real(nodes)) => Cluster::up_real(&options(nodes)),

@@ -376,7 +376,7 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
     let mut program = None;
     let counts = report.part(CLUSTER.0, CLUSTER.1, || {
         program = Some(manager::build()?);
-        let (cluster, _) = Cluster::up(&UpOptions { name: cluster.name(), nodes: None })?;
+        let (cluster, _) = Cluster::up(&UpOptions { name: cluster.name(), ..UpOptions::default() })?;
         quintet_localcluster::chart::install(cluster.kube())?;
         Ok(PASSED)
     })?;

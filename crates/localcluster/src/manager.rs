@@ -269,7 +269,7 @@ pub(crate) fn build_with(label: &str, cargo: &mut Command) -> Result<PathBuf> {
     if !status.success() {
         bail!("building quintet failed; {}", log.tail(40));
     }
-    step.done();
+    step.built();
     program
 }
 

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::run;
+
 /// How often a long step prints a line to a log.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 
@@ -14,6 +16,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 pub struct Step {
     label: String,
     started: Instant,
+    cpu: Option<f64>,
     spinner: Option<ProgressBar>,
     spoke: Instant,
 }
@@ -31,7 +34,8 @@ impl Step {
             spinner.enable_steady_tick(Duration::from_millis(120));
             spinner
         });
-        Self { label, started: Instant::now(), spinner, spoke: Instant::now() }
+        let cpu = run::cpu_of_children();
+        Self { label, started: Instant::now(), cpu, spinner, spoke: Instant::now() }
     }
 
     /// Begins a step that may take minutes, and prints its label to a log at once.
@@ -56,6 +60,18 @@ impl Step {
         let line = format!("{} ({:.1} s)", self.label, self.started.elapsed().as_secs_f64());
         self.clear();
         eprintln!("{line}");
+    }
+
+    /// As [`Step::done`], for a build. Also prints the CPU time of the children that exited during the step, if it was at
+    /// least a second, and returns it in seconds, if the system reports it.
+    pub fn built(mut self) -> Option<f64> {
+        let cpu = self.cpu.and_then(|before| Some(run::cpu_of_children()? - before));
+        let spent = cpu.filter(|cpu| *cpu >= 1.0).map(|cpu| format!(", {cpu:.0} s of CPU time"));
+        let spent = spent.unwrap_or_default();
+        let line = format!("{} ({:.1} s{spent})", self.label, self.started.elapsed().as_secs_f64());
+        self.clear();
+        eprintln!("{line}");
+        cpu
     }
 
     fn clear(&mut self) {

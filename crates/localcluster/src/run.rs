@@ -91,6 +91,21 @@ impl Group {
     }
 }
 
+/// The CPU seconds of all children that this process has waited for, and of their children. `None` if the system does not
+/// have Linux's /proc.
+pub(crate) fn cpu_of_children() -> Option<f64> {
+    let ticks = ticks_of_children(&fs::read_to_string("/proc/self/stat").ok()?)?;
+    Some(f64::from(ticks) / f64::from(u32::try_from(rustix::param::clock_ticks_per_second()).ok()?))
+}
+
+/// The sum of cutime and cstime, which are fields 16 and 17 of `/proc/PID/stat` (proc(5)). The program's name is in
+/// parentheses and may itself contain parentheses and spaces; the field after it is field 3.
+fn ticks_of_children(stat: &str) -> Option<u32> {
+    let mut fields = stat.rsplit_once(") ")?.1.split_ascii_whitespace().skip(13);
+    let mut ticks = || fields.next()?.parse::<u32>().ok();
+    ticks()?.checked_add(ticks()?)
+}
+
 /// cargo, in the checkout. Removes the variables in which an outer `cargo run` describes its crate. Build
 /// scripts depend on them, and a change would run the scripts again.
 pub fn cargo() -> Command {
@@ -294,6 +309,14 @@ mod tests {
         assert_eq!(shell_quote("$HOME"), "'$HOME'");
         assert_eq!(shell_quote("it's"), r"'it'\''s'");
         assert_eq!(shell_quote(""), "''");
+    }
+
+    #[test]
+    fn the_cpu_time_of_children_is_in_fields_16_and_17() {
+        let fields = "S 1 42 42 0 -1 4194560 1 2 3 4 5 6 70 8 20 0 1 0 987654 1000 200";
+        assert_eq!(ticks_of_children(&format!("42 (a) b (c) {fields}")), Some(78));
+        assert_eq!(ticks_of_children("42 (etcd) S 1 42"), None);
+        assert_eq!(ticks_of_children(""), None);
     }
 
     #[test]

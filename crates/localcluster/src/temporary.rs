@@ -58,7 +58,8 @@ impl TemporaryCluster {
     /// Brings up a cluster whose name contains the purpose.
     pub fn up(purpose: &str, nodes: usize) -> Result<Self> {
         let name = Temporary::new(purpose);
-        let (cluster, _) = Cluster::up(&UpOptions { name: name.name(), nodes: Some(nodes) })?;
+        let (cluster, _) =
+            Cluster::up(&UpOptions { name: name.name(), nodes: Some(nodes), ..UpOptions::default() })?;
         Ok(Self { cluster, _name: name })
     }
 }

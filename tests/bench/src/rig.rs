@@ -111,7 +111,8 @@ impl Rig {
     pub fn up(nodes: usize, pods: usize, program: &Path) -> Result<Self> {
         let temporary = Temporary::new("bench");
         // `make_nodes` creates the nodes, many at a time.
-        let (cluster, _) = Cluster::up(&UpOptions { name: temporary.name(), nodes: Some(0) })?;
+        let (cluster, _) =
+            Cluster::up(&UpOptions { name: temporary.name(), nodes: Some(0), ..UpOptions::default() })?;
         chart::install(cluster.kube())?;
         // One thread is enough for the requests. It serves connections while this thread waits.
         let runtime = tokio::runtime::Builder::new_multi_thread()

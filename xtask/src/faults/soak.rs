@@ -105,7 +105,7 @@ impl Soak {
     fn up(seed: u64) -> Result<Self> {
         let program = manager::build()?;
         let temporary = Temporary::new("soak");
-        let options = UpOptions { name: temporary.name(), nodes: Some(NODES) };
+        let options = UpOptions { name: temporary.name(), nodes: Some(NODES), ..UpOptions::default() };
         let (cluster, _) = Cluster::up(&options)?;
         chart::install(cluster.kube())?;
         run::stdout(cluster.kubectl().args(["create", "namespace", NAMESPACE]))?;

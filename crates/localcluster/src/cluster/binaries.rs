@@ -8,10 +8,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
+use super::installed::{Tool, Tools};
 use super::lock;
 use super::real::seccomp;
 use super::versions::{self, Versions};
@@ -127,6 +129,13 @@ fn recipes(versions: Versions) -> impl Iterator<Item = &'static Recipe> {
 }
 
 impl Recipe {
+    /// The program's version by the go.mod of its folder.
+    fn pinned(&self) -> Result<String> {
+        let file = paths::controlplane().join(self.folder).join("go.mod");
+        let go_mod = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(self.flags(&go_mod)?.0)
+    }
+
     /// The program's version and linker flags by the go.mod of its folder.
     fn flags(&self, go_mod: &str) -> Result<(String, String)> {
         let version = required_version(go_mod, self.module)
@@ -221,6 +230,11 @@ impl Binaries {
 
 /// Returns the paths of programs and builds missing ones. The first build takes minutes.
 pub fn ensure(names: &[&str]) -> Result<Binaries> {
+    ensure_with(names, Tools::Pinned)
+}
+
+/// As [`ensure`], with the source of helm and kubectl.
+pub fn ensure_with(names: &[&str], tools: Tools) -> Result<Binaries> {
     let mut found = BTreeMap::new();
     let versions = versions::current();
     let assets = env::var_os("KUBEBUILDER_ASSETS").filter(|dir| !dir.is_empty());
@@ -232,6 +246,17 @@ pub fn ensure(names: &[&str]) -> Result<Binaries> {
                 found.insert(name.to_owned(), file);
             } else if ASSETS.contains(&name) {
                 bail!("KUBEBUILDER_ASSETS is {}, but has no {name}", Path::new(&dir).display());
+            }
+        }
+    }
+    if tools == Tools::Installed {
+        for tool in Tool::ALL {
+            let name = tool.name();
+            let recipe = recipes(versions).find(|recipe| recipe.name == name && names.contains(&name));
+            if let Some(recipe) = recipe.filter(|_| !found.contains_key(name))
+                && let Some(file) = tool.find(&recipe.pinned()?)?
+            {
+                found.insert(name.to_owned(), file);
             }
         }
     }
@@ -252,8 +277,14 @@ pub fn ensure(names: &[&str]) -> Result<Binaries> {
     }
     if !missing.is_empty() {
         let _lock = lock::take(&cache.join("lock"), "another build of the control plane")?;
+        let begin = Instant::now();
+        let mut cpu = Vec::new();
         for (i, recipe) in missing.iter().enumerate() {
-            build(recipe, &homes[recipe.folder], i + 1, missing.len())?;
+            cpu.extend(build(recipe, &homes[recipe.folder], i + 1, missing.len())?);
+        }
+        if cpu.len() > 1 {
+            let (count, wall) = (cpu.len(), begin.elapsed().as_secs_f64());
+            eprintln!("built {count} programs ({wall:.1} s, {:.0} s of CPU time)", cpu.iter().sum::<f64>());
         }
     }
     Ok(Binaries(found))
@@ -333,11 +364,12 @@ pub(crate) fn go_version(source: &Path, go_mod: &str) -> Result<String> {
     Ok(version)
 }
 
-fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
+/// Builds a program and returns the CPU seconds, if the system reports them.
+fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<Option<f64>> {
     let target = home.dir.join(recipe.name);
     if target.is_file() {
         // Another process built it while this one waited for the lock.
-        return Ok(());
+        return Ok(None);
     }
     let (version, ldflags) = recipe.flags(&home.go_mod)?;
     let package = [recipe.module, recipe.package].join("/");
@@ -395,10 +427,16 @@ pub(crate) fn go_build(
 ) -> Result<()> {
     let variables = vec![("CGO_ENABLED", "0".into())];
     let flags = Flags { ldflags: ldflags.to_owned(), tags: "", variables };
-    go_build_with(label, source, package, &flags, target)
+    go_build_with(label, source, package, &flags, target).map(drop)
 }
 
-fn go_build_with(label: String, source: &Path, package: &str, flags: &Flags, target: &Path) -> Result<()> {
+fn go_build_with(
+    label: String,
+    source: &Path,
+    package: &str,
+    flags: &Flags,
+    target: &Path,
+) -> Result<Option<f64>> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     // Next to its target, for an atomic rename: an interrupted build leaves no incomplete program.
     let half_made = target.with_file_name(format!(".{name}.building"));
@@ -428,8 +466,7 @@ fn go_build_with(label: String, source: &Path, package: &str, flags: &Flags, tar
         return Err(error);
     }
     let _ = fs::remove_file(&log.path);
-    step.done();
-    Ok(())
+    Ok(step.built())
 }
 
 /// Linker flags with the version, in the variables that Kubernetes' own build sets. Programs built from a

@@ -134,7 +134,7 @@ enum Power {
 /// Runs the command.
 pub fn run(args: Args) -> Result<()> {
     match args.command {
-        Command::Up { nodes } => up(args.name, nodes),
+        Command::Up { nodes } => up(&args.name, nodes),
         Command::Load { archives } => Cluster::open(&args.name)?.load_images(&archives),
         Command::Node { what: Power::Kill, number } => Cluster::open(&args.name)?.kill_node(number),
         Command::Node { what: Power::Boot, number } => Cluster::open(&args.name)?.boot_node(number),
@@ -150,15 +150,16 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
-fn up(name: String, nodes: Option<Nodes>) -> Result<()> {
+fn up(name: &str, nodes: Option<Nodes>) -> Result<()> {
     let begin = Instant::now();
+    let options = |nodes| UpOptions { name: name.to_owned(), nodes, ..UpOptions::default() };
     let (cluster, started) = match nodes {
-        None if Cluster::open(&name).is_ok_and(|cluster| cluster.is_real()) => {
-            Cluster::up_real(&UpOptions { name, nodes: None })?
+        None if Cluster::open(name).is_ok_and(|cluster| cluster.is_real()) => {
+            Cluster::up_real(&options(None))?
         }
-        None => Cluster::up(&UpOptions { name, nodes: None })?,
-        Some(Nodes::Simulated(nodes)) => Cluster::up(&UpOptions { name, nodes: Some(nodes) })?,
-        Some(Nodes::Real(nodes)) => Cluster::up_real(&UpOptions { name, nodes })?,
+        None => Cluster::up(&options(None))?,
+        Some(Nodes::Simulated(nodes)) => Cluster::up(&options(Some(nodes)))?,
+        Some(Nodes::Real(nodes)) => Cluster::up_real(&options(nodes))?,
     };
     let kind = if cluster.is_real() { "real" } else { "simulated" };
     let nodes = format!("{} {kind}", cluster.nodes());

@@ -9,6 +9,7 @@
 pub mod binaries;
 pub mod cli;
 pub mod components;
+pub mod installed;
 pub(crate) mod lock;
 pub mod nodes;
 mod pki;
@@ -30,6 +31,7 @@ use crate::kube::Kube;
 use crate::progress::Step;
 use crate::run::{self, Log};
 use components::Component;
+use installed::Tools;
 use ports::Ports;
 use processes::{Launch, Process};
 use state::{Dir, Settings};
@@ -50,11 +52,13 @@ pub struct UpOptions {
     pub name: String,
     /// The number of nodes. Without one, an existing cluster keeps its number.
     pub nodes: Option<usize>,
+    /// The source of helm and kubectl.
+    pub tools: Tools,
 }
 
 impl Default for UpOptions {
     fn default() -> Self {
-        Self { name: DEFAULT_NAME.to_owned(), nodes: None }
+        Self { name: DEFAULT_NAME.to_owned(), nodes: None, tools: Tools::Pinned }
     }
 }
 
@@ -128,8 +132,8 @@ impl Cluster {
 
     fn up_with(options: &UpOptions, real: bool) -> Result<(Self, Vec<String>)> {
         let dir = Dir::of(&options.name)?;
-        let binaries =
-            if real { binaries::ensure(&binaries::REAL)? } else { binaries::ensure(&binaries::ALL)? };
+        let names = if real { &binaries::REAL[..] } else { &binaries::ALL };
+        let binaries = binaries::ensure_with(names, options.tools)?;
         dir.create()?;
         let _lock = lock(&dir)?;
         // Another command may have removed the folder meanwhile.

@@ -29,7 +29,8 @@ impl Rehearsal<'_> {
             return Ok(Some(missing));
         }
         let name = Temporary::new("release");
-        let (cluster, _) = Cluster::up_real(&UpOptions { name: name.name(), nodes: Some(NODES) })?;
+        let (cluster, _) =
+            Cluster::up_real(&UpOptions { name: name.name(), nodes: Some(NODES), ..UpOptions::default() })?;
         let requests = cluster.mirror(PUBLISHED[0], &self.folder.join("registry"))?;
 
         let step = Step::start_long("installing the chart from the registry on real nodes");
