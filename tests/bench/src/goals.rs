@@ -168,7 +168,7 @@ impl Row<'_> {
 /// The figures that are behind a peer, the furthest first. A peer whose figure is 0 has no ratio.
 pub fn behind(rows: &[Row]) -> Table {
     let mut table = Table::new("Behind a peer", ["peer", "ratio", "both sides", "pairs", "run"]);
-    table.header[0] = "figure".to_owned();
+    "figure".clone_into(&mut table.header[0]);
     let mut behind: Vec<&Row> = rows.iter().filter(|row| row.is_behind()).collect();
     let ratio = |row: &Row| row.interval.map_or(f64::INFINITY, |interval| interval.median);
     behind.sort_by(|one, other| ratio(other).total_cmp(&ratio(one)));
@@ -183,7 +183,7 @@ pub fn behind(rows: &[Row]) -> Table {
 pub fn by_goal(rows: &[Row]) -> Table {
     let header = ["peer", "result", "must", "ambitious", "reached", "all figures", "run"];
     let mut table = Table::new("Goals", header);
-    table.header[0] = "goal".to_owned();
+    "goal".clone_into(&mut table.header[0]);
     let mut goals: BTreeMap<u8, Vec<&Row>> = BTreeMap::new();
     for row in rows {
         if let Some(number) = row.goal.number {
@@ -225,7 +225,7 @@ fn verdicts(rows: &[&Row]) -> String {
 pub fn figures(rows: &[Row]) -> Table {
     let header = ["goal", "peer", "result", "both sides", "pairs", "must", "ambitious", "reached", "run"];
     let mut table = Table::new("All figures", header);
-    table.header[0] = "figure".to_owned();
+    "figure".clone_into(&mut table.header[0]);
     for row in rows {
         let goal = row.goal;
         let cells = [
