@@ -66,7 +66,7 @@ mod tests {
         assert_eq!([after(0), after(400), after(1_000)], [Some(ms(1_000)), Some(ms(600)), None]);
     }
 
-    /// A status from before 1,000 writes says nothing about them, and would delay the next one by a second.
+    /// A status from before 1,000 writes does not count them, and would delay the next one by a second.
     #[test]
     fn puts_off_a_status_from_before_the_writes() {
         for since_written in [None, Some(ms(60_000))] {
