@@ -13,6 +13,7 @@ use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::control::waker::Waker;
 use quintet_runtime::lock;
 use quintet_runtime::model::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
+use quintet_runtime::model::conditions;
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::{Key, Meta, Object as _};
 use quintet_runtime::model::plan::Plan;
@@ -85,6 +86,10 @@ impl Reconciler for DaemonJobs {
 
     fn status<'a>(&self, object: &'a DaemonJob) -> Option<&'a DaemonJobStatus> {
         object.status.as_ref()
+    }
+
+    fn is_settled(&self, status: &DaemonJobStatus) -> bool {
+        conditions::is_true(&status.conditions, "Finished")
     }
 
     async fn observe(&self, object: &DaemonJob, refusals: Refusals) -> Result<World, Error> {

@@ -9,6 +9,7 @@ use quintet_runtime::cache::informer::Informer;
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
+use quintet_runtime::model::conditions;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::{Key, Object as _};
 use quintet_runtime::model::plan::Plan;
@@ -45,6 +46,10 @@ impl Reconciler for PodSets {
 
     fn status<'a>(&self, object: &'a PodSet) -> Option<&'a PodSetStatus> {
         object.status.as_ref()
+    }
+
+    fn is_settled(&self, status: &PodSetStatus) -> bool {
+        conditions::is_true(&status.conditions, "Ready")
     }
 
     async fn observe(&self, object: &PodSet, refusals: Refusals) -> Result<World, Error> {

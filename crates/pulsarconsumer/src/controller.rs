@@ -10,6 +10,7 @@ use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::lock;
+use quintet_runtime::model::conditions;
 use quintet_runtime::model::core_types::{Deployment, Pod};
 use quintet_runtime::model::finalizer;
 use quintet_runtime::model::object::{Key, Object};
@@ -66,6 +67,10 @@ impl Reconciler for PulsarConsumers {
 
     fn status<'a>(&self, object: &'a PulsarConsumer) -> Option<&'a PulsarConsumerStatus> {
         object.status.as_ref()
+    }
+
+    fn is_settled(&self, status: &PulsarConsumerStatus) -> bool {
+        conditions::is_true(&status.conditions, "Ready")
     }
 
     async fn observe(&self, object: &PulsarConsumer, refusals: Refusals) -> Result<World, Error> {

@@ -14,18 +14,16 @@ use quintet_daemonjob::ledger::{SHARDS, Shard, shard_name};
 use quintet_daemonjob::mark_prefixes::{MarkPrefix, MarkPrefixes};
 use quintet_daemonjob::observe::World;
 use quintet_runtime::model::clock::doubled;
+use quintet_runtime::model::conditions;
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::Object;
 use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Refusals, Verb};
 use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS, Resource};
+use quintet_runtime::model::status_pace::ChangedStatus;
 
 use crate::server::{Change, JOB, Kind, NAMESPACE, Server};
 
-/// The shortest time between two status writes, as `Executor::STATUS_PACE`.
-const STATUS_PACE: SignedDuration = SignedDuration::from_secs(1);
-/// How long a status may lag while every reconcile writes, as in `quintet_runtime::control::reconcile`.
-const LONGEST_SILENCE: SignedDuration = SignedDuration::from_secs(5);
 /// The backoff after a reconcile that failed or met an unexpected object.
 const BACKOFF: SignedDuration = SignedDuration::from_millis(500);
 /// How many events the caches of a process may lag behind the server.
@@ -90,6 +88,7 @@ pub struct Manager {
     refusals: Refusals,
     generation: Option<i64>,
     status_written: Option<Timestamp>,
+    status_put_off: Option<Timestamp>,
     /// The current reconcile.
     pub pass: Option<Pass>,
     /// Whether an event has happened since the last reconcile began.
@@ -137,6 +136,7 @@ impl Manager {
             refusals: Refusals::default(),
             generation: None,
             status_written: None,
+            status_put_off: None,
             pass: None,
             woken: true,
             again: None,
@@ -317,19 +317,24 @@ impl Manager {
     /// The status, if this reconcile writes it.
     fn owed_status(&mut self, now: Timestamp) -> Option<DaemonJobStatus> {
         let pass = self.pass.as_mut()?;
-        let status = pass.plan.status.take().filter(|status| pass.job.status.as_ref() != Some(status))?;
-        let mut sooner = |at: Timestamp| self.again = Some(self.again.map_or(at, |already| already.min(at)));
-        match self.status_written.map(|last| last.checked_add(STATUS_PACE).unwrap()) {
-            Some(next) if next > now => {
-                sooner(next);
-                None
-            }
-            Some(next) if pass.writes > 0 && now.duration_since(next) < LONGEST_SILENCE => {
-                sooner(now.checked_add(STATUS_PACE).unwrap());
-                None
-            }
-            _ => Some(status),
-        }
+        let stored = pass.job.status.as_ref();
+        let Some(status) = pass.plan.status.take().filter(|status| stored != Some(status)) else {
+            self.status_put_off = None;
+            return None;
+        };
+        let since = |at: Timestamp| now.duration_since(at).unsigned_abs();
+        let is_settled = |status: &DaemonJobStatus| conditions::is_true(&status.conditions, "Finished");
+        let changed = ChangedStatus {
+            since_written: self.status_written.map(since),
+            since_put_off: self.status_put_off.map(since).unwrap_or_default(),
+            follows_writes: pass.writes > 0,
+            settles: pass.complete && is_settled(&status) && !stored.is_some_and(is_settled),
+        };
+        let Some(wait) = changed.wait() else { return Some(status) };
+        self.status_put_off.get_or_insert(now);
+        let at = now.checked_add(wait).unwrap();
+        self.again = Some(self.again.map_or(at, |already| already.min(at)));
+        None
     }
 
     fn end(&mut self, now: Timestamp) {
@@ -411,7 +416,7 @@ impl Manager {
 
     pub fn wrote_status(&mut self, revision: u64, now: Timestamp) {
         self.written.job = self.written.job.max(revision);
-        self.status_written = Some(now);
+        (self.status_written, self.status_put_off) = (Some(now), None);
     }
 }
 

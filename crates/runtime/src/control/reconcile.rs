@@ -14,10 +14,9 @@ use crate::model::object::{Key, Object as _};
 use crate::model::plan::{Action, Event, EventType, Plan};
 use crate::model::refusals::Verb;
 use crate::model::resource::Resource;
+use crate::model::status_pace::ChangedStatus;
 use crate::write::executor::{Error, Execution, Executor, Planned};
 
-/// How long a status may be out of date while every reconcile writes something else.
-const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 /// If a reconcile has written something and took less time to observe and plan, events do not wait.
 const CHEAP: Duration = Duration::from_millis(1);
 /// The longest wait of events after an expensive reconcile.
@@ -107,10 +106,10 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
     let mut execution = pass.execute(steps).await;
     if let Some(error) = execution.failure.take() {
         pass.log(&execution, 0, "error", started);
-        pass.write_status_meanwhile(&error, status, events, execution.writes).await;
+        pass.write_status_meanwhile(&error, status, events, &execution).await;
         return Err(error);
     }
-    let (is_told, wrote_status, deferred) = match pass.write_status(status, execution.writes).await {
+    let (is_told, wrote_status, deferred) = match pass.write_status(status, &execution).await {
         Ok(StatusWrite::Unchanged) => (execution.complete, 0, None),
         Ok(StatusWrite::Deferred(until)) => (false, 0, Some(until)),
         Ok(StatusWrite::Written) => (true, 1, None),
@@ -170,12 +169,28 @@ impl<R: Reconciler> Pass<'_, R> {
     }
 
     /// Writes the status if it has changed and its pace allows it.
-    async fn write_status(&self, status: Option<R::Status>, writes: usize) -> Result<StatusWrite, Error> {
-        let Some(status) = status.filter(|status| self.reconciler.status(self.object) != Some(status)) else {
+    async fn write_status(
+        &self,
+        status: Option<R::Status>,
+        execution: &Execution,
+    ) -> Result<StatusWrite, Error> {
+        let memory = &self.context.executor.memory;
+        let stored = self.reconciler.status(self.object);
+        let Some(status) = status.filter(|status| stored != Some(status)) else {
+            memory.has_current_status(self.key);
             return Ok(StatusWrite::Unchanged);
         };
-        if let Some(until) = self.deferred(writes) {
-            return Ok(StatusWrite::Deferred(until));
+        let is_settled = |status: &R::Status| self.reconciler.is_settled(status);
+        let (times, now) = (memory.status_times(self.key), Instant::now());
+        let changed = ChangedStatus {
+            since_written: times.written.map(|at| now - at),
+            since_put_off: times.put_off.map(|at| now - at).unwrap_or_default(),
+            follows_writes: execution.writes > 0,
+            settles: execution.complete && is_settled(&status) && !stored.is_some_and(is_settled),
+        };
+        if let Some(wait) = changed.wait() {
+            memory.put_off_status(self.key);
+            return Ok(StatusWrite::Deferred(now + wait));
         }
         self.context.executor.write_status(self.planned(), &status).await?;
         Ok(StatusWrite::Written)
@@ -187,27 +202,16 @@ impl<R: Reconciler> Pass<'_, R> {
         error: &Error,
         status: Option<R::Status>,
         events: Vec<Event>,
-        writes: usize,
+        execution: &Execution,
     ) {
         if !matches!(error, Error::Unanswered { is_said: true, .. }) {
             return;
         }
-        match self.write_status(status, writes).await {
+        match self.write_status(status, execution).await {
             Ok(StatusWrite::Written) => self.record(events),
             Ok(StatusWrite::Unchanged | StatusWrite::Deferred(_)) => {}
             Err(error) => tracing::debug!(object = %self.key, %error, "status not written"),
         }
-    }
-
-    /// When the status may be written, after a reconcile with this number of writes; None means now.
-    fn deferred(&self, writes: usize) -> Option<Instant> {
-        let next = self.context.executor.memory.status_written(self.key)? + Executor::STATUS_PACE;
-        if next > Instant::now() {
-            return Some(next);
-        }
-        // The writes of this reconcile cause another reconcile, whose status is more current. A plan that writes in
-        // every reconcile must still update its status.
-        (writes > 0 && next.elapsed() < LONGEST_SILENCE).then(|| Instant::now() + Executor::STATUS_PACE)
     }
 
     fn record(&self, events: impl IntoIterator<Item = Event>) {

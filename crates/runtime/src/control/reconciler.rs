@@ -24,6 +24,11 @@ pub trait Reconciler: Send + Sync + 'static {
         None
     }
 
+    /// Whether a status shows that nothing is left to do, so that users wait for it. Such a status is written immediately.
+    fn is_settled(&self, _status: &Self::Status) -> bool {
+        false
+    }
+
     /// Collects what the plan reads from the caches. Reads from the API server only where a rule of the kind requires
     /// it.
     fn observe(

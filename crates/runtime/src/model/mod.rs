@@ -19,4 +19,5 @@ pub mod resource;
 pub mod rollout;
 pub mod rule;
 pub mod schema;
+pub mod status_pace;
 pub mod table;

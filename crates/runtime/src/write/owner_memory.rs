@@ -107,7 +107,16 @@ struct Memory {
     generation: Option<i64>,
     /// How often creations were paused since the last successful one.
     stops: u32,
-    status_written: Option<Instant>,
+    status: StatusTimes,
+}
+
+/// The times of an object's status in this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StatusTimes {
+    /// The last write.
+    pub written: Option<Instant>,
+    /// When the status was first put off after that.
+    pub put_off: Option<Instant>,
 }
 
 /// The memory about every owner.
@@ -340,14 +349,29 @@ impl OwnerMemory {
         }
     }
 
-    /// When this process last wrote the status of `owner`.
-    pub fn status_written(&self, owner: &Key) -> Option<Instant> {
-        lock(&self.owners).get(&owner.uid).and_then(|memory| memory.status_written)
+    /// When this process wrote the status of `owner`, and put it off.
+    pub fn status_times(&self, owner: &Key) -> StatusTimes {
+        lock(&self.owners).get(&owner.uid).map(|memory| memory.status).unwrap_or_default()
+    }
+
+    /// Records that a changed status waits.
+    pub fn put_off_status(&self, owner: &Key) {
+        self.change(owner, |memory| {
+            memory.status.put_off.get_or_insert_with(Instant::now);
+        });
+    }
+
+    /// Records that the stored status is current.
+    pub fn has_current_status(&self, owner: &Key) {
+        if let Some(memory) = lock(&self.owners).get_mut(&owner.uid) {
+            memory.status.put_off = None;
+        }
     }
 
     /// Records a status write.
     pub(super) fn wrote_status(&self, owner: &Key) {
-        self.change(owner, |memory| memory.status_written = Some(Instant::now()));
+        let written = Some(Instant::now());
+        self.change(owner, |memory| memory.status = StatusTimes { written, put_off: None });
     }
 }
 

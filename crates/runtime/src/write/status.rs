@@ -1,7 +1,5 @@
 //! Writes the status of an object, and claims that are stored in a status.
 
-use std::time::Duration;
-
 use serde::Serialize;
 use serde_json::Value;
 
@@ -11,9 +9,6 @@ use crate::write::executor::{Error, Executor, Planned};
 use crate::write::request;
 
 impl Executor {
-    /// The shortest time between two status writes of one object while it progresses.
-    pub const STATUS_PACE: Duration = Duration::from_secs(1);
-
     /// Applies the whole status if the object still has this resourceVersion. The UID is not a guard: the API server
     /// ignores it when it writes the status of a custom resource.
     pub async fn write_status<S: Serialize>(&self, of: Planned<'_>, status: &S) -> Result<(), Error> {
