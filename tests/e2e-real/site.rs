@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use quintet_e2e::audit::Audit;
+use quintet_e2e::objects::{Objects, Watch};
 use quintet_e2e::shell::Shell;
-use quintet_e2e::{Watch, answered, condition, workspace};
+use quintet_e2e::{answered, condition, workspace};
 use quintet_localcluster::cluster::{Cluster, UpOptions};
 use quintet_localcluster::manager::NAMESPACE;
 use quintet_localcluster::run;
@@ -22,6 +24,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// A cluster for one test, taken down on drop.
 pub struct Site {
     cluster: Cluster,
+    objects: Objects,
+    audit: Audit,
     name: Temporary,
 }
 
@@ -34,7 +38,7 @@ impl Site {
         let (cluster, _) = Cluster::up_real(&options).unwrap_or_else(|error| panic!("{error:#}"));
         println!("{purpose}: {nodes} real nodes are up after {:.1} s", begin.elapsed().as_secs_f64());
         cluster.load_images(&images()).unwrap();
-        Self { cluster, name }
+        Self { objects: Objects::new(cluster.kubeconfig()), audit: Audit::of(&cluster), cluster, name }
     }
 
     /// Starts a cluster and installs the chart with default values: two managers in pods.
@@ -69,7 +73,7 @@ impl Site {
 
     /// Watches objects of the namespace default.
     pub fn watch(&self, kind: &str, selector: &str) -> Watch {
-        Watch::new(self.cluster.kube(), "default", kind, selector)
+        self.objects.watch("default", kind, selector)
     }
 
     pub fn kubectl(&self, args: &[&str]) -> Result<String, String> {
@@ -106,17 +110,12 @@ impl Site {
     }
 
     pub fn list(&self, kind: &str, selector: &str) -> Vec<Value> {
-        let text = answered(|| self.kubectl(&["get", kind, "-A", "-o", "json", "-l", selector]));
-        let mut list: Value = serde_json::from_str(&text).unwrap();
-        match list["items"].take() {
-            Value::Array(items) => items,
-            other => panic!("kubectl lists {other}"),
-        }
+        answered(|| self.objects.list("", kind, selector))
     }
 
     /// An object of the namespace `default`, or null if it does not exist.
     pub fn get(&self, kind: &str, name: &str) -> Value {
-        let get = || self.cluster.kube().get("default", kind, name).map_err(|error| format!("{error:#}"));
+        let get = || self.objects.get("default", kind, name);
         answered(get).unwrap_or_default()
     }
 
@@ -156,7 +155,7 @@ impl Site {
 
     /// The number of times that managers created a pod of each name in the namespace `default`.
     pub fn created_pods(&self) -> BTreeMap<String, usize> {
-        quintet_e2e::created_pods(&self.cluster, "default")
+        self.audit.created_pods("default")
     }
 
     /// Panics with the state of the cluster.

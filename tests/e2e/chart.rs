@@ -7,6 +7,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use quintet_e2e::audit::Audit;
+use quintet_e2e::objects::Objects;
 use quintet_e2e::{PATIENCE, condition, program, workspace};
 use quintet_localcluster::cluster::Cluster;
 use quintet_localcluster::cluster::versions::{self, Versions};
@@ -19,15 +21,20 @@ use serde_json::{Value, json};
 pub(crate) const NAMESPACE: &str = "quintet-system";
 
 /// A cluster for one test, taken down on drop.
-pub(crate) struct Site(TemporaryCluster);
+pub(crate) struct Site {
+    cluster: TemporaryCluster,
+    objects: Objects,
+    audit: Audit,
+}
 
 impl Site {
     pub(crate) fn new(purpose: &str, nodes: usize) -> Self {
-        Self(TemporaryCluster::up(purpose, nodes).unwrap())
+        let cluster = TemporaryCluster::up(purpose, nodes).unwrap();
+        Self { objects: Objects::new(cluster.kubeconfig()), audit: Audit::of(&cluster), cluster }
     }
 
     pub(crate) fn cluster(&self) -> &Cluster {
-        &self.0
+        &self.cluster
     }
 
     /// Runs helm in the release's namespace and returns its standard output, or its error.
@@ -49,13 +56,16 @@ impl Site {
     }
 
     pub(crate) fn list(&self, kind: &str) -> Vec<Value> {
-        let text = self.kubectl(&["get", kind, "-A", "-o", "json"], None).unwrap();
-        let list: Value = serde_json::from_str(&text).unwrap();
-        list["items"].as_array().unwrap().clone()
+        self.objects.list("", kind, "").unwrap()
     }
 
     pub(crate) fn get(&self, namespace: &str, kind: &str, name: &str) -> Value {
-        self.cluster().kube().get(namespace, kind, name).unwrap().unwrap_or_default()
+        self.objects.get(namespace, kind, name).unwrap().unwrap_or_default()
+    }
+
+    /// The number of times that managers created a pod of each name in the namespace `default`.
+    pub(crate) fn created_pods(&self) -> BTreeMap<String, usize> {
+        self.audit.created_pods("default")
     }
 
     /// Starts a manager with the rights of the release. It elects a leader with the release's Lease.

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use quintet_e2e::{Dice, PATIENCE, TestEnv, Watch};
+use quintet_e2e::objects::Watch;
+use quintet_e2e::{Dice, PATIENCE, TestEnv};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::run;
 use serde_json::{Value, json};

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quintet_e2e::{TestEnv, Watch, condition};
+use quintet_e2e::objects::Watch;
+use quintet_e2e::{TestEnv, condition};
 use serde_json::{Value, json};
 
 use crate::daemonjob::{daemonjob, is_complete};

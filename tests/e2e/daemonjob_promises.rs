@@ -8,7 +8,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_e2e::{Dice, TestEnv, Watch, condition};
+use quintet_e2e::objects::Watch;
+use quintet_e2e::{Dice, TestEnv, condition};
 use serde_json::{Value, json};
 
 use crate::daemonjob::{daemonjob, is_complete};

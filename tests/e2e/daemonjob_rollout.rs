@@ -7,7 +7,8 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use quintet_e2e::{PATIENCE, TestEnv, Watch, condition, program, workspace};
+use quintet_e2e::objects::Watch;
+use quintet_e2e::{PATIENCE, TestEnv, condition, program, workspace};
 use quintet_localcluster::manager::Manager;
 use quintet_localcluster::{run, terminal};
 use serde_json::{Value, json};

@@ -46,7 +46,7 @@ fn candidate_for(env: &TestEnv, name: &str, controllers: &str) -> Manager {
 
 /// The number of a manager's requests with one of these methods, answered or not.
 fn requests(manager: &Manager, methods: &[&str]) -> u64 {
-    let metrics = answered(|| manager.metrics().map_err(|error| format!("{error:#}")));
+    let metrics = answered(|| manager.metrics());
     let requests = metrics.lines().filter(|line| line.starts_with("rest_client_requests_total"));
     let is_one = |line: &&str| methods.iter().any(|method| line.contains(&format!("method=\"{method}\"")));
     requests.filter(is_one).filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::Duration;
 
-use quintet_e2e::{TestEnv, Watch, condition};
+use quintet_e2e::objects::Watch;
+use quintet_e2e::{TestEnv, condition};
 use serde_json::{Value, json};
 
 use crate::daemonjob_samples::{promise, samples};

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use quintet_e2e::{condition, created_pods, program};
+use quintet_e2e::{condition, program};
 use quintet_localcluster::manager::{Manager, ManagerOptions};
 use quintet_localcluster::previous;
 use serde_json::{Value, json};
@@ -143,7 +143,7 @@ fn upgrade_and_rollback_run_each_node_once() {
 
     // The audit log shows a request a moment after its answer.
     thread::sleep(Duration::from_secs(3));
-    let created = by_number(created_pods(site.cluster(), "default"));
+    let created = by_number(site.created_pods());
     assert_eq!(created, [5 * NODES], "each DaemonJob has created one pod for each node");
     assert_eq!(old.stop().unwrap(), Some(0));
 }

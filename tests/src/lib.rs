@@ -2,18 +2,23 @@
 //!
 //! `cargo xtask test` brings the cluster up, installs the chart, and names the cluster by a variable.
 
+pub mod audit;
 pub mod health;
+pub mod objects;
 pub mod shell;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use quintet_kinds::KINDS;
+use quintet_localcluster::audit::Request;
 use quintet_localcluster::chart;
 use quintet_localcluster::cluster::{Cluster, UpOptions};
 use quintet_localcluster::kube::Kube;
@@ -23,22 +28,24 @@ use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::variables;
 use serde_json::{Value, json};
 
+use crate::audit::Audit;
+use crate::objects::{Objects, Watch};
+
 /// How long a test waits for a state. Generous, because the machines are small and busy.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// kubectl's flag for the ClusterRole of the release's manager.
 pub const MANAGER_ROLE: &str = "--clusterrole=quintet.quintet-system";
 
-/// The pause between two reads. Each read starts a kubectl process, and the machines are small.
-const PAUSE: Duration = Duration::from_millis(200);
-
-/// The user agent of every request of a manager.
-pub const USER_AGENT: &str = "quintet/";
+/// The pause between two reads.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The namespace and the nodes of one test, deleted on drop. After a failure, drop prints the manager's log.
 /// Otherwise, drop panics if the chart's guard rails denied a request of a manager.
 pub struct TestEnv {
     cluster: Cluster,
+    objects: Objects,
+    audit: Audit,
     namespace: String,
     managers: RefCell<Vec<String>>,
     /// Whether the guard rails may deny requests of the managers.
@@ -70,7 +77,15 @@ impl TestEnv {
         let namespace = format!("e2e-{test}-{}-{serial}", std::process::id());
         run::stdout(cluster.kubectl().args(["create", "namespace", &namespace]))
             .expect("kubectl creates the namespace");
-        Self { cluster, namespace, managers: RefCell::default(), expects_denials: Cell::default(), own }
+        Self {
+            objects: Objects::new(cluster.kubeconfig()),
+            audit: Audit::of(&cluster),
+            cluster,
+            namespace,
+            managers: RefCell::default(),
+            expects_denials: Cell::default(),
+            own,
+        }
     }
 
     /// The namespace.
@@ -192,14 +207,12 @@ impl TestEnv {
 
     /// Returns the object, or `None` if it does not exist.
     pub fn get(&self, kind: &str, name: &str) -> Option<Value> {
-        answered(|| self.kube().get(&self.namespace, kind, name).map_err(|error| format!("{error:#}")))
+        answered(|| self.objects.get(&self.namespace, kind, name))
     }
 
     /// The objects of a kind that match the selector.
     pub fn list(&self, kind: &str, selector: &str) -> Vec<Value> {
-        let text = answered(|| self.kubectl(&["get", kind, "-o", "json", "-l", selector]));
-        let list: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
-        list["items"].as_array().cloned().unwrap_or_default()
+        answered(|| self.objects.list(&self.namespace, kind, selector))
     }
 
     /// Waits until `ready` is true for an object. A failure prints the object as it was last.
@@ -256,15 +269,13 @@ impl TestEnv {
     fn denials(&self) -> Vec<String> {
         let own = format!("ValidatingAdmissionPolicy '{}' ", self.namespace);
         let nodes = format!("{}-", self.namespace);
-        let is_here = |entry: &Value| {
-            let (namespace, name) = (&entry["objectRef"]["namespace"], entry["objectRef"]["name"].as_str());
-            let is_node = namespace.is_null() && name.is_some_and(|name| name.starts_with(&nodes));
-            is_node || *namespace == self.namespace
-        };
-        let writes = answered_writes(&self.cluster, &self.namespace).into_iter().filter(is_here);
-        let messages =
-            writes.filter_map(|entry| Some(entry["responseStatus"]["message"].as_str()?.to_owned()));
-        messages.filter(|message| message.contains(" denied request: ") && !message.contains(&own)).collect()
+        let denied = self.audit.requests(|one| {
+            let is_node = one.namespace.is_empty() && one.name.starts_with(&nodes);
+            (is_node || one.namespace == self.namespace)
+                && one.message.contains(" denied request: ")
+                && !one.message.contains(&own)
+        });
+        denied.into_iter().map(|one| one.message).collect()
     }
 
     /// Applies a JSON merge patch. A subresource may follow a slash, as in `pod/status`.
@@ -318,40 +329,30 @@ impl TestEnv {
         names
     }
 
-    /// Watches objects of the test's namespace; see [`Watch::new`].
+    /// Watches objects of the test's namespace; see [`Objects::watch`].
     pub fn watch(&self, kind: &str, selector: &str) -> Watch {
-        Watch::new(self.kube(), &self.namespace, kind, selector)
+        self.objects.watch(&self.namespace, kind, selector)
     }
 
     /// How many dry runs of creations the API server has answered.
     pub fn dry_runs(&self) -> usize {
-        answers(&self.cluster, &self.namespace).iter().filter(|entry| is_dry_run(entry)).count()
+        self.audit.requests(|one| one.namespace == self.namespace && one.is_dry_run()).len()
     }
 
     /// The codes of the answers to managers' writes to a Node of [`TestEnv::node`], from the audit log.
-    pub fn node_writes(&self, node: &str) -> Vec<u64> {
-        let writes = answered_writes(&self.cluster, &self.namespace).into_iter();
-        writes
-            .filter(|entry| entry["objectRef"]["resource"] == "nodes" && entry["objectRef"]["name"] == *node)
-            .map(|entry| entry["responseStatus"]["code"].as_u64().unwrap_or_default())
-            .collect()
+    pub fn node_writes(&self, node: &str) -> Vec<u16> {
+        let writes = self.audit.requests(|one| one.resource == "nodes" && one.name == node);
+        writes.iter().map(|one| one.code).collect()
     }
 
-    /// The managers' writes in this namespace since the cluster came up, from the API server's audit log,
-    /// without Events and Leases. Each is a line `verb resource[/subresource] code`.
+    /// The managers' writes in this namespace, from the API server's audit log, without Events and Leases. Each is a
+    /// line `verb resource[/subresource] code`.
     pub fn writes(&self) -> Vec<String> {
-        let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let line = |entry: &Value| {
-            let subresource = part(&entry["objectRef"]["subresource"]);
-            format!(
-                "{} {}{}{subresource} {}",
-                part(&entry["verb"]),
-                part(&entry["objectRef"]["resource"]),
-                if subresource.is_empty() { "" } else { "/" },
-                entry["responseStatus"]["code"]
-            )
-        };
-        audited(&self.cluster, &self.namespace).iter().map(line).collect()
+        let writes = self.audit.writes(&self.namespace);
+        writes
+            .iter()
+            .map(|Request { verb, resource, code, .. }| format!("{verb} {resource} {code}"))
+            .collect()
     }
 
     /// Waits for `count` writes, then returns all. The audit log shows a request a moment after its answer.
@@ -374,56 +375,8 @@ impl TestEnv {
 
     /// The number of times that managers created a pod of each name in this namespace, from the audit log.
     pub fn created_pods(&self) -> BTreeMap<String, usize> {
-        created_pods(&self.cluster, &self.namespace)
+        self.audit.created_pods(&self.namespace)
     }
-}
-
-/// The number of times that managers created a pod of each name in a namespace, from the audit log.
-pub fn created_pods(cluster: &Cluster, namespace: &str) -> BTreeMap<String, usize> {
-    let mut created = BTreeMap::new();
-    for entry in audited(cluster, namespace) {
-        if entry["verb"] == "create"
-            && entry["objectRef"]["resource"] == "pods"
-            && entry["objectRef"]["subresource"].is_null()
-            && entry["responseStatus"]["code"] == 201
-        {
-            let name = entry["objectRef"]["name"].as_str().expect("the audit log has the pod's name");
-            *created.entry(name.to_owned()).or_insert(0) += 1;
-        }
-    }
-    created
-}
-
-/// Answered writes of managers in a namespace, from the API server's audit log, without Events, Leases and dry
-/// runs.
-fn audited(cluster: &Cluster, namespace: &str) -> Vec<Value> {
-    answers(cluster, namespace).into_iter().filter(|entry| !is_dry_run(entry)).collect()
-}
-
-/// Like [`audited`], with dry runs.
-fn answers(cluster: &Cluster, namespace: &str) -> Vec<Value> {
-    let writes = answered_writes(cluster, namespace).into_iter();
-    writes
-        .filter(|entry| entry["objectRef"]["namespace"] == *namespace)
-        .filter(|entry| !matches!(entry["objectRef"]["resource"].as_str(), Some("events" | "leases") | None))
-        .collect()
-}
-
-/// Answered writes of managers, if their lines in the audit log contain the name of the namespace.
-fn answered_writes(cluster: &Cluster, namespace: &str) -> Vec<Value> {
-    let log = fs::read_to_string(cluster.audit_log()).expect("there is an audit log");
-    log.lines()
-        .filter(|line| line.contains(namespace))
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|entry| entry["userAgent"].as_str().is_some_and(|agent| agent.starts_with(USER_AGENT)))
-        .filter(|entry| entry["stage"] == "ResponseComplete")
-        .filter(|entry| !matches!(entry["verb"].as_str(), Some("get" | "list" | "watch")))
-        .collect()
-}
-
-/// Whether an entry of the audit log is a dry run.
-fn is_dry_run(entry: &Value) -> bool {
-    entry["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=All"))
 }
 
 /// A small random number generator. It prints its seed, so that a failure can be repeated.
@@ -446,111 +399,6 @@ impl Dice {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0 % bound
-    }
-}
-
-/// Follows objects. The API server ends the watch of a client that reads too slowly, and then kubectl exits. A new watch
-/// begins with the last version that the old one showed, so no change is lost.
-pub struct Watch {
-    child: RefCell<Child>,
-    path: PathBuf,
-    kube: Kube,
-    list: [String; 8],
-}
-
-impl Watch {
-    /// Watches the objects of a kind and label from now on. Existing objects are reported as added.
-    pub fn new(kube: &Kube, namespace: &str, kind: &str, selector: &str) -> Self {
-        static SERIAL: AtomicUsize = AtomicUsize::new(0);
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let path = kube.log(&format!("{namespace}-watch-{serial}.json"));
-        let child = kube
-            .kubectl()
-            .args(["-n", namespace, "get", kind, "-l", selector])
-            .args(["-o", "json", "--watch", "--output-watch-events"])
-            .stdin(Stdio::null())
-            .stdout(File::create(&path).expect("a file in the cluster's folder"))
-            .spawn()
-            .expect("kubectl starts");
-        let list = ["-n", namespace, "get", kind, "-l", selector, "-o", "json"].map(str::to_owned);
-        Self { child: RefCell::new(child), path, kube: kube.clone(), list }
-    }
-
-    /// Every change so far, with the changes that led to the current objects: `ADDED`, `MODIFIED` or
-    /// `DELETED`, and the object as it was then.
-    pub fn events(&self) -> Vec<(String, Value)> {
-        let text = answered(|| {
-            run::stdout(self.kube.kubectl().args(&self.list)).map_err(|error| format!("{error:#}"))
-        });
-        let there: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
-        let there = there["items"].as_array().cloned().unwrap_or_default();
-        let version =
-            |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
-        let mut events = Vec::new();
-        run::poll("the watch shows the current objects", PATIENCE, PAUSE, || {
-            let text = fs::read_to_string(&self.path).expect("kubectl's output can be read");
-            events = serde_json::Deserializer::from_str(&text)
-                .into_iter::<Value>()
-                // kubectl may not have finished the last event.
-                .map_while(Result::ok)
-                .map(|mut event| {
-                    (event["type"].as_str().unwrap_or_default().to_owned(), event["object"].take())
-                })
-                .collect();
-            let shown: BTreeSet<String> = events.iter().map(|(_, object)| version(object)).collect();
-            let newest = |(_, object): &&(String, Value)| version(object).parse::<u64>().unwrap_or_default();
-            if let Some((_, object)) = events.iter().max_by_key(newest) {
-                self.resume(object).expect("kubectl watches again");
-            }
-            Ok(there.iter().all(|object| shown.contains(&version(object))).then_some(()))
-        })
-        .unwrap_or_else(|error| panic!("{error}"));
-        events
-    }
-
-    /// If kubectl has exited, watches again from the version of an object.
-    fn resume(&self, object: &Value) -> std::io::Result<()> {
-        let mut child = self.child.borrow_mut();
-        if child.try_wait()?.is_none() {
-            return Ok(());
-        }
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let (api, meta) = (text(&object["apiVersion"]), &object["metadata"]);
-        let api = if api.contains('/') { format!("/apis/{api}") } else { format!("/api/{api}") };
-        let [_, namespace, _, kind, _, selector, ..] = &self.list;
-        let scope =
-            if meta["namespace"].is_null() { String::new() } else { format!("/namespaces/{namespace}") };
-        let kind = kind.split('.').next().unwrap_or_default();
-        let objects = format!("{api}{scope}/{kind}?labelSelector={selector}");
-        let version = text(&meta["resourceVersion"]);
-        let mut kubectl = self.kube.kubectl();
-        kubectl.args(["get", "--raw", &format!("{objects}&watch=true&resourceVersion={version}")]);
-        let output = File::options().read(true).append(true).open(&self.path)?;
-        // The end of the file may be an incomplete event.
-        let text = fs::read_to_string(&self.path)?;
-        let mut complete = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
-        while complete.next().is_some_and(|event| event.is_ok()) {}
-        output.set_len(complete.byte_offset() as u64)?;
-        *child = kubectl.stdin(Stdio::null()).stdout(output).spawn()?;
-        Ok(())
-    }
-}
-
-impl Watch {
-    /// Waits until `was` is true for any past or present state of an object, and returns that state.
-    pub fn wait_for(&self, what: &str, was: impl Fn(&Value) -> bool) -> Value {
-        let seen = run::poll(what, PATIENCE, PAUSE, || {
-            Ok(self.events().into_iter().map(|(_, object)| object).find(|object| was(object)))
-        });
-        seen.unwrap_or_else(|error| panic!("{error}"))
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let child = self.child.get_mut();
-        let _ = child.kill();
-        let _ = child.wait();
     }
 }
 
@@ -599,18 +447,23 @@ pub fn condition(object: &Value, type_: &str) -> (String, String) {
 }
 
 /// Repeats `ask` until it succeeds, because a busy API server may not answer a request in time.
-pub fn answered<T>(ask: impl Fn() -> Result<T, String>) -> T {
+pub fn answered<T, E: Display>(ask: impl Fn() -> Result<T, E>) -> T {
     let mut last = String::new();
     let answer = run::poll("the API server answers", PATIENCE, PAUSE, || {
         Ok(match ask() {
             Ok(answer) => Some(answer),
             Err(error) => {
-                last = error;
+                last = format!("{error:#}");
                 None
             }
         })
     });
     answer.unwrap_or_else(|error| panic!("{error}: {last}"))
+}
+
+/// The value, also after a thread panicked while it held the lock.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The cluster that `cargo xtask test` brought up.

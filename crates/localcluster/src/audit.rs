@@ -56,6 +56,8 @@ pub struct Request {
     pub name: String,
     /// The status code of the answer.
     pub code: u16,
+    /// The message of the answer; empty if the request succeeded.
+    pub message: String,
     /// When the API server received the request.
     pub received: Timestamp,
     /// When the API server answered.
@@ -65,7 +67,12 @@ pub struct Request {
 impl Request {
     /// Whether the request asks for a change.
     pub fn is_write(&self) -> bool {
-        !self.is_read() && self.verb != "watch" && self.verb != DRY_RUN
+        !self.is_read() && self.verb != "watch" && !self.is_dry_run()
+    }
+
+    /// Whether the request asks for a change that is not stored.
+    pub fn is_dry_run(&self) -> bool {
+        self.verb == DRY_RUN
     }
 
     /// Whether the request is a get or a list.
@@ -128,10 +135,11 @@ struct ObjectRef {
     name: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct ResponseStatus {
-    #[serde(default)]
     code: u16,
+    message: String,
 }
 
 /// Parses a line of the log. Returns `None` unless it is an answered request for a resource.
@@ -142,13 +150,15 @@ fn parse(line: &[u8]) -> Option<Request> {
         "" => object.resource,
         subresource => format!("{}/{subresource}", object.resource),
     };
+    let answer = line.response_status.unwrap_or_default();
     Some(Request {
         author: author(&line.user.username, &line.user_agent),
         namespace: object.namespace,
         verb: if line.request_uri.contains("dryRun=All") { DRY_RUN.to_owned() } else { line.verb },
         resource,
         name: object.name,
-        code: line.response_status.map_or(0, |status| status.code),
+        code: answer.code,
+        message: answer.message,
         received: line.request_received_timestamp.parse().ok()?,
         answered: line.stage_timestamp.parse().ok()?,
     })

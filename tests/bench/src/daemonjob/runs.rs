@@ -489,6 +489,7 @@ mod tests {
             resource: resource.to_owned(),
             name: String::new(),
             code: 200,
+            message: String::new(),
             received: Timestamp::UNIX_EPOCH,
             answered: Timestamp::UNIX_EPOCH,
         };

@@ -593,6 +593,7 @@ mod tests {
             resource: resource.to_owned(),
             name: name.to_owned(),
             code: 201,
+            message: String::new(),
             received: at,
             answered: at,
         }

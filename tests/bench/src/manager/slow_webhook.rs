@@ -185,6 +185,7 @@ mod tests {
             resource: resource.to_owned(),
             name: name.to_owned(),
             code: 200,
+            message: String::new(),
             received: at,
             answered: at,
         }

@@ -56,6 +56,7 @@ mod tests {
             resource: resource.to_owned(),
             name: String::new(),
             code,
+            message: String::new(),
             received: at(millisecond - 2),
             answered: at(millisecond),
         }
