@@ -1,6 +1,7 @@
 //! `cargo xtask test`: runs every check and test, and prints a table of times and a line of totals.
 
 mod disk;
+mod end_to_end;
 mod keda;
 mod matrix;
 mod real;
@@ -10,20 +11,17 @@ mod sixth_kind;
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::AddAssign;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use quintet_localcluster::cluster::binaries;
 use quintet_localcluster::cluster::versions::{self, Versions};
-use quintet_localcluster::cluster::{Cluster, UpOptions, binaries};
 use quintet_localcluster::run::Group;
 use quintet_localcluster::temporary::Temporary;
-use quintet_localcluster::{
-    build, gitops, health, image, interrupt, long_tier, manager, protoc, pulsar, run, variables,
-};
+use quintet_localcluster::{gitops, health, image, interrupt, long_tier, protoc, pulsar, run, variables};
 
 use crate::chart;
 use crate::scratch::Scratch;
@@ -45,6 +43,7 @@ use report::Report;
     longer than three times its budget, and counts it as failed. The last line is \"N passed, N failed, N skipped\". The exit code \
     is 1 if a part failed."
 )]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Args {
     /// Skip the parts that take long or need Go or Java, such as brokers, the release build, the chart, the demo and
     /// the end-to-end tests
@@ -53,22 +52,25 @@ pub struct Args {
     /// Run only end-to-end tests whose names contain FILTER, on a temporary cluster
     #[arg(long, value_name = "FILTER", conflicts_with = "fast")]
     e2e: Option<String>,
+    /// Run only the end-to-end tests that take too long for every run, on a temporary cluster
+    #[arg(long, conflicts_with_all = ["fast", "e2e", "nodes"])]
+    long: bool,
     /// Run only the end-to-end tests on nodes of this kind
     #[arg(long, value_enum, conflicts_with = "fast")]
     nodes: Option<Nodes>,
     /// Run only the tests of the chart and the end-to-end tests, with these versions of Kubernetes and Helm; with --e2e,
     /// only the end-to-end tests whose names contain FILTER
-    #[arg(long, value_enum, conflicts_with_all = ["fast", "nodes", "pulsar", "sixth_kind", "keda"])]
+    #[arg(long, value_enum, conflicts_with_all = ["fast", "long", "nodes", "pulsar", "sixth_kind", "keda"])]
     versions: Option<Versions>,
     /// Run only tests of the Pulsar programs whose names contain FILTER, on temporary brokers
-    #[arg(long, value_name = "FILTER", conflicts_with_all = ["fast", "e2e", "nodes"])]
+    #[arg(long, value_name = "FILTER", conflicts_with_all = ["fast", "e2e", "long", "nodes"])]
     pulsar: Option<String>,
     /// Run only the test that a sixth kind can be added: apply tests/lamp.patch to a copy of the checkout, and test the
     /// copy
-    #[arg(long, conflicts_with_all = ["fast", "e2e", "nodes", "pulsar"])]
+    #[arg(long, conflicts_with_all = ["fast", "e2e", "long", "nodes", "pulsar"])]
     sixth_kind: bool,
     /// Run only the end-to-end tests with KEDA, in a network namespace, which needs root on Linux
-    #[arg(long, conflicts_with_all = ["fast", "e2e", "nodes", "pulsar", "sixth_kind"])]
+    #[arg(long, conflicts_with_all = ["fast", "e2e", "long", "nodes", "pulsar", "sixth_kind"])]
     keda: bool,
 }
 
@@ -97,6 +99,7 @@ pub fn run_end_to_end(args: EndToEndArgs) -> Result<()> {
     run(&Args {
         fast: false,
         e2e: args.filter,
+        long: false,
         nodes: Some(args.nodes),
         versions: None,
         pulsar: None,
@@ -157,7 +160,11 @@ pub fn run(args: &Args) -> Result<()> {
         (Some(Nodes::Real), ..) => {
             real::tests(&mut report, filter.map_or(real::Selection::All, real::Selection::Filter))?;
         }
-        (Some(Nodes::Simulated), ..) | (None, Some(_), _) => some_end_to_end(&mut report, filter)?,
+        _ if args.long => end_to_end::build_and_test(&mut report, end_to_end::Selection::Long)?,
+        (Some(Nodes::Simulated), ..) | (None, Some(_), _) => {
+            let selected = filter.map_or(end_to_end::Selection::Short, end_to_end::Selection::Filter);
+            end_to_end::build_and_test(&mut report, selected)?;
+        }
         (None, None, Some(filter)) => pulsar_programs(&mut report, Some(filter))?,
         (None, None, None) if args.sixth_kind => sixth_kind::tests(&mut report)?,
         (None, None, None) if args.keda => keda::tests(&mut report)?,
@@ -184,9 +191,6 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The end-to-end tests of the long tier. They run only if the filter of names selects them.
-const LONG_TESTS: [&str; 2] = ["manager_restore::bumped", "skew::"];
-
 /// The package of the programs for Pulsar.
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";
 
@@ -200,8 +204,6 @@ const CHART: (&str, Duration) = ("chart", Duration::from_mins(1));
 const RELEASE: (&str, Duration) = ("release files", Duration::from_mins(1));
 const DEMO: (&str, Duration) = ("demo", Duration::from_mins(4));
 const BENCHES: (&str, Duration) = ("short benches", Duration::from_mins(8));
-const CLUSTER: (&str, Duration) = ("cluster with Quintet", Duration::from_mins(2));
-const END_TO_END: (&str, Duration) = ("end-to-end tests", Duration::from_mins(25));
 
 fn everything(report: &mut Report, fast: bool) -> Result<()> {
     let minutes = Duration::from_mins;
@@ -229,13 +231,13 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         Ok(counts)
     })?;
     report.part("exhaustive search", minutes(4), || {
-        check(cargo().args(["run", "--quiet", "--package", "quintet-model"]))
+        check(cargo().args(["run", "--quiet", "--profile", "faults", "--package", "quintet-model"]))
     })?;
     if fast {
         for (name, budget) in
             [PAIRS, PULSAR_PROGRAMS, RELEASE_BUILD, IMAGES, CONTROL_PLANE, CHART, RELEASE, DEMO, BENCHES]
                 .into_iter()
-                .chain([CLUSTER, END_TO_END, real::PROGRAMS, real::TESTS])
+                .chain([end_to_end::CLUSTER, end_to_end::TESTS, real::PROGRAMS, real::TESTS])
         {
             report.skip(name, budget, "--fast");
         }
@@ -247,9 +249,12 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     report.part(RELEASE_BUILD.0, RELEASE_BUILD.1, || check(xtask()?.arg("build")))?;
     images(report)?;
     if !control_plane(report)? {
-        let rest = [CHART, RELEASE, DEMO, BENCHES, CLUSTER, END_TO_END, real::PROGRAMS, real::TESTS];
-        for (name, budget) in rest {
-            report.skip(name, budget, "the build of the control plane failed");
+        for (name, budget) in [CHART, RELEASE, DEMO, BENCHES] {
+            report.skip(name, budget, end_to_end::NO_CONTROL_PLANE);
+        }
+        end_to_end::skip(report);
+        for (name, budget) in [real::PROGRAMS, real::TESTS] {
+            report.skip(name, budget, end_to_end::NO_CONTROL_PLANE);
         }
         return Ok(());
     }
@@ -276,12 +281,12 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     report.part(BENCHES.0, BENCHES.1, || {
         let mut counts = check(xtask()?.args(["bench", "daemonjob", "--quick", "--without-peers"]))?;
         counts += check(xtask()?.args(["bench", "podset", "--quick"]))?;
-        let measures = ["--only=size", "--only=requests", "--only=start", "--only=latency", "--only=restart"];
+        let measures = ["--only=size", "--only=requests", "--only=start", "--only=restart"];
         counts += check(xtask()?.args(["bench", "manager", "--quick"]).args(measures))?;
         counts += check(xtask()?.args(["bench", "goals"]))?;
         Ok(counts)
     })?;
-    end_to_end(report, None)?;
+    end_to_end::tests(report, end_to_end::Selection::Short)?;
     real::tests(report, real::Selection::Short)
 }
 
@@ -344,17 +349,6 @@ fn pulsar_programs(report: &mut Report, filter: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Runs the end-to-end tests whose names contain `filter`, after building the control plane.
-fn some_end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
-    if control_plane(report)? {
-        return end_to_end(report, filter);
-    }
-    for (name, budget) in [CLUSTER, END_TO_END] {
-        report.skip(name, budget, "the build of the control plane failed");
-    }
-    Ok(())
-}
-
 /// Builds the programs of a cluster, of the chart's tests and of `tests/health`, and downloads the definitions of other tools.
 /// Returns whether the build succeeded.
 fn control_plane(report: &mut Report) -> Result<bool> {
@@ -368,59 +362,6 @@ fn control_plane(report: &mut Report) -> Result<bool> {
         Ok(PASSED)
     })?;
     Ok(counts.failed == 0)
-}
-
-/// Starts a cluster with the chart, and runs the end-to-end tests whose names contain `filter`.
-fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
-    let cluster = Temporary::new("test");
-    let mut program = None;
-    let counts = report.part(CLUSTER.0, CLUSTER.1, || {
-        program = Some(manager::build()?);
-        let (cluster, _) = Cluster::up(&UpOptions { name: cluster.name(), ..UpOptions::default() })?;
-        quintet_localcluster::chart::install(cluster.kube())?;
-        Ok(PASSED)
-    })?;
-    let Some(program) = program.filter(|_| counts.failed == 0) else {
-        report.skip(END_TO_END.0, END_TO_END.1, "the cluster failed");
-        return Ok(());
-    };
-    let left_out = matrix::left_out(versions::current(), filter);
-    for (test, reason) in &left_out {
-        eprintln!("skipping {test}: {reason}");
-    }
-    report.part(END_TO_END.0, END_TO_END.1, || {
-        let mut tests = cargo();
-        tests
-            .args(["test", "--package", "quintet-e2e", "--no-fail-fast", "--", "--skip", keda::MODULE])
-            .args(left_out.iter().flat_map(|&(test, _)| ["--skip", test]))
-            .env(variables::CLUSTER, cluster.name())
-            .env(variables::VERSIONS, versions::current().name())
-            .env(variables::PROGRAM, program);
-        match filter {
-            Some(filter) => tests.arg(filter),
-            None => tests.args(LONG_TESTS.iter().flat_map(|&test| ["--skip", test])),
-        };
-        // Without a broker, the tests that need one stay ignored, and count as skipped.
-        let missing = pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()));
-        // A test waits most of the time, so two more run than there are cores.
-        tests.arg(format!("--test-threads={}", thread::available_parallelism()?.get() + 2));
-        if let Some(missing) = missing {
-            eprintln!("skipping the tests with a broker: {missing}");
-        } else {
-            let programs = build::pulsar_programs()?.unwrap_or_default();
-            let folder = programs.first().and_then(|program| program.parent());
-            tests.arg("--include-ignored").env(variables::PULSAR_PROGRAMS, folder.unwrap_or(Path::new("")));
-        }
-        let mut counts = cargo_test(&mut tests)?;
-        counts.skipped += left_out.len() as u64;
-        match filter {
-            Some(filter) if counts == Counts::default() => {
-                bail!("no end-to-end test has a name that contains {filter:?}: run `cargo test -p quintet-e2e -- --list` to list them")
-            }
-            _ => Ok(counts),
-        }
-    })?;
-    Ok(())
 }
 
 /// A command of this program.

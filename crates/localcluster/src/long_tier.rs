@@ -34,7 +34,7 @@ pub struct Long {
 }
 
 /// All commands of the long tier.
-pub const COMMANDS: [Long; 12] = [
+pub const COMMANDS: [Long; 11] = [
     Long { command: "cargo xtask bench all --write", checks: "all benches in full", takes: "7 h" },
     Long { command: "cargo xtask faults", checks: "all plans with one fault", takes: "15 min" },
     Long {
@@ -51,16 +51,7 @@ pub const COMMANDS: [Long; 12] = [
     Long { command: "cargo xtask test --nodes real", checks: "all tests on real nodes", takes: "40 min" },
     Long { command: "cargo xtask test --sixth-kind", checks: "a sixth kind", takes: "5 min" },
     Long { command: "cargo xtask test --keda", checks: "scaling by KEDA", takes: "5 min" },
-    Long {
-        command: "cargo xtask test --e2e manager_restore::bumped",
-        checks: "restores of etcd with a raised revision",
-        takes: "5 min",
-    },
-    Long {
-        command: "cargo xtask test --e2e skew",
-        checks: "upgrades from an earlier commit",
-        takes: "5 min",
-    },
+    Long { command: "cargo xtask test --long", checks: "restores of etcd, and upgrades", takes: "10 min" },
     Long {
         command: "cargo xtask test --versions oldest",
         checks: "Kubernetes 1.33 and Helm 3",

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use quintet_localcluster::cluster::versions::Versions;
 
-use super::{CHART, CLUSTER, END_TO_END, Report, control_plane, end_to_end};
+use super::end_to_end::{self, Selection};
+use super::{CHART, Report, control_plane};
 use crate::chart;
 
 const HELM: &str = "Helm 3 does not wait for objects of custom kinds";
@@ -26,25 +27,25 @@ const NEED_NEWER: [(&str, &str); 10] = [
     ("daemonjob_health::helm_fails_when_the_daemonjob_fails", HELM),
 ];
 
-/// The end-to-end tests that cannot run with these versions, among those whose names contain `filter`.
-pub(super) fn left_out(versions: Versions, filter: Option<&str>) -> Vec<(&'static str, &'static str)> {
+/// The selected end-to-end tests that cannot run with these versions, and the reasons.
+pub(super) fn left_out(versions: Versions, selection: Selection<'_>) -> Vec<(&'static str, &'static str)> {
     let of_versions = NEED_NEWER.into_iter().filter(|_| versions == Versions::Oldest);
-    of_versions.filter(|(test, _)| filter.is_none_or(|filter| test.contains(filter))).collect()
+    of_versions.filter(|&(test, _)| selection.contains(test)).collect()
 }
 
-/// Runs the tests with the chosen versions.
+/// Runs the tests with the chosen versions: those of the chart, and all end-to-end tests; with `filter`, only the end-to-end
+/// tests whose names contain it.
 pub(super) fn tests(report: &mut Report, filter: Option<&str>) -> Result<()> {
-    let chart = filter.is_none().then_some(CHART);
-    if !control_plane(report)? {
-        for (name, budget) in chart.into_iter().chain([CLUSTER, END_TO_END]) {
-            report.skip(name, budget, "the build of the control plane failed");
+    let Some(filter) = filter else {
+        if !control_plane(report)? {
+            report.skip(CHART.0, CHART.1, end_to_end::NO_CONTROL_PLANE);
+            end_to_end::skip(report);
+            return Ok(());
         }
-        return Ok(());
-    }
-    if let Some((name, budget)) = chart {
-        report.part(name, budget, || chart::counts(None))?;
-    }
-    end_to_end(report, filter)
+        report.part(CHART.0, CHART.1, || chart::counts(None))?;
+        return end_to_end::tests(report, Selection::All);
+    };
+    end_to_end::build_and_test(report, Selection::Filter(filter))
 }
 
 #[cfg(test)]
@@ -71,9 +72,9 @@ mod tests {
             assert!(attributes.any(|line| line == "#[test]"), "{test}");
             assert!(reason.contains("1.33") || reason.contains("Helm 3"), "{reason}");
         }
-        assert!(left_out(Versions::Newest, None).is_empty());
-        assert_eq!(left_out(Versions::Oldest, None).len(), NEED_NEWER.len());
-        assert_eq!(left_out(Versions::Oldest, Some("podset::")).len(), 3);
+        assert!(left_out(Versions::Newest, Selection::All).is_empty());
+        assert_eq!(left_out(Versions::Oldest, Selection::All).len(), NEED_NEWER.len());
+        assert_eq!(left_out(Versions::Oldest, Selection::Filter("podset::")).len(), 3);
     }
 
     #[test]

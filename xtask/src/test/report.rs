@@ -120,7 +120,7 @@ fn ended(name: &str, limit: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{END_TO_END, PASSED, cargo_test, check, shell};
+    use super::super::{PASSED, cargo_test, check, end_to_end, shell};
     use super::*;
     use anyhow::bail;
 
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(limit_after(0, 1), SHORTEST_LIMIT);
         assert_eq!(limit_after(50, 25), Duration::from_mins(30));
         assert_eq!(limit_after(90, 25), Duration::ZERO);
-        let said = ended("end-to-end tests", limit(END_TO_END.1, Duration::ZERO));
+        let said = ended("end-to-end tests", limit(end_to_end::TESTS.1, Duration::ZERO));
         assert_eq!(said, "part end-to-end tests took longer than 75 min and was ended");
     }
 }
