@@ -26,8 +26,9 @@ const LIMIT: u32 = 3;
 /// The shortest limit, because a busy machine can delay a part of seconds by minutes.
 const SHORTEST_LIMIT: Duration = Duration::from_mins(10);
 
-/// The time that all parts may take. A build server may end a run after 90 minutes, and then shows no table.
-const TOTAL_LIMIT: Duration = Duration::from_mins(80);
+/// The time that all parts may take. A build server may end a run after 90 minutes, and then shows no table. The build of
+/// xtask took 210 s on a slow machine.
+const TOTAL_LIMIT: Duration = Duration::from_mins(85);
 
 /// The time after which a part with this budget is ended, if the parts before it took `before`.
 fn limit(budget: Duration, before: Duration) -> Duration {
@@ -168,7 +169,7 @@ mod tests {
             |before: u64, budget: u64| limit(Duration::from_mins(budget), Duration::from_mins(before));
         assert_eq!(limit_after(0, 25), Duration::from_mins(75));
         assert_eq!(limit_after(0, 1), SHORTEST_LIMIT);
-        assert_eq!(limit_after(50, 25), Duration::from_mins(30));
+        assert_eq!(limit_after(50, 25), Duration::from_mins(35));
         assert_eq!(limit_after(90, 25), Duration::ZERO);
         let said = ended("end-to-end tests", limit(end_to_end::TESTS.1, Duration::ZERO));
         assert_eq!(said, "part end-to-end tests took longer than 75 min and was ended");
