@@ -83,7 +83,8 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     plan.steps.extend([first, ledger, last, creations].into_iter().filter(|step| !step.is_empty()));
 
     let status = status::status(job, world, &record, now);
-    plan.events = status::events(job, world, &status);
+    plan.events = status::events(job, &status);
+    plan.repairs = status::repairs(world);
     plan.status = Some(status);
     plan
 }

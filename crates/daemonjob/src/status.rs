@@ -418,7 +418,7 @@ fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Op
 }
 
 /// The Events for the difference between two statuses, so that each is recorded once.
-pub fn events(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Event> {
+pub fn events(job: &DaemonJob, after: &DaemonJobStatus) -> Vec<Event> {
     let nothing = DaemonJobStatus::default();
     let before = job.status.as_ref().unwrap_or(&nothing);
     let mut events = Vec::new();
@@ -456,6 +456,12 @@ pub fn events(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Ev
         let note = format!("{} failed{first}", counted(count, "node"));
         events.push(Event { type_: EventType::Warning, reason: "NodeFailed", action: "Run", note });
     }
+    events
+}
+
+/// The Events about ConfigMaps and labels that the plan restores.
+pub fn repairs(world: &World) -> Vec<Event> {
+    let mut events = Vec::new();
     let unlabelled = world.unlabelled.pods.len() + world.unlabelled.shards.len();
     if unlabelled > 0 {
         let note = format!(

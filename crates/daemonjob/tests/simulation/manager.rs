@@ -88,7 +88,7 @@ pub struct Manager {
     refusals: Refusals,
     generation: Option<i64>,
     status_written: Option<Timestamp>,
-    status_put_off: Option<Timestamp>,
+    status_settled: Option<Timestamp>,
     /// The current reconcile.
     pub pass: Option<Pass>,
     /// Whether an event has happened since the last reconcile began.
@@ -136,7 +136,7 @@ impl Manager {
             refusals: Refusals::default(),
             generation: None,
             status_written: None,
-            status_put_off: None,
+            status_settled: None,
             pass: None,
             woken: true,
             again: None,
@@ -318,20 +318,21 @@ impl Manager {
     fn owed_status(&mut self, now: Timestamp) -> Option<DaemonJobStatus> {
         let pass = self.pass.as_mut()?;
         let stored = pass.job.status.as_ref();
-        let Some(status) = pass.plan.status.take().filter(|status| stored != Some(status)) else {
-            self.status_put_off = None;
-            return None;
-        };
+        let status = pass.plan.status.take().filter(|status| stored != Some(status))?;
         let since = |at: Timestamp| now.duration_since(at).unsigned_abs();
         let is_settled = |status: &DaemonJobStatus| conditions::is_true(&status.conditions, "Finished");
         let changed = ChangedStatus {
             since_written: self.status_written.map(since),
-            since_put_off: self.status_put_off.map(since).unwrap_or_default(),
+            since_settled: self.status_settled.map(since),
             follows_writes: pass.writes > 0,
             settles: pass.complete && is_settled(&status) && !stored.is_some_and(is_settled),
         };
-        let Some(wait) = changed.wait() else { return Some(status) };
-        self.status_put_off.get_or_insert(now);
+        let Some(wait) = changed.wait() else {
+            if changed.settles {
+                self.status_settled = Some(now);
+            }
+            return Some(status);
+        };
         let at = now.checked_add(wait).unwrap();
         self.again = Some(self.again.map_or(at, |already| already.min(at)));
         None
@@ -416,7 +417,7 @@ impl Manager {
 
     pub fn wrote_status(&mut self, revision: u64, now: Timestamp) {
         self.written.job = self.written.job.max(revision);
-        (self.status_written, self.status_put_off) = (Some(now), None);
+        self.status_written = Some(now);
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::api_client::{Cluster, ClusterArgs, Supported, answered, named, parse_name};
 
-/// How often a command reads an object that changes meanwhile. The manager writes the status once a second at most.
+/// How often a command reads an object that changes meanwhile. The manager writes the status twice a second at most.
 const ATTEMPTS: usize = 5;
 
 /// A kind with rollouts.

@@ -101,15 +101,21 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
     let mut plan = reconciler.plan(object, &world, now);
     memory.withhold(key, &mut plan);
     let thought = began.elapsed();
-    let Plan { steps, status, events, again } = plan;
+    let Plan { steps, status, events, repairs, again } = plan;
 
     let mut execution = pass.execute(steps).await;
     if let Some(error) = execution.failure.take() {
         pass.log(&execution, 0, "error", started);
-        pass.write_status_meanwhile(&error, status, events, &execution).await;
+        pass.write_status_meanwhile(&error, status, events).await;
         return Err(error);
     }
-    let (is_told, wrote_status, deferred) = match pass.write_status(status, &execution).await {
+    if execution.complete {
+        pass.record(repairs);
+    }
+    // A stale reconcile is repeated after a backoff.
+    let follows_writes = execution.writes > 0 && !execution.is_stale;
+    let written = pass.write_status(status, execution.complete, follows_writes).await;
+    let (is_told, wrote_status, deferred) = match written {
         Ok(StatusWrite::Unchanged) => (execution.complete, 0, None),
         Ok(StatusWrite::Deferred(until)) => (false, 0, Some(until)),
         Ok(StatusWrite::Written) => (true, 1, None),
@@ -168,46 +174,46 @@ impl<R: Reconciler> Pass<'_, R> {
         execution
     }
 
-    /// Writes the status if it has changed and its pace allows it.
+    /// Writes the status if it has changed and its pace allows it. `follows_writes`: another reconcile follows the writes of
+    /// this one.
     async fn write_status(
         &self,
         status: Option<R::Status>,
-        execution: &Execution,
+        complete: bool,
+        follows_writes: bool,
     ) -> Result<StatusWrite, Error> {
-        let memory = &self.context.executor.memory;
         let stored = self.reconciler.status(self.object);
         let Some(status) = status.filter(|status| stored != Some(status)) else {
-            memory.has_current_status(self.key);
             return Ok(StatusWrite::Unchanged);
         };
         let is_settled = |status: &R::Status| self.reconciler.is_settled(status);
-        let (times, now) = (memory.status_times(self.key), Instant::now());
+        let settles = complete && is_settled(&status) && !stored.is_some_and(is_settled);
+        let (memory, now) = (&self.context.executor.memory, Instant::now());
+        let times = memory.status_times(self.key);
+        let since = |at: Instant| now - at;
         let changed = ChangedStatus {
-            since_written: times.written.map(|at| now - at),
-            since_put_off: times.put_off.map(|at| now - at).unwrap_or_default(),
-            follows_writes: execution.writes > 0,
-            settles: execution.complete && is_settled(&status) && !stored.is_some_and(is_settled),
+            since_written: times.written.map(since),
+            since_settled: times.settled.map(since),
+            follows_writes,
+            settles,
         };
         if let Some(wait) = changed.wait() {
-            memory.put_off_status(self.key);
             return Ok(StatusWrite::Deferred(now + wait));
         }
         self.context.executor.write_status(self.planned(), &status).await?;
+        if settles {
+            memory.settled(self.key);
+        }
         Ok(StatusWrite::Written)
     }
 
-    /// A webhook can fail for a long time, so the status is written even though the plan failed.
-    async fn write_status_meanwhile(
-        &self,
-        error: &Error,
-        status: Option<R::Status>,
-        events: Vec<Event>,
-        execution: &Execution,
-    ) {
+    /// A webhook can fail for a long time, so the status is written even though the plan failed. The next reconcile may be
+    /// a minute away, so the status does not wait for it.
+    async fn write_status_meanwhile(&self, error: &Error, status: Option<R::Status>, events: Vec<Event>) {
         if !matches!(error, Error::Unanswered { is_said: true, .. }) {
             return;
         }
-        match self.write_status(status, execution).await {
+        match self.write_status(status, false, false).await {
             Ok(StatusWrite::Written) => self.record(events),
             Ok(StatusWrite::Unchanged | StatusWrite::Deferred(_)) => {}
             Err(error) => tracing::debug!(object = %self.key, %error, "status not written"),

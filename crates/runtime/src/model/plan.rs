@@ -24,15 +24,18 @@ pub struct Plan<S, E = Infallible> {
     /// object has not changed since. The resourceVersion guards against a late write of a predecessor, because the
     /// API server ignores the UID there.
     pub status: Option<S>,
-    /// The Events to record.
+    /// The Events about the changes of the status. They are recorded with the status, which the next plan compares with.
     pub events: Vec<Event>,
+    /// The Events about the writes. They are recorded when all writes have succeeded, because the next plan does not have
+    /// their cause.
+    pub repairs: Vec<Event>,
     /// When to plan again without an event, because the plan depends on the time.
     pub again: Option<Timestamp>,
 }
 
 impl<S, E> Default for Plan<S, E> {
     fn default() -> Self {
-        Self { steps: Vec::new(), status: None, events: Vec::new(), again: None }
+        Self { steps: Vec::new(), status: None, events: Vec::new(), repairs: Vec::new(), again: None }
     }
 }
 

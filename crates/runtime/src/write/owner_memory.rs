@@ -115,8 +115,8 @@ struct Memory {
 pub struct StatusTimes {
     /// The last write.
     pub written: Option<Instant>,
-    /// When the status was first put off after that.
-    pub put_off: Option<Instant>,
+    /// The last write that settled the object.
+    pub settled: Option<Instant>,
 }
 
 /// The memory about every owner.
@@ -349,29 +349,19 @@ impl OwnerMemory {
         }
     }
 
-    /// When this process wrote the status of `owner`, and put it off.
+    /// When this process wrote the status of `owner`.
     pub fn status_times(&self, owner: &Key) -> StatusTimes {
         lock(&self.owners).get(&owner.uid).map(|memory| memory.status).unwrap_or_default()
     }
 
-    /// Records that a changed status waits.
-    pub fn put_off_status(&self, owner: &Key) {
-        self.change(owner, |memory| {
-            memory.status.put_off.get_or_insert_with(Instant::now);
-        });
-    }
-
-    /// Records that the stored status is current.
-    pub fn has_current_status(&self, owner: &Key) {
-        if let Some(memory) = lock(&self.owners).get_mut(&owner.uid) {
-            memory.status.put_off = None;
-        }
-    }
-
     /// Records a status write.
     pub(super) fn wrote_status(&self, owner: &Key) {
-        let written = Some(Instant::now());
-        self.change(owner, |memory| memory.status = StatusTimes { written, put_off: None });
+        self.change(owner, |memory| memory.status.written = Some(Instant::now()));
+    }
+
+    /// Records that the last status write settled the owner.
+    pub fn settled(&self, owner: &Key) {
+        self.change(owner, |memory| memory.status.settled = memory.status.written);
     }
 }
 

@@ -157,7 +157,7 @@ fn recreates_a_deleted_shard_from_the_cache() {
     assert_eq!(plan.steps.concat().len(), scene.world.deleted_shards.len());
     assert_eq!(written(&plan).len(), 2);
     assert!(written(&plan)["uid-a"].contains("Succeeded"));
-    assert_eq!(plan.events[0].reason, "LedgerRestored");
+    assert_eq!(plan.repairs[0].reason, "LedgerRestored");
     assert_eq!(condition(&plan, "Complete").0, "True");
 }
 
@@ -174,7 +174,7 @@ fn reads_a_terminating_shard_until_it_is_gone() {
     Arc::make_mut(&mut scene.world.deleted_shards[0]).meta.deleted = None;
     let plan = scene.plan();
     assert!(written(&plan)["uid-a"].contains("pod=2"));
-    assert_eq!((released(&plan), plan.events[0].reason), (vec!["a-2"], "LedgerRestored"));
+    assert_eq!((released(&plan), plan.repairs[0].reason), (vec!["a-2"], "LedgerRestored"));
 }
 
 /// A kept failed pod must not run a node again whose success was in a lost shard.
