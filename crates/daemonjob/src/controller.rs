@@ -13,7 +13,6 @@ use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::control::waker::Waker;
 use quintet_runtime::lock;
 use quintet_runtime::model::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
-use quintet_runtime::model::conditions;
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::{Key, Meta, Object as _};
 use quintet_runtime::model::plan::Plan;
@@ -36,6 +35,7 @@ use crate::observe::{World, may_have_lost_its_label};
 use crate::plan::{eligible_node, plan, pod_on_trial};
 use crate::problems::problems;
 use crate::rollout::hash_in_force;
+use crate::status::is_finished;
 use crate::waves::paused;
 use crate::{CONTROLLER, FINALIZER};
 
@@ -89,7 +89,7 @@ impl Reconciler for DaemonJobs {
     }
 
     fn is_settled(&self, status: &DaemonJobStatus) -> bool {
-        conditions::is_true(&status.conditions, "Finished")
+        is_finished(status)
     }
 
     async fn observe(&self, object: &DaemonJob, refusals: Refusals) -> Result<World, Error> {

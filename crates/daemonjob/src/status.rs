@@ -417,6 +417,11 @@ fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Op
     refused.find(|refusal| refusal.reason != RefusalReason::LabelsMissing)
 }
 
+/// Whether the status shows that the run is complete or has failed.
+pub fn is_finished(status: &DaemonJobStatus) -> bool {
+    conditions::is_true(&status.conditions, "Finished")
+}
+
 /// The Events for the difference between two statuses, so that each is recorded once.
 pub fn events(job: &DaemonJob, after: &DaemonJobStatus) -> Vec<Event> {
     let nothing = DaemonJobStatus::default();

@@ -33,6 +33,7 @@ use crate::observe::{Keda, Sharing, World};
 use crate::plan::{is_same_version, may_be_outdated, plan};
 use crate::poller::Poller;
 use crate::reach::Reach;
+use crate::status::READY;
 use crate::{CONTROLLER, FINALIZER, pods};
 
 /// The settings of this kind, from flags of the manager.
@@ -70,7 +71,7 @@ impl Reconciler for PulsarConsumers {
     }
 
     fn is_settled(&self, status: &PulsarConsumerStatus) -> bool {
-        conditions::is_true(&status.conditions, "Ready")
+        conditions::is_true(&status.conditions, READY)
     }
 
     async fn observe(&self, object: &PulsarConsumer, refusals: Refusals) -> Result<World, Error> {

@@ -13,8 +13,8 @@ use quintet_daemonjob::index::Index;
 use quintet_daemonjob::ledger::{SHARDS, Shard, shard_name};
 use quintet_daemonjob::mark_prefixes::{MarkPrefix, MarkPrefixes};
 use quintet_daemonjob::observe::World;
+use quintet_daemonjob::status::is_finished;
 use quintet_runtime::model::clock::doubled;
-use quintet_runtime::model::conditions;
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::Object;
 use quintet_runtime::model::plan::{Action, Plan};
@@ -320,12 +320,11 @@ impl Manager {
         let stored = pass.job.status.as_ref();
         let status = pass.plan.status.take().filter(|status| stored != Some(status))?;
         let since = |at: Timestamp| now.duration_since(at).unsigned_abs();
-        let is_settled = |status: &DaemonJobStatus| conditions::is_true(&status.conditions, "Finished");
         let changed = ChangedStatus {
             since_written: self.status_written.map(since),
             since_settled: self.status_settled.map(since),
             follows_writes: pass.writes > 0,
-            settles: pass.complete && is_settled(&status) && !stored.is_some_and(is_settled),
+            settles: pass.complete && is_finished(&status) && !stored.is_some_and(is_finished),
         };
         let Some(wait) = changed.wait() else {
             if changed.settles {
