@@ -3,28 +3,19 @@
 use std::time::Duration;
 
 use kube::CustomResourceExt as _;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use quintet_e2e::TestEnv;
+use quintet_e2e::objects::connect;
 use quintet_fake_apiserver::{Server, conformance};
 use quintet_podset::api::PodSet;
 use serde_json::json;
 use tokio::runtime::Builder;
-
-/// A client of the cluster's administrator that does not retry.
-pub(crate) async fn client(env: &TestEnv) -> Client {
-    let kubeconfig = Kubeconfig::read_from(env.cluster().kubeconfig()).unwrap();
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    config.default_retry = false;
-    Client::try_from(config).unwrap()
-}
 
 #[test]
 fn fake_api_server_answers_as_the_real_one() {
     let env = TestEnv::new("conformance");
     let namespace = env.namespace().to_owned();
     let real = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let client = client(&env).await;
+        let client = connect(&env.cluster().kubeconfig()).await.unwrap();
         // A busy machine may be silent for some seconds.
         conformance::answers(&client, &namespace, Duration::from_secs(8)).await
     });

@@ -1,7 +1,7 @@
 //! etcd is restored, under load, from a backup that is 1,000 revisions old. The leader, its standby and a manager without leader
 //! election must then show what the API server lists.
 //!
-//! The tests whose names begin with `bumped` run only by request, because each takes minutes.
+//! These tests belong to the long tier, because each takes minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -5,14 +5,13 @@ use http::{Request, header};
 use kube::Client;
 use kube::client::Body;
 use quintet_e2e::TestEnv;
+use quintet_e2e::objects::connect;
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::Object;
 use quintet_runtime::model::protobuf;
 use quintet_runtime::model::resource::PODS;
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
-
-use crate::conformance::client;
 
 /// A node that does not exist, so that no kubelet changes the pod.
 const NOWHERE: &str = "nowhere";
@@ -118,7 +117,7 @@ fn protobuf_and_json_decode_to_the_same_objects() {
     env.kubectl(&["cordon", &node]).unwrap();
 
     Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let client = client(&env).await;
+        let client = connect(&env.cluster().kubeconfig()).await.unwrap();
         let path = format!("{}/p", PODS.path(namespace));
         let (pod, read) = both::<Pod>(&client, &path).await;
         assert_eq!(read, pod);

@@ -5,8 +5,7 @@ use std::sync::Mutex;
 
 use quintet_localcluster::audit::{AuditLog, Author, Request};
 use quintet_localcluster::cluster::Cluster;
-
-use crate::locked;
+use quintet_runtime::lock;
 
 /// The answered writes of managers since a moment, with dry runs. The log shows a request a moment after its answer.
 pub struct Audit(Mutex<(AuditLog, Vec<Request>)>);
@@ -20,7 +19,7 @@ impl Audit {
 
     /// The requests that `keep` selects.
     pub fn requests(&self, keep: impl Fn(&Request) -> bool) -> Vec<Request> {
-        let (log, seen) = &mut *locked(&self.0);
+        let (log, seen) = &mut *lock(&self.0);
         let more = log.requests().expect("the audit log can be read").into_iter();
         seen.extend(more.filter(|one| one.author == Author::Quintet && (one.is_write() || one.is_dry_run())));
         seen.iter().filter(|one| keep(one)).cloned().collect()

@@ -14,7 +14,6 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use quintet_kinds::KINDS;
@@ -341,7 +340,8 @@ impl TestEnv {
 
     /// The codes of the answers to managers' writes to a Node of [`TestEnv::node`], from the audit log.
     pub fn node_writes(&self, node: &str) -> Vec<u16> {
-        let writes = self.audit.requests(|one| one.resource == "nodes" && one.name == node);
+        let writes =
+            self.audit.requests(|one| one.resource.split('/').next() == Some("nodes") && one.name == node);
         writes.iter().map(|one| one.code).collect()
     }
 
@@ -459,11 +459,6 @@ pub fn answered<T, E: Display>(ask: impl Fn() -> Result<T, E>) -> T {
         })
     });
     answer.unwrap_or_else(|error| panic!("{error}: {last}"))
-}
-
-/// The value, also after a thread panicked while it held the lock.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The cluster that `cargo xtask test` brought up.

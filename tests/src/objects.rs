@@ -1,7 +1,7 @@
 //! Reads and watches objects as `kubectl get -o json` does, without a process for each read.
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, mpsc};
 use std::thread;
@@ -9,24 +9,22 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use futures::StreamExt as _;
-use http::{StatusCode, header};
+use http::header;
 use kube::api::{GetParams, ListParams, WatchEvent, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
 use kube::{Client, Config};
 use quintet_localcluster::run;
+use quintet_runtime::lock;
 use serde_json::Value;
 use tokio::runtime::{Builder, Handle};
 use tokio::task::AbortHandle;
 use tokio::time;
 
-use crate::{PATIENCE, PAUSE, answered, locked};
+use crate::{PATIENCE, PAUSE, answered};
 
 /// The limit of one request.
 const LIMIT: Duration = Duration::from_secs(30);
-
-/// The API server ends a watch after this time at the latest, in seconds.
-const WATCH_SECONDS: u32 = 290;
 
 /// Runs all requests, because tests are not asynchronous.
 static RUNTIME: LazyLock<Handle> = LazyLock::new(|| {
@@ -44,6 +42,14 @@ fn block_on<T: Send + 'static>(request: impl Future<Output = Result<T>> + Send +
         let _ = answer.send(limited.unwrap_or_else(|_| Err(anyhow!("no answer within {LIMIT:?}"))));
     });
     answers.recv()?
+}
+
+/// A client that does not retry.
+pub async fn connect(kubeconfig: &Path) -> Result<Client> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
 }
 
 /// The objects of a cluster, with the administrator's rights.
@@ -105,7 +111,8 @@ impl Objects {
         block_on(async move {
             match client.request::<Value>(request).await {
                 Ok(object) => Ok(Some(resource.printed(object))),
-                Err(kube::Error::Api(status)) if status.code == StatusCode::NOT_FOUND.as_u16() => Ok(None),
+                // An API server that does not serve the resource gives another reason.
+                Err(kube::Error::Api(status)) if status.reason == "NotFound" => Ok(None),
                 Err(error) => Err(error.into()),
             }
         })
@@ -122,9 +129,16 @@ impl Objects {
     /// Watches the objects that match the selector, from now on.
     pub fn watch(&self, namespace: &str, kind: &str, selector: &str) -> Watch {
         let (client, resource) = answered(|| anyhow::Ok((self.client()?, self.resource(kind)?)));
-        let seen = Arc::new(Mutex::new(Seen::default()));
         let path = resource.path(namespace);
-        let follow = follow(client, resource, path, selector.to_owned(), Arc::clone(&seen));
+        let (objects, last) = answered(|| {
+            let (client, resource, path, selector) =
+                (client.clone(), resource.clone(), path.clone(), selector.to_owned());
+            block_on(async move { list(&client, &resource, &path, &selector).await })
+        });
+        let events = objects.into_iter().map(|object| ("ADDED".to_owned(), object)).collect();
+        let seen = Arc::new(Mutex::new(Seen { events, ended: None }));
+        let params = WatchParams::default().labels(selector);
+        let follow = follow(client, resource, (path, params, last), Arc::clone(&seen));
         let [namespace, kind, selector] = [namespace, kind, selector].map(str::to_owned);
         Watch {
             objects: self.clone(),
@@ -140,13 +154,8 @@ impl Objects {
         if let Some(client) = self.client.get() {
             return Ok(client.clone());
         }
-        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig)?;
-        let client = block_on(async move {
-            let mut config =
-                Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-            config.default_retry = false;
-            Ok(Client::try_from(config)?)
-        })?;
+        let kubeconfig = self.kubeconfig.clone();
+        let client = block_on(async move { connect(&kubeconfig).await })?;
         Ok(self.client.get_or_init(|| client).clone())
     }
 
@@ -160,7 +169,7 @@ impl Objects {
                 |one: &&Resource| one.names.contains(&name) && (group.is_empty() || one.group == group);
             resources.iter().find(is_it).cloned()
         };
-        let mut resources = locked(&self.resources);
+        let mut resources = lock(&self.resources);
         if let Some(found) = find(&resources) {
             return Ok(found);
         }
@@ -230,27 +239,20 @@ struct Seen {
     ended: Option<String>,
 }
 
-/// Adds events until the task is aborted. A new watch begins with the last version that the old one showed, so no change
-/// is lost.
-async fn follow(client: Client, resource: Resource, path: String, selector: String, seen: Arc<Mutex<Seen>>) {
-    let add = |type_: &str, object: Value| {
-        let object = resource.printed(object);
-        locked(&seen).events.push((type_.to_owned(), object));
-    };
-    let mut last = loop {
-        match list(&client, &resource, &path, &selector).await {
-            Ok((objects, version)) => {
-                for object in objects {
-                    add("ADDED", object);
-                }
-                break version;
-            }
-            Err(_) => time::sleep(PAUSE).await,
-        }
-    };
-    let params = WatchParams::default().labels(&selector).timeout(WATCH_SECONDS);
+/// Adds the events after a version until the task is aborted. A new watch begins with the last version that the old one
+/// showed, so no change is lost.
+async fn follow(
+    client: Client,
+    resource: Resource,
+    (path, params, mut last): (String, WatchParams, String),
+    seen: Arc<Mutex<Seen>>,
+) {
+    let end = |why: String| lock(&seen).ended = Some(why);
     loop {
-        let Ok(request) = Request::new(&path).watch(&params, &last) else { return };
+        let request = match Request::new(&path).watch(&params, &last) {
+            Ok(request) => request,
+            Err(error) => return end(error.to_string()),
+        };
         if let Ok(stream) = client.request_events::<Value>(request).await {
             let mut stream = pin!(stream);
             while let Some(Ok(event)) = stream.next().await {
@@ -262,13 +264,10 @@ async fn follow(client: Client, resource: Resource, path: String, selector: Stri
                         last = bookmark.metadata.resource_version;
                         continue;
                     }
-                    WatchEvent::Error(status) => {
-                        locked(&seen).ended = Some(status.message.clone());
-                        return;
-                    }
+                    WatchEvent::Error(status) => return end(status.message),
                 };
                 last = version(&object);
-                add(type_, object);
+                lock(&seen).events.push((type_.to_owned(), resource.printed(object)));
             }
         }
         time::sleep(PAUSE).await;
@@ -291,7 +290,7 @@ impl Watch {
     pub fn events(&self) -> Vec<(String, Value)> {
         let there = answered(|| self.objects.list(&self.namespace, &self.kind, &self.selector));
         run::poll("the watch shows the current objects", PATIENCE, PAUSE, || {
-            let seen = locked(&self.seen);
+            let seen = lock(&self.seen);
             if let Some(why) = &seen.ended {
                 bail!("the watch of {} has ended: {why}", self.kind);
             }

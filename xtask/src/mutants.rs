@@ -129,7 +129,7 @@ fn notices(
             test_that_notices(copy, &programs, (package, filter))
         }
         Catcher::Search => {
-            let program = first(build(&["build", "--package", "quintet-model"])?)?;
+            let program = first(build(&["build", "--profile", "faults", "--package", "quintet-model"])?)?;
             let output = run::output(&mut Command::new(program), None)?;
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             let broken = said.lines().find_map(|line| line.split_once(" broken: "));

@@ -230,7 +230,8 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         }
         Ok(counts)
     })?;
-    report.part("exhaustive search", minutes(4), || {
+    // The budget includes a build of the dependencies with the profile of the fault plans.
+    report.part("exhaustive search", minutes(5), || {
         check(cargo().args(["run", "--quiet", "--profile", "faults", "--package", "quintet-model"]))
     })?;
     if fast {
@@ -243,7 +244,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         }
         return Ok(());
     }
-    // At least 5,000 plans. The budget includes a build with the profile of the fault tests.
+    // At least 5,000 plans.
     report.part(PAIRS.0, PAIRS.1, || cargo_test(xtask()?.args(["faults", "--pairs", "--every", "5000"])))?;
     pulsar_programs(report, None)?;
     report.part(RELEASE_BUILD.0, RELEASE_BUILD.1, || check(xtask()?.arg("build")))?;
