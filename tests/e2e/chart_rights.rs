@@ -1,6 +1,7 @@
 //! The chart's roles are sufficient and minimal: for managers that serve some namespaces only, and for
 //! readers of secure metrics.
 
+use std::process::Command;
 use std::thread;
 
 use quintet_e2e::{TestEnv, answered, condition, program, workspace};
@@ -169,6 +170,25 @@ fn secure_metrics_allow_only_the_readers_in_the_values() {
     assert!(text.contains("nonResourceURLs [/metrics] and verbs [get]"), "{text}");
     assert_eq!(manager.stop().unwrap(), Some(0));
     helm(&["uninstall", "secure"]).unwrap();
+}
+
+/// `quintet check` of a release whose simulated pod is ready, with its first line in place of the leader.
+#[test]
+fn check_reports_that_leader_election_is_off() {
+    let env = TestEnv::new("ch-alone");
+    let (kube, name) = (env.kube(), env.namespace());
+    env.node("a");
+    let set = format!(
+        "fullnameOverride={name},watchNamespaces={{{name}}},leaderElection.enabled=false,replicas=1,nodeSelector.env={name},\
+         controllers.daemonjob=false,crds.enabled=false,rbac.userRoles.create=false,uninstallHook.enabled=false"
+    );
+    let helm = |args: &[&str]| run::stdout(kube.helm().args(args).args(["--namespace", name]));
+    helm(&["install", "alone", &chart(), "--set", &set]).unwrap();
+    let mut check = Command::new(program());
+    check.args(["check", &format!("--manager={name}/{name}"), "--leader-elect=false"]);
+    let printed = run::stdout(check.env("KUBECONFIG", env.cluster().kubeconfig())).unwrap();
+    assert_eq!(printed, "Leader election is off: the running pod writes.\n1 of 1 managers are ready.\n");
+    helm(&["uninstall", "alone"]).unwrap();
 }
 
 #[test]

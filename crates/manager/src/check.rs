@@ -18,13 +18,17 @@ use crate::uninstall::{LeaseArgs, Manager, lasts, parse_manager};
 /// Pause between two reads.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The line about the leader if the managers elect none.
+const UNELECTED: &str = "Leader election is off: the running pod writes";
+
 /// The shortest default of `--within`.
 const LEAST: Duration = Duration::from_mins(1);
 
 /// Wait until all pods of the manager are ready and the leader renews the Lease. The command writes nothing.
 ///
-/// The first line of the output names the leader's pod. The exit code is 1 if a pod is not ready or the leader does not
-/// renew the Lease within the time of --within. You need permission to get the manager's Deployment and Lease.
+/// The first line of the output names the leader's pod, or reports that leader election is off. The exit code is 1 if a
+/// pod is not ready or the leader does not renew the Lease within the time of --within. You need permission to get the
+/// manager's Deployment and Lease.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  quintet check --manager quintet-system/quintet")]
 pub struct Args {
@@ -139,24 +143,25 @@ pub async fn run(args: &Args) -> Result<String> {
     let start = Instant::now();
     let mut renewals = Renewals::default();
     loop {
-        // The leader comes first.
-        let mut results = Vec::new();
-        if args.leader_elect {
+        let leads = if args.leader_elect {
             let now = cluster.reads.read::<Value>(&LEASES, &held.namespace, &held.name).await;
-            results.push(match answered(&cluster, "cannot read the Lease", now)? {
+            match answered(&cluster, "cannot read the Lease", now)? {
                 Ok(now) => renewals.observe(&place, now),
                 Err(why) => Err(why),
-            });
-        }
+            }
+        } else {
+            Ok(UNELECTED.to_owned())
+        };
         let deployment = cluster.reads.read::<Deployment>(&DEPLOYMENTS, home, name).await;
         let deployment = answered(&cluster, "cannot read the Deployment", deployment)?;
-        results.push(match deployment {
+        let ready = match deployment {
             Ok(Some(deployment)) => pods(&deployment, args.leader_elect),
             Ok(None) => {
                 bail!("Deployment {home}/{name} does not exist: pass the manager's Deployment to --manager")
             }
             Err(why) => Err(why),
-        });
+        };
+        let results = [leads, ready];
         let is_well = results.iter().all(Result::is_ok);
         let lines: Vec<String> = results.into_iter().map(|(Ok(line) | Err(line))| line + ".\n").collect();
         if is_well {
