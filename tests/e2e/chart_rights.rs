@@ -21,6 +21,7 @@ fn flags(kube: &Kube, namespace: &str, deployment: &str) -> Vec<String> {
     let ours = [
         "--controllers=",
         "--watch-namespace=",
+        "--leader-election-id=",
         "--metrics-secure",
         "--sweep=",
         "--pulsar-consumer-autoscaling=",

@@ -27,6 +27,18 @@ pub(crate) fn pod(name: &str, metadata: &Value) -> Value {
     pod
 }
 
+/// A Deployment without pods.
+pub(crate) fn deployment(name: &str, owners: &Value) -> Value {
+    json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name, "ownerReferences": owners },
+        "spec": { "replicas": 0, "selector": { "matchLabels": { "of": name } }, "template": {
+            "metadata": { "labels": { "of": name } }, "spec": pod("", &json!({}))["spec"] } } })
+}
+
+pub(crate) fn revision(name: &str, owners: &Value) -> Value {
+    json!({ "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1, "data": {},
+        "metadata": { "name": name, "ownerReferences": owners } })
+}
+
 /// A namespace with an object of each kind, and objects that belong to them or to others. No manager serves it.
 pub(crate) struct Scene {
     pub env: TestEnv,
@@ -143,6 +155,11 @@ impl Requests {
     pub fn create(&self, object: &Value, denied: Option<&str>) {
         let answer = self.kubectl(&["create", "-f", "-"], Some(object));
         self.expect(&format!("create {object}"), &answer, denied);
+    }
+
+    /// Replaces an object, as a manager renews its Lease.
+    pub fn replace(&self, object: &Value) -> Result<String, String> {
+        self.kubectl(&["replace", "-f", "-"], Some(object))
     }
 
     pub fn delete(&self, (kind, name): (&str, &str), denied: Option<&str>) {
@@ -299,30 +316,21 @@ fn the_manager_changes_only_its_metadata_of_pods() {
 fn the_manager_writes_only_objects_of_its_kinds() {
     let scene = Scene::new("gr-objects");
     let env = &scene.env;
-    let deployment = |name: &str, owners: Value| {
-        json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name, "ownerReferences": owners },
-            "spec": { "replicas": 0, "selector": { "matchLabels": { "of": name } }, "template": {
-                "metadata": { "labels": { "of": name } }, "spec": pod("", &json!({}))["spec"] } } })
-    };
-    let revision = |name: &str, owners: Value| {
-        json!({ "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1, "data": {},
-            "metadata": { "name": name, "ownerReferences": owners } })
-    };
     let map =
         json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "foreign" }, "data": {} });
     for object in [
         scene.ledger("own"),
         map,
-        deployment("own", json!([scene.consumer])),
-        deployment("foreign", json!([])),
-        revision("own", json!([scene.set])),
-        revision("foreign", json!([scene.job])),
-        revision("lost", json!([])),
+        deployment("own", &json!([scene.consumer])),
+        deployment("foreign", &json!([])),
+        revision("own", &json!([scene.set])),
+        revision("foreign", &json!([scene.job])),
+        revision("lost", &json!([])),
     ] {
         env.apply(&object).unwrap();
     }
     let manager = Requests::of(env, (manager::NAMESPACE, "quintet"), env.namespace());
-    manager.wait_until_denied(&deployment("new", json!([])));
+    manager.wait_until_denied(&deployment("new", &json!([])));
     let (write, change) = ("may write only objects", "may change and delete only objects");
     let data = json!({ "data": { "a": "b" } });
     let seizure = json!({ "metadata": { "labels": { LEDGER: "v2" }, "ownerReferences": [scene.job] } });
@@ -340,16 +348,16 @@ fn the_manager_writes_only_objects_of_its_kinds() {
     manager.patch(("configmap", "foreign"), &seizure, Some(change));
 
     let replicas = json!({ "spec": { "replicas": 1 } });
-    manager.create(&deployment("new", json!([scene.consumer])), ALLOWED);
-    manager.create(&deployment("new", json!([scene.set])), Some(write));
+    manager.create(&deployment("new", &json!([scene.consumer])), ALLOWED);
+    manager.create(&deployment("new", &json!([scene.set])), Some(write));
     manager.patch(("deployment", "own"), &replicas, ALLOWED);
     manager.patch(("deployment", "foreign"), &replicas, Some(write));
     let seizure = json!({ "metadata": { "ownerReferences": [scene.consumer] } });
     manager.patch(("deployment", "foreign"), &seizure, Some(change));
 
     let number = json!({ "revision": 2 });
-    manager.create(&revision("new", json!([scene.set])), ALLOWED);
-    manager.create(&revision("new", json!([])), Some(write));
+    manager.create(&revision("new", &json!([scene.set])), ALLOWED);
+    manager.create(&revision("new", &json!([])), Some(write));
     manager.patch(("controllerrevision", "own"), &number, ALLOWED);
     manager.patch(("controllerrevision", "foreign"), &number, Some(write));
     // A PodSet takes back a revision that lost its owner.

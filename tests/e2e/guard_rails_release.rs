@@ -2,30 +2,44 @@
 //! release in other namespaces, its uninstall Job, and the authors of templates and URLs.
 
 use quintet_e2e::{MANAGER_ROLE, condition};
-use quintet_localcluster::manager::Manager;
+use quintet_localcluster::manager::{Manager, ManagerOptions};
 use quintet_localcluster::run;
 use serde_json::{Value, json};
 
 use crate::chart::{chart, daemonjob};
 use crate::chart_rights::options;
-use crate::guard_rails::{ALLOWED, Requests, Scene, pod};
+use crate::guard_rails::{ALLOWED, Requests, Scene, deployment, pod, revision};
 use crate::guard_rails_users::{editor, grant, wait_until_granted};
 
-/// A release in the scene's namespace, which serves this namespace only. Its account has the name of the namespace.
+/// The message for a write outside the served namespaces.
+const ONLY_SERVED: Option<&str> = Some("may write only in the namespaces of watchNamespaces");
+
+/// A release in the scene's namespace, which serves one namespace only. Its account has the name of the scene's namespace.
 struct Release<'s> {
     scene: &'s Scene,
+    /// The namespaces besides the scene's.
+    namespaces: Vec<String>,
     /// A namespace that the release does not serve.
     elsewhere: String,
 }
 
 impl<'s> Release<'s> {
+    /// A release that serves the scene's namespace.
     fn install(scene: &'s Scene, values: &str) -> Self {
-        let release = Self { scene, elsewhere: format!("{}-else", scene.env.namespace()) };
-        scene.env.kubectl(&["create", "namespace", &release.elsewhere]).unwrap();
+        Self::serving(scene, scene.env.namespace(), values)
+    }
+
+    fn serving(scene: &'s Scene, served: &str, values: &str) -> Self {
         let name = scene.env.namespace();
+        let elsewhere = format!("{name}-else");
+        let namespaces = [served, &elsewhere].into_iter().filter(|one| *one != name).map(str::to_owned);
+        let release = Self { scene, namespaces: namespaces.collect(), elsewhere };
+        for namespace in &release.namespaces {
+            scene.env.kubectl(&["create", "namespace", namespace]).unwrap();
+        }
         // ClusterRoles are cluster-scoped, so each test needs its own name.
         let set = format!(
-            "fullnameOverride={name},watchNamespaces={{{name}}},crds.enabled=false,replicas=0,rbac.userRoles.create=false{values}"
+            "fullnameOverride={name},watchNamespaces={{{served}}},crds.enabled=false,replicas=0,rbac.userRoles.create=false{values}"
         );
         release.helm(&["install", "second", &chart(), "--set", &set]);
         release
@@ -47,8 +61,37 @@ impl Drop for Release<'_> {
         let env = &self.scene.env;
         let uninstall = ["uninstall", "second", "--no-hooks", "--namespace", env.namespace()];
         let _ = run::stdout(env.kube().helm().args(uninstall));
-        let _ = env.kubectl(&["delete", "namespace", &self.elsewhere, "--wait=false"]);
+        for namespace in &self.namespaces {
+            let _ = env.kubectl(&["delete", "namespace", namespace, "--wait=false"]);
+        }
     }
+}
+
+/// An object of each type that managers create, besides Leases and Events.
+fn created(scene: &Scene) -> [Value; 4] {
+    [
+        pod("new", &scene.pod_of_job()),
+        scene.ledger("new"),
+        deployment("new", &json!([scene.consumer])),
+        revision("new", &json!([scene.set])),
+    ]
+}
+
+/// An Event about a pod of the namespace.
+fn event(namespace: &str) -> Value {
+    json!({ "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "new" },
+        "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "quintet", "reportingInstance": "quintet",
+        "action": "Test", "reason": "Test", "type": "Normal",
+        "regarding": { "kind": "Pod", "namespace": namespace, "name": "p" } })
+}
+
+fn lease(name: &str) -> Value {
+    json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": name } })
+}
+
+/// The attributes of a permission that the controller of DaemonJobs needs in each namespace.
+fn finalizers_of_daemonjobs() -> Value {
+    json!({ "verb": "update", "group": "dj.dysproz.io", "resource": "daemonjobs", "subresource": "finalizers" })
 }
 
 #[test]
@@ -60,7 +103,7 @@ fn two_releases_serve_their_namespaces() {
     let subject = format!("--serviceaccount={name}:{name}");
     let wide = ["create", "rolebinding", "wide", MANAGER_ROLE, &subject, "-n", &release.elsewhere];
     env.kubectl(&wide).unwrap();
-    let update = json!({ "verb": "update", "group": "dj.dysproz.io", "resource": "daemonjobs", "subresource": "finalizers" });
+    let update = finalizers_of_daemonjobs();
     for namespace in [name, &release.elsewhere] {
         wait_until_granted(env, (name, name), namespace, &update);
     }
@@ -72,15 +115,11 @@ fn two_releases_serve_their_namespaces() {
     inside.create(&pod("new", &json!({})), Some("may create only pods"));
     inside.check();
     let outside = release.requests(name, &release.elsewhere);
-    let only = Some("may write only in the namespaces of watchNamespaces");
-    let note = json!({ "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "new" },
-        "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "quintet", "reportingInstance": "quintet",
-        "action": "Test", "reason": "Test", "type": "Normal",
-        "regarding": { "kind": "Pod", "namespace": release.elsewhere, "name": "p" } });
     outside.wait_until_denied(&scene.ledger("new"));
-    outside.create(&scene.ledger("new"), only);
-    outside.create(&pod("new", &scene.pod_of_job()), only);
-    outside.create(&note, only);
+    for object in created(&scene) {
+        outside.create(&object, ONLY_SERVED);
+    }
+    outside.create(&event(&release.elsewhere), ONLY_SERVED);
     outside.check();
 
     // The manager of this release does its work under the guard rails of both releases.
@@ -97,6 +136,70 @@ fn two_releases_serve_their_namespaces() {
     assert_eq!(manager.stop().unwrap(), Some(0));
 }
 
+/// The namespace of the release is not in watchNamespaces. The manager has its Lease there.
+#[test]
+fn a_release_leads_outside_the_namespace_that_it_serves() {
+    let scene = Scene::new("gr-outside");
+    let (env, name) = (&scene.env, scene.env.namespace());
+    let served = format!("{name}-served");
+    let release = Release::serving(&scene, &served, "");
+    // RBAC allows more than the chart grants, so that only the policies deny.
+    let subject = format!("--serviceaccount={name}:{name}");
+    let wide = [(name, MANAGER_ROLE), (&*release.elsewhere, "--clusterrole=cluster-admin")];
+    for (namespace, role) in wide {
+        env.kubectl(&["create", "rolebinding", "wide", role, &subject, "-n", namespace]).unwrap();
+    }
+    for namespace in [name, &served, &release.elsewhere] {
+        wait_until_granted(env, (name, name), namespace, &finalizers_of_daemonjobs());
+    }
+
+    let inside = release.requests(name, &served);
+    inside.wait_until_denied(&pod("new", &json!({})));
+    for object in created(&scene) {
+        inside.create(&object, ALLOWED);
+    }
+    inside.create(&event(&served), ALLOWED);
+    inside.check();
+    for (namespace, own) in [(name, ALLOWED), (&*release.elsewhere, ONLY_SERVED)] {
+        let outside = release.requests(name, namespace);
+        outside.wait_until_denied(&pod("new", &scene.pod_of_job()));
+        for object in created(&scene) {
+            outside.create(&object, ONLY_SERVED);
+        }
+        outside.create(&event(namespace), own);
+        outside.create(&lease("new"), own);
+        outside.check();
+    }
+
+    // A manager gets the Lease, serves the other namespace, and releases the Lease.
+    let own = format!("{name}-manager");
+    let holder = || {
+        let lease = env.get("lease", &own).unwrap_or_default();
+        lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
+    };
+    let elects = ManagerOptions { leader_elect: true, ..options(env.kube(), name) };
+    let manager = Manager::start(env.kube(), &elects).unwrap();
+    env.wait("the manager holds the Lease", || !holder().is_empty());
+    let mut set = podset("served", &json!({}));
+    (set["metadata"]["namespace"], set["spec"]["replicas"]) = (json!(served), json!(1));
+    let mut apply = env.kube().kubectl();
+    run::stdout_with_input(apply.args(["apply", "-f", "-"]), Some(&set.to_string())).unwrap();
+    env.wait("the PodSet has its pod", || {
+        let found = env.kube().get(&served, "podset", "served").ok().flatten().unwrap_or_default();
+        found["status"]["replicas"] == 1
+    });
+    env.kubectl(&["delete", "podset", "served", "-n", &served, "--timeout=60s"]).unwrap();
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    assert_eq!(holder(), "");
+
+    // RBAC allows updates of this Lease only.
+    env.apply(&lease("other")).unwrap();
+    let account = release.requests(name, name);
+    account.replace(&env.get("lease", &own).unwrap()).unwrap();
+    let error = account.replace(&env.get("lease", "other").unwrap()).unwrap_err();
+    assert!(error.contains("is forbidden: User "), "{error}");
+}
+
 #[test]
 fn the_uninstall_job_only_removes_finalizers_from_pods() {
     let scene = Scene::new("gr-uninstall");
@@ -108,7 +211,7 @@ fn the_uninstall_job_only_removes_finalizers_from_pods() {
     editor(&scene, &account);
     let finalizers = json!({ "apiGroups": ["dj.dysproz.io"], "resources": ["daemonjobs/finalizers"], "verbs": ["update"] });
     grant(&scene, &account, &finalizers);
-    let update = json!({ "verb": "update", "group": "dj.dysproz.io", "resource": "daemonjobs", "subresource": "finalizers" });
+    let update = finalizers_of_daemonjobs();
     wait_until_granted(env, (name, &account), name, &update);
     let job = release.requests(&account, name);
     job.wait_until_denied(&pod("new", &json!({})));
@@ -144,18 +247,22 @@ fn consumer(name: &str, fields: &Value) -> Value {
         "metadata": { "name": name }, "spec": spec })
 }
 
+/// The values of all rules for tenants.
+fn tenant_rules() -> String {
+    let tenants = "guardRails.tenants";
+    format!(
+        ",{tenants}.serviceAccounts=true,{tenants}.hostAccess=true,{tenants}.urlHosts={{broker.pulsar.svc,*.pulsar.svc}}"
+    )
+}
+
 #[test]
 fn tenants_name_only_what_they_may_use() {
     let scene = Scene::new("gr-tenants");
     let (env, name) = (&scene.env, scene.env.namespace());
-    let tenants = "guardRails.tenants";
-    let values = format!(
-        ",{tenants}.serviceAccounts=true,{tenants}.hostAccess=true,{tenants}.urlHosts={{broker.pulsar.svc,*.pulsar.svc}}"
-    );
     let with_account = podset("old", &json!({ "serviceAccountName": "builder" }));
     env.apply(&with_account).unwrap();
     env.apply(&consumer("old", &json!({ "adminURL": "http://elsewhere:8080" }))).unwrap();
-    let release = Release::install(&scene, &values);
+    let release = Release::install(&scene, &tenant_rules());
     let create = json!({ "verb": "create", "group": "batch.tutorial.kubebuilder.io", "resource": "podsets" });
     for account in ["editor", "trusted"] {
         editor(&scene, account);
