@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::chart::{chart, daemonjob};
 use crate::chart_rights::options;
-use crate::guard_rails::{ALLOWED, Requests, Scene, deployment, pod, revision};
+use crate::guard_rails::{ALLOWED, Requests, Scene, assert_types_fit, deployment, pod, revision};
 use crate::guard_rails_users::{editor, grant, wait_until_granted};
 
 /// The message for a write outside the served namespaces.
@@ -198,6 +198,15 @@ fn a_release_leads_outside_the_namespace_that_it_serves() {
     account.replace(&env.get("lease", &own).unwrap()).unwrap();
     let error = account.replace(&env.get("lease", "other").unwrap()).unwrap_err();
     assert!(error.contains("is forbidden: User "), "{error}");
+}
+
+#[test]
+fn the_expressions_of_a_release_fit_the_types() {
+    let scene = Scene::new("gr-fit");
+    let _release = Release::install(&scene, &tenant_rules());
+    let name = scene.env.namespace();
+    let policies = ["daemonjobs", "namespaces", "nodes", "objects", "pods", "templates", "urls"];
+    assert_types_fit(&scene.env, (name, name), &policies);
 }
 
 #[test]
