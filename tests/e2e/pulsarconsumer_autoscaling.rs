@@ -5,8 +5,10 @@ use std::fs;
 
 use quintet_e2e::{TestEnv, condition};
 use quintet_localcluster::cluster::binaries::keda_source;
+use quintet_localcluster::manager::NAMESPACE;
 use serde_json::{Value, json};
 
+use crate::guard_rails::{ALLOWED, Requests};
 use crate::pulsarconsumer::consumer;
 
 /// The names that a KEDA scaler reads, from the tags of its source: `keda:"name=adminURL, order=..."`.
@@ -18,6 +20,51 @@ fn names_in(source: &str) -> Vec<String> {
 
 fn is_reason(reason: &'static str) -> impl Fn(&Value) -> bool {
     move |consumer| condition(consumer, "AutoscalingReady").1 == reason
+}
+
+/// Neither the guard rails nor the manager change an object of KEDA that no PulsarConsumer controls.
+fn foreign_objects_of_keda_stay(env: &TestEnv) {
+    let uid = env.get("pulsarconsumer", "scaled").unwrap()["metadata"]["uid"].clone();
+    let owner = json!({ "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
+        "name": "scaled", "uid": uid, "controller": true });
+    let object = |kind: &str, name: &str, owners: &Value, spec: &Value| {
+        json!({ "apiVersion": "keda.sh/v1alpha1", "kind": kind,
+            "metadata": { "name": name, "ownerReferences": owners }, "spec": spec })
+    };
+    let (owned, unowned) = (json!([owner]), json!([]));
+    let scaling = json!({ "scaleTargetRef": { "name": "theirs" },
+        "triggers": [{ "type": "cpu", "metadata": { "value": "50" } }] });
+    let token = json!({ "secretTargetRef": [{ "parameter": "token", "name": "theirs", "key": "token" }] });
+    let manager = Requests::of(env, (NAMESPACE, "quintet"), env.namespace());
+    manager.wait_until_denied(&object("ScaledObject", "new", &unowned, &scaling));
+    let (write, change) = (Some("may write only objects"), Some("may change and delete only objects"));
+    let label = json!({ "metadata": { "labels": { "a": "b" } } });
+    let seizure = json!({ "metadata": { "ownerReferences": owned } });
+    for (kind, own, spec) in [
+        ("ScaledObject", "scaled-pulsarcrd", &scaling),
+        ("TriggerAuthentication", "scaled-pulsarcrd-token", &token),
+    ] {
+        env.apply(&object(kind, "theirs", &unowned, spec)).unwrap();
+        manager.create(&object(kind, "new", &owned, spec), ALLOWED);
+        manager.create(&object(kind, "new", &unowned, spec), write);
+        let kind = kind.to_lowercase();
+        manager.patch((&kind, own), &label, ALLOWED);
+        manager.patch((&kind, "theirs"), &label, write);
+        manager.patch((&kind, "theirs"), &seizure, change);
+        manager.delete((&kind, own), ALLOWED);
+        manager.delete((&kind, "theirs"), change);
+    }
+    manager.check();
+
+    env.apply(&object("ScaledObject", "taken-pulsarcrd", &unowned, &scaling)).unwrap();
+    let before = env.get("scaledobject", "taken-pulsarcrd").unwrap();
+    let fields = json!({ "adminURL": "http://127.0.0.1:9", "autoscaling": { "maxReplicas": 2 } });
+    let mut taken = consumer("taken", &fields);
+    taken["spec"].as_object_mut().unwrap().remove("replicas");
+    env.apply(&taken).unwrap();
+    env.wait_for("pulsarconsumer", "taken", "its ScaledObject is foreign", is_reason("NotOwned"));
+    env.kubectl(&["delete", "pulsarconsumer", "taken", "--timeout=60s"]).unwrap();
+    assert_eq!(env.get("scaledobject", "taken-pulsarcrd").unwrap(), before);
 }
 
 #[test]
@@ -46,6 +93,7 @@ fn uses_keda_once_it_is_installed_until_it_is_not_needed() {
     assert!(manager.is_alive(), "the manager did not restart");
     let object = env.get("scaledobject", "scaled-pulsarcrd").unwrap();
     let authentication = env.get("triggerauthentication", "scaled-pulsarcrd-token").unwrap();
+    foreign_objects_of_keda_stay(&env);
 
     // The API server kept every field, so KEDA's definitions have them. The scaler's source has the rest.
     let trigger = &object["spec"]["triggers"][0];
