@@ -21,7 +21,7 @@ pub const PATIENCE: Duration = Duration::from_mins(3);
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A cluster for one test, taken down on drop.
+/// A cluster for one test, taken down on drop. Drop panics if the guard rails denied a request of a manager.
 pub struct Site {
     cluster: Cluster,
     objects: Objects,
@@ -173,6 +173,14 @@ impl Site {
                 .join("\n"),
             self.logs_of_managers().lines().rev().take(40).collect::<Vec<_>>().join("\n"),
         )
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.audit.assert_no_denials(|_| true);
+        }
     }
 }
 

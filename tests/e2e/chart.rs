@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 pub(crate) const NAMESPACE: &str = "quintet-system";
 
-/// A cluster for one test, taken down on drop.
+/// A cluster for one test, taken down on drop. Drop panics if the guard rails denied a request of a manager.
 pub(crate) struct Site {
     cluster: TemporaryCluster,
     objects: Objects,
@@ -92,6 +92,14 @@ impl Site {
             }
         }
         uids
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.audit.assert_no_denials(|_| true);
+        }
     }
 }
 

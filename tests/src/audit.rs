@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use quintet_localcluster::audit::{AuditLog, Author, Request};
 use quintet_localcluster::cluster::Cluster;
 use quintet_runtime::lock;
+
+/// How long the log may lack an answered request.
+const DELAY: Duration = Duration::from_millis(200);
 
 /// The answered writes of managers since a moment, with dry runs. The log shows a request a moment after its answer.
 pub struct Audit(Mutex<(AuditLog, Vec<Request>)>);
@@ -38,5 +42,18 @@ impl Audit {
             *created.entry(write.name).or_insert(0) += 1;
         }
         created
+    }
+
+    /// Fails if a policy denied one of the selected requests. The manager's log has no messages of rejected writes.
+    pub fn assert_no_denials(&self, keep: impl Fn(&Request) -> bool) {
+        std::thread::sleep(DELAY);
+        let denied = self.requests(|one| one.is_denied_by_policy() && keep(one));
+        let lines: Vec<String> = denied
+            .into_iter()
+            .map(|Request { verb, resource, namespace, name, message, .. }| {
+                format!("{verb} {resource} {namespace}/{name}: {message}")
+            })
+            .collect();
+        assert!(lines.is_empty(), "the guard rails denied requests of managers:\n{}", lines.join("\n"));
     }
 }

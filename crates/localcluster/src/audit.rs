@@ -90,6 +90,13 @@ impl Request {
         (200..300).contains(&self.code)
     }
 
+    /// Whether a ValidatingAdmissionPolicy denied the request.
+    pub fn is_denied_by_policy(&self) -> bool {
+        matches!(self.code, 403 | 422)
+            && self.message.contains("ValidatingAdmissionPolicy '")
+            && self.message.contains(" denied request: ")
+    }
+
     /// Whether the request created a pod.
     pub fn is_creation_of_pod(&self) -> bool {
         self.is_done() && self.verb == "create" && self.resource == "pods"
@@ -354,6 +361,20 @@ mod tests {
     fn ours(verb: &str, resource: &str, code: u16, second: u32) -> Request {
         let user = "system:serviceaccount:quintet-system:quintet";
         parse(line(user, "quintet/0.1.0", verb, resource, code, second).as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn distinguishes_denials_of_policies() {
+        let is_denied = |code, message: &str| {
+            let request = Request { message: message.to_owned(), ..ours("patch", "nodes", code, 0) };
+            request.is_denied_by_policy()
+        };
+        let of_policy =
+            "nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no";
+        assert!(is_denied(403, of_policy) && is_denied(422, of_policy));
+        assert!(!is_denied(201, of_policy), "a warning");
+        assert!(!is_denied(403, "nodes \"a\" is forbidden: User \"u\" cannot patch resource \"nodes\""));
+        assert!(!is_denied(403, "admission webhook \"w\" denied the request: no"));
     }
 
     #[test]
