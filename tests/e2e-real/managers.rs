@@ -41,24 +41,46 @@ fn logs(site: &Site, pod: &str, more: &[&str]) -> String {
     site.kubectl(&[&["logs", "-n", NAMESPACE, pod], more].concat()).unwrap_or_default()
 }
 
-/// `quintet doctor` in the leader's pod reads its debug pages, and leaves the manager enough memory.
-fn doctor_runs_in_the_leaders_pod(site: &Site) {
+/// `quintet doctor` with the account of the managers, in both pods. The leader's pod reads its debug pages, and the standby's
+/// the leader's metrics. The command leaves the managers enough memory.
+fn doctor_runs_in_both_pods(site: &Site) {
     site.wait("a manager leads", || !holder(site).is_empty());
     let held = holder(site);
     let leader = held.split('_').next().unwrap();
-    let exec = format!("kubectl exec -n {NAMESPACE} {leader} -- /quintet doctor");
-    let output = site.command(&exec).output().unwrap();
-    let report = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(report.contains(&format!("{leader} leads: it renews Lease ")), "{report}");
-    for check in ["leader", "managers", "caches", "reconciles", "schemas", "permissions"] {
-        assert!(report.contains(&format!("ok       {check} ")), "{check}: {report}");
+    let both = managers(site);
+    assert!(both.len() == 2 && both.iter().any(|pod| pod == leader), "{held}: {both:?}");
+    for pod in both {
+        let exec = format!("kubectl exec -n {NAMESPACE} {pod} -- /quintet doctor");
+        let output = site.command(&exec).output().unwrap();
+        let report = format!("in {pod}: {}", String::from_utf8_lossy(&output.stdout));
+        assert!(report.contains(", as system:serviceaccount:quintet-system:quintet, "), "{report}");
+        assert!(report.contains(&format!("{leader} leads: it renews Lease ")), "{report}");
+        let found: Vec<(&str, &str)> = report.lines().filter_map(verdict).collect();
+        let expected = [
+            ("ok", "leader"),
+            ("ok", "managers"),
+            ("ok", "versions"),
+            ("ok", "caches"),
+            ("ok", "reconciles"),
+            ("ok", "schemas"),
+            ("ok", "permissions"),
+            // The account may not list webhooks.
+            ("UNKNOWN", "webhooks"),
+            ("ok", "objects"),
+        ];
+        assert_eq!(found, expected, "{report}");
+        assert_eq!(output.status.code(), Some(2), "{report}");
     }
-    assert!(!report.contains("PROBLEM"), "{report}");
-    // The manager's ServiceAccount may not list webhooks.
-    assert_eq!(output.status.code(), Some(2), "{report}");
     let pods = site.list("pods", "app.kubernetes.io/name=quintet");
     let restarts = pods.iter().map(|pod| &pod["status"]["containerStatuses"][0]["restartCount"]);
-    assert_eq!(restarts.filter(|count| **count != 0).count(), 0, "{report}");
+    assert_eq!(restarts.filter(|count| **count != 0).count(), 0, "{pods:#?}");
+}
+
+/// The verdict and the name of the check on a line of the report.
+fn verdict(line: &str) -> Option<(&str, &str)> {
+    let mut words = line.split_whitespace();
+    let verdict = words.next().filter(|word| ["ok", "PROBLEM", "UNKNOWN"].contains(word))?;
+    Some((verdict, words.next()?))
 }
 
 /// Runs the commands of the runbooks that need a pod of the manager. The test of the documents runs the others.
@@ -100,7 +122,7 @@ fn runbooks_work(site: &Site) {
 fn second_manager_takes_over() {
     let site = Site::with_chart("real-managers", 2);
     site.wait("both managers are ready", || managers(&site).len() == 2);
-    doctor_runs_in_the_leaders_pod(&site);
+    doctor_runs_in_both_pods(&site);
     greet(&site, "before", || site.logs_of_managers());
     runbooks_work(&site);
 
@@ -139,7 +161,7 @@ fn unplugged_leader_stops_leading_and_becomes_a_standby() {
         "labelSelector": { "matchLabels": { "app.kubernetes.io/name": "quintet" } } }] } });
     site.install(&["--set-json", &format!("affinity={apart}")]);
     site.wait("both managers are ready", || managers(&site).len() == 2);
-    doctor_runs_in_the_leaders_pod(&site);
+    doctor_runs_in_both_pods(&site);
     greet(&site, "before", || site.logs_of_managers());
 
     let both = managers(&site);
