@@ -2,9 +2,11 @@
 //! managers do their work under the guard rails.
 
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::Command;
 
+use quintet_e2e::audit::Audit;
 use quintet_e2e::{TestEnv, answered, condition};
 use quintet_localcluster::kube::Kube;
 use quintet_localcluster::{manager, run};
@@ -411,7 +413,8 @@ fn the_manager_marks_nodes_with_allowed_keys_only() {
 fn a_denied_change_names_the_policy() {
     let env = TestEnv::new("gr-denied");
     env.expect_denials();
-    env.node("a");
+    let audit = Audit::of(env.cluster());
+    let node = env.node("a");
     let flag = format!("--daemon-job-node-marks={}=other.example/", env.namespace());
     let _manager = env.manager_with("manager", "daemonjob", &[&flag]);
     let marks = json!({ "onSuccess": { "labels": { "other.example/ready": "yes" } } });
@@ -426,6 +429,9 @@ fn a_denied_change_names_the_policy() {
     env.wait("an Event names the policy", || {
         is_named(&env.kubectl(&["get", "events", "-o", "custom-columns=MESSAGE:.message"]).unwrap())
     });
+    // Another test fails when it is dropped.
+    let checked = AssertUnwindSafe(|| audit.assert_no_denials(|one| one.name == node));
+    assert!(catch_unwind(checked).is_err(), "the denial is noticed");
 }
 
 /// Fails unless the expressions of each policy of a release fit the types of the objects. `policies` are the ends of their names.
