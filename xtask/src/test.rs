@@ -336,6 +336,7 @@ fn pulsar_programs(report: &mut Report, filter: Option<&str>) -> Result<()> {
                 cargo()
                     .args(tests)
                     .args(["--", "--include-ignored"])
+                    .arg(threads_of_waiting_tests()?)
                     .args(filter)
                     .env(variables::BROKERS, brokers.name()),
             )?;
@@ -374,6 +375,11 @@ fn cargo() -> Command {
     let mut cargo = run::cargo();
     protoc::tell(&mut cargo);
     cargo
+}
+
+/// The number of threads for tests that wait most of the time: two more than there are cores.
+fn threads_of_waiting_tests() -> Result<String> {
+    Ok(format!("--test-threads={}", thread::available_parallelism()?.get() + 2))
 }
 
 /// Runs a program that passes or fails as a whole, with its output.

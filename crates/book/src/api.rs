@@ -6,7 +6,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
-use quintet_runtime::model::conditions;
+use quintet_runtime::model::conditions::{self, READY};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -96,7 +96,7 @@ impl<'de> Deserialize<'de> for BookStatus {
         let all = stored.get_mut("conditions").map(Value::take).unwrap_or_default();
         Ok(Self {
             observed_generation: stored.get("observedGeneration").and_then(Value::as_i64),
-            conditions: conditions::of_types(&["Ready", "Stalled"], all).unwrap_or_default(),
+            conditions: conditions::of_types(&[READY, "Stalled"], all).unwrap_or_default(),
         })
     }
 }

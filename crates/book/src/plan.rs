@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use kube::Resource as _;
-use quintet_runtime::model::conditions::{self, Wanted};
+use quintet_runtime::model::conditions::{self, READY, Wanted};
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::Plan;
 use serde_json::Value;
@@ -23,7 +23,7 @@ pub fn plan(book: &Book, now: Timestamp) -> Plan<BookStatus> {
         (false, "Invalid", format!("Set spec.{} to {rule}.", lacks.join(" and spec.")))
     };
     let message = message + &ignored(&book.spec.unknown);
-    let ready = Wanted { type_: "Ready", status: Some(status), reason, message };
+    let ready = Wanted { type_: READY, status: Some(status), reason, message };
     let stalled = (!status).then(|| ready.stalled());
     let before = book.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let generation = book.meta().generation;

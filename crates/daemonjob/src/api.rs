@@ -5,7 +5,7 @@ mod on_success;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
-use quintet_runtime::model::conditions::of_types;
+use quintet_runtime::model::conditions::{READY, of_types};
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::schema::{number_or_percentage, short_name};
 use schemars::JsonSchema;
@@ -559,7 +559,7 @@ fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Conditio
 
 /// The types of a DaemonJob's conditions.
 const CONDITIONS: [&str; 13] = [
-    "Ready",
+    READY,
     "Complete",
     "Failed",
     "Finished",

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use quintet_runtime::model::clock::whole_seconds;
-use quintet_runtime::model::conditions::{self, Wanted, number};
+use quintet_runtime::model::conditions::{self, READY, Wanted, number};
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::{Event, EventType};
 use quintet_runtime::model::refusals::{Refusal, RefusalReason};
@@ -319,7 +319,7 @@ fn ready(job: &DaemonJob, survey: &Survey<'_>, run_result: &RunResult) -> Wanted
     let hold = survey.hold.as_ref().map(|hold| hold.cause);
     let is_due = survey.agenda.as_ref().is_some_and(|agenda| agenda.begins.is_some());
     let before = job.status.as_ref().filter(|_| !survey.changes || is_due);
-    let ready = before.and_then(|before| conditions::find_true(&before.conditions, "Ready"));
+    let ready = before.and_then(|before| conditions::find_true(&before.conditions, READY));
     let was_ready = ready.is_some_and(|ready| ready.reason != Cause::Suspended.word());
     let continues = !run_result.failed && !run_result.stalled && hold.is_none();
     let waits = matches!(hold, Some(Cause::Suspended | Cause::WaitsForDueTime));
@@ -330,7 +330,7 @@ fn ready(job: &DaemonJob, survey: &Survey<'_>, run_result: &RunResult) -> Wanted
     } else {
         (false, run_result.reason)
     };
-    Wanted { type_: "Ready", status: Some(is_ready), reason, message: run_result.message.clone() }
+    Wanted { type_: READY, status: Some(is_ready), reason, message: run_result.message.clone() }
 }
 
 fn conditions(job: &DaemonJob, world: &World, record: &Record<'_>) -> Vec<Wanted> {

@@ -6,7 +6,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
-use quintet_runtime::model::conditions;
+use quintet_runtime::model::conditions::{self, READY};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -99,7 +99,7 @@ impl<'de> Deserialize<'de> for GreetingStatus {
         let Value::Object(mut stored) = Value::deserialize(deserializer)? else { return Ok(Self::default()) };
         let claim = stored.remove("claim").filter(|claim| !claim.is_null()).map(StoredClaim::of);
         let conditions = stored.remove("conditions").unwrap_or_default();
-        let conditions = conditions::of_types(&["Ready", "Stalled"], conditions).unwrap_or_default();
+        let conditions = conditions::of_types(&[READY, "Stalled"], conditions).unwrap_or_default();
         let observed_generation = stored.remove("observedGeneration").and_then(|number| number.as_i64());
         if let Some(StoredClaim::Other(_)) = claim {
             // A write must keep what another version has stored.

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource as _;
 use quintet_runtime::model::clock::{is_recent, whole_seconds};
-use quintet_runtime::model::conditions::{self, Wanted, shorten};
+use quintet_runtime::model::conditions::{self, READY, Wanted, shorten};
 use quintet_runtime::model::digest;
 use quintet_runtime::model::finalizer;
 use quintet_runtime::model::object::Object as _;
@@ -251,7 +251,7 @@ impl Pass<'_> {
         (said, reason, message): (bool, &'static str, &str),
     ) -> GreetingStatus {
         let generation = self.greeting.meta().generation;
-        let ready = Wanted { type_: "Ready", status: Some(said), reason, message: message.to_owned() };
+        let ready = Wanted { type_: READY, status: Some(said), reason, message: message.to_owned() };
         let stalled = [NO_MESSAGE, OTHER_VERSION].contains(&reason).then(|| ready.stalled());
         let wanted = [ready].into_iter().chain(stalled);
         status.observed_generation = generation;

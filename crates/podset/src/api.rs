@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
-use quintet_runtime::model::conditions::of_types;
+use quintet_runtime::model::conditions::{READY, of_types};
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::schema::{number_or_percentage, short_name};
 use schemars::JsonSchema;
@@ -207,7 +207,7 @@ pub struct PodSetStatus {
 }
 
 fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
-    of_types(&["Ready", "Stalled", "Available", "Progressing", "ReplicaFailure"], deserializer)
+    of_types(&[READY, "Stalled", "Available", "Progressing", "ReplicaFailure"], deserializer)
 }
 
 /// A pod that is not ready.

@@ -9,7 +9,7 @@ use quintet_runtime::cache::informer::Informer;
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
-use quintet_runtime::model::conditions;
+use quintet_runtime::model::conditions::{self, READY};
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::{Key, Object as _};
 use quintet_runtime::model::plan::Plan;
@@ -49,7 +49,7 @@ impl Reconciler for PodSets {
     }
 
     fn is_settled(&self, status: &PodSetStatus) -> bool {
-        conditions::is_true(&status.conditions, "Ready")
+        conditions::is_true(&status.conditions, READY)
     }
 
     async fn observe(&self, object: &PodSet, refusals: Refusals) -> Result<World, Error> {

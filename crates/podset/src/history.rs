@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use kube::Resource as _;
 use quintet_runtime::model::clock::whole_seconds;
-use quintet_runtime::model::conditions::find_true;
+use quintet_runtime::model::conditions::{READY, find_true};
 use quintet_runtime::model::object::Key;
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::rollout::{RolloutState, RolloutStatus};
@@ -198,12 +198,12 @@ pub fn progress(podset: &PodSet) -> RolloutStatus {
         return RolloutStatus::new(RolloutState::Continues, message);
     }
     let conditions = status.map_or(&[][..], |status| &status.conditions);
-    match (find_true(conditions, "Ready"), find_true(conditions, "Stalled")) {
+    match (find_true(conditions, READY), find_true(conditions, "Stalled")) {
         (Some(ready), _) => RolloutStatus::new(RolloutState::Complete, &*ready.message),
         (None, Some(stalled)) => RolloutStatus::new(RolloutState::Failed, &*stalled.message),
         (None, None) => {
             // It contains what the API server rejects, if it rejects something.
-            let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+            let ready = conditions.iter().find(|condition| condition.type_ == READY);
             let message = ready.map_or("", |ready| &ready.message);
             RolloutStatus::new(RolloutState::Continues, message)
         }

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Resource as _;
 use quintet_runtime::model::clock::whole_seconds;
-use quintet_runtime::model::conditions::{self, Wanted, number};
+use quintet_runtime::model::conditions::{self, READY, Wanted, number};
 use quintet_runtime::model::core_types::{Phase, Pod};
 use quintet_runtime::model::plan::{Event, EventType};
 
@@ -131,7 +131,7 @@ fn ready(failure: &Wanted, progressing: &Wanted, available: &Wanted, is_done: bo
         _ if is_complete && !is_done => (false, "PodsUnavailable", &available.message),
         _ => (is_complete, progressing.reason, &progressing.message),
     };
-    Wanted { type_: "Ready", status: Some(is_ready), reason, message: message.clone() }
+    Wanted { type_: READY, status: Some(is_ready), reason, message: message.clone() }
 }
 
 fn replica_failure(found: &StatusInput<'_>) -> Wanted {

@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use quintet_pulsar_topic::Topic;
-use quintet_runtime::model::conditions::of_types;
+use quintet_runtime::model::conditions::{READY, of_types};
 use quintet_runtime::model::object::Meta;
 use quintet_runtime::model::pod_template::RawTemplate;
 use quintet_runtime::model::resource::Resource;
@@ -687,7 +687,7 @@ fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Conditio
 const CONDITIONS: [&str; 8] = [
     "Available",
     "Applied",
-    "Ready",
+    READY,
     "Progressing",
     "Stalled",
     "BacklogObserved",

@@ -10,7 +10,7 @@ use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::lock;
-use quintet_runtime::model::conditions;
+use quintet_runtime::model::conditions::{self, READY};
 use quintet_runtime::model::core_types::{Deployment, Pod};
 use quintet_runtime::model::finalizer;
 use quintet_runtime::model::object::{Key, Object};
@@ -33,7 +33,6 @@ use crate::observe::{Keda, Sharing, World};
 use crate::plan::{is_same_version, may_be_outdated, plan};
 use crate::poller::Poller;
 use crate::reach::Reach;
-use crate::status::READY;
 use crate::{CONTROLLER, FINALIZER, pods};
 
 /// The settings of this kind, from flags of the manager.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource as _;
-use quintet_runtime::model::conditions::{self, Wanted};
+use quintet_runtime::model::conditions::{self, READY, Wanted};
 use quintet_runtime::model::core_types::{Deployment, Exit, Pod};
 use quintet_runtime::model::plan::{Event, EventType};
 use quintet_runtime::model::resource::DEPLOYMENTS;
@@ -22,8 +22,6 @@ use crate::plan::{Scaling, is_about};
 pub const AVAILABLE: &str = "Available";
 /// The Deployment matches the spec.
 pub const APPLIED: &str = "Applied";
-/// The rollout of the current spec is complete, and all consumers are ready.
-pub const READY: &str = "Ready";
 /// The Deployment's condition.
 pub const PROGRESSING: &str = "Progressing";
 /// The backlog is known.

@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use futures::channel::mpsc;
 use http::{Request, Response};
 use jiff::Timestamp;
 use kube::Client;
@@ -16,15 +17,16 @@ use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::model::core_types::Pod;
-use quintet_runtime::model::object::Object as _;
+use quintet_runtime::model::object::{Meta, Object};
 use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::refusals::Refusals;
-use quintet_runtime::model::resource::PODS;
+use quintet_runtime::model::resource::{PODS, Resource};
 use quintet_runtime::server::connectivity::Link;
 use quintet_runtime::server::gate::Gate;
 use quintet_runtime::server::metrics::Metrics;
 use quintet_runtime::write::executor::Error;
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep};
@@ -115,15 +117,25 @@ fn start_by(
     let (gate, metrics) = (gate.clone(), metrics.clone());
     let (link, instance) = (Link::default(), "test".into());
     let setup = ContextConfig { client, link, gate, metrics, clock, instance, namespaces, stop: stopped };
-    let context = Context::new(setup);
     let odd = Odd::default();
-    let objects = context.informer::<Pod>(PODS, None);
-    let controller = Controller::new(&context, "odd", odd.clone(), objects.clone(), []);
+    let (objects, controller) = set_up(odd.clone(), PODS, setup);
+    let running = tokio::spawn(controller.run());
+    Started { odd, objects, stop, running }
+}
+
+/// A controller and its running cache.
+fn set_up<R: Reconciler>(
+    kind: R,
+    resource: Resource,
+    setup: ContextConfig,
+) -> (Informer<R::Object>, Controller<R>) {
+    let context = Context::new(setup);
+    let objects = context.informer::<R::Object>(resource, None);
+    let controller = Controller::new(&context, "odd", kind, objects.clone(), []);
     for (_, task) in context.take_tasks() {
         tokio::spawn(task);
     }
-    let running = tokio::spawn(controller.run());
-    Started { odd, objects, stop, running }
+    (objects, controller)
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,19 +201,14 @@ async fn writes_the_status_while_a_webhook_fails() {
             if verb != "GET" {
                 log.lock().unwrap().push(verb.clone());
             }
-            let failure = |code: u16, reason: &str| {
-                let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
-                    "reason": reason, "message": "failed calling webhook" });
-                Some((code, status.to_string()))
-            };
             let answer = match (verb.as_str(), request.uri().path()) {
-                ("POST", _) => failure(code, reason),
+                ("POST", _) => Some((code, failure(code, reason))),
                 ("PATCH", _) => {
                     let metadata =
                         json!({ "name": "makes", "namespace": "n", "uid": "makes", "resourceVersion": "9" });
                     Some((200, json!({ "metadata": metadata }).to_string()))
                 }
-                (_, path) if path.ends_with("/made") => failure(404, "NotFound"),
+                (_, path) if path.ends_with("/made") => Some((404, failure(404, "NotFound"))),
                 _ => list.lock().unwrap().take().map(|list| (200, list)),
             };
             async move {
@@ -223,6 +230,156 @@ async fn writes_the_status_while_a_webhook_fails() {
             ("POST", told),
             "{code}"
         );
+    }
+}
+
+/// The body of an error answer.
+fn failure(code: u16, reason: &str) -> String {
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+        "reason": reason, "message": "failed calling webhook" });
+    status.to_string()
+}
+
+const COUNTERS: Resource = Resource::custom("example.com", "v1", "Counter", "counters");
+
+/// A custom resource with a number as its status. Odd numbers are settled.
+#[derive(Deserialize)]
+struct Counter {
+    #[serde(rename = "metadata")]
+    meta: Meta,
+    status: Option<u32>,
+}
+
+impl Object for Counter {
+    quintet_runtime::identified_by_meta!();
+}
+
+/// Every plan wants a higher number.
+struct Counters;
+
+impl Reconciler for Counters {
+    type Object = Counter;
+    type Status = u32;
+    type World = ();
+    type Effect = std::convert::Infallible;
+
+    fn status<'a>(&self, object: &'a Counter) -> Option<&'a u32> {
+        object.status.as_ref()
+    }
+
+    fn is_settled(&self, status: &u32) -> bool {
+        status % 2 == 1
+    }
+
+    async fn observe(&self, _object: &Counter, _refusals: Refusals) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn plan(&self, object: &Counter, (): &(), now: Timestamp) -> Plan<u32> {
+        let step = if &*object.meta.name == "settles" { 1 } else { 2 };
+        let mut plan = Plan { status: Some(object.status.unwrap_or(0) + step), ..Plan::default() };
+        plan.requeue_at(now + Duration::from_millis(100));
+        if &*object.meta.name == "fails" {
+            for pod in ["made", "refused"] {
+                plan.steps.push(vec![Action::Create {
+                    owner_label: None,
+                    resource: PODS,
+                    namespace: "n".into(),
+                    name: pod.into(),
+                    body: json!({ "metadata": { "name": pod } }).into(),
+                }]);
+            }
+        }
+        plan
+    }
+}
+
+/// An API server with these counters, and the log of its writes. A webhook fails for the pod `refused`. Each write takes
+/// 10 ms, so that the clock advances even if writes follow each other immediately.
+fn serve_counters(names: &[&str]) -> (Client, Arc<Mutex<Vec<String>>>) {
+    let (show, shown) = mpsc::unbounded::<Result<String, std::convert::Infallible>>();
+    let streams = [axum::body::Body::from(listed(names)), axum::body::Body::from_stream(shown)];
+    let streams = Arc::new(Mutex::new(VecDeque::from(streams)));
+    let (writes, versions) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicI64::new(6)));
+    let log = writes.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (streams, versions, show, log) = (streams.clone(), versions.clone(), show.clone(), log.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap();
+            let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let name = body["metadata"]["name"].as_str().unwrap_or_default();
+            let verb = head.method.as_str();
+            if verb != "GET" {
+                log.lock().unwrap().push(format!("{verb} {name}"));
+                sleep(Duration::from_millis(10)).await;
+            }
+            let version = versions.fetch_add(1, Ordering::Relaxed).to_string();
+            let metadata = json!({ "name": name, "namespace": "n", "uid": name, "resourceVersion": version });
+            let object = json!({ "metadata": metadata, "status": body["status"] });
+            let answer = match (verb, head.uri.path()) {
+                ("GET", path) if path.ends_with("/pods/refused") => {
+                    Some((404, failure(404, "NotFound").into()))
+                }
+                ("GET", _) => streams.lock().unwrap().pop_front().map(|stream| (200, stream)),
+                ("POST", _) if name == "refused" => Some((500, failure(500, "InternalError").into())),
+                ("POST", _) if name == "made" => Some((201, object.to_string().into())),
+                ("PATCH", _) => {
+                    let line = json!({ "type": "MODIFIED", "object": object }).to_string() + "\n";
+                    show.unbounded_send(Ok(line)).unwrap();
+                    Some((200, object.to_string().into()))
+                }
+                _ => None,
+            };
+            match answer {
+                Some((code, body)) => Response::builder().status(code).body(body),
+                None => std::future::pending().await,
+            }
+        }
+    });
+    (Client::new(service, "n"), writes)
+}
+
+/// Runs a controller of these counters. Returns a function that counts a write, and the sender that stops the controller.
+fn start_counters(names: &[&str]) -> (impl Fn(&str) -> usize + use<>, watch::Sender<bool>) {
+    let (client, writes) = serve_counters(names);
+    let (stop, stopped) = watch::channel(false);
+    let setup = ContextConfig {
+        client,
+        link: Link::default(),
+        gate: Gate::open(),
+        metrics: Metrics::new().unwrap(),
+        clock: Clock::System,
+        instance: "test".into(),
+        namespaces: Vec::new(),
+        stop: stopped,
+    };
+    let (_, controller) = set_up(Counters, COUNTERS, setup);
+    tokio::spawn(controller.run());
+    (move |write: &str| writes.lock().unwrap().iter().filter(|done| **done == write).count(), stop)
+}
+
+/// Each status write causes a reconcile, which wants another status. The controller writes one status a second, and one a
+/// second that settles the object.
+#[tokio::test(start_paused = true)]
+async fn writes_one_status_a_second_and_one_that_settles() {
+    let (count, _stop) = start_counters(&["restless", "settles"]);
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!([count("PATCH restless"), count("PATCH settles")], [1, 1], "the first status does not wait");
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!([count("PATCH restless"), count("PATCH settles")], [11, 21]);
+}
+
+/// Each reconcile creates a pod, and then a webhook fails. The backoff is shorter than the pace of the status at first: 0.2 s,
+/// doubled with each failure, less up to a quarter.
+#[tokio::test(start_paused = true)]
+async fn failed_reconciles_keep_the_status_pace() {
+    let (count, _stop) = start_counters(&["fails"]);
+    let began = tokio::time::Instant::now();
+    for (millis, reconciles, statuses) in [(100, 1, 1), (1_000, 3, 1), (1_700, 4, 2), (3_300, 5, 3)] {
+        tokio::time::sleep_until(began + Duration::from_millis(millis)).await;
+        let counted = [count("POST made"), count("POST refused"), count("PATCH fails")];
+        assert_eq!(counted, [reconciles, reconciles, statuses], "after {millis} ms");
     }
 }
 

@@ -1,7 +1,6 @@
 //! The end-to-end tests on simulated nodes.
 
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -10,7 +9,9 @@ use quintet_localcluster::cluster::{Cluster, UpOptions};
 use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{build, chart, manager, protoc, pulsar, variables};
 
-use super::{Counts, PASSED, Report, cargo, cargo_test, control_plane, keda, matrix};
+use super::{
+    Counts, PASSED, Report, cargo, cargo_test, control_plane, keda, matrix, threads_of_waiting_tests,
+};
 
 pub(super) const CLUSTER: (&str, Duration) = ("cluster with Quintet", Duration::from_mins(2));
 pub(super) const TESTS: (&str, Duration) = ("end-to-end tests", Duration::from_mins(25));
@@ -96,8 +97,7 @@ pub(super) fn tests(report: &mut Report, selection: Selection<'_>) -> Result<()>
             .args(["test", "--package", "quintet-e2e", "--no-fail-fast", "--", "--skip", keda::MODULE])
             .args(left_out.iter().flat_map(|&(test, _)| ["--skip", test]))
             .args(selection.arguments())
-            // A test waits most of the time, so two more run than there are cores.
-            .arg(format!("--test-threads={}", thread::available_parallelism()?.get() + 2))
+            .arg(threads_of_waiting_tests()?)
             .env(variables::CLUSTER, cluster.name())
             .env(variables::VERSIONS, versions::current().name())
             .env(variables::PROGRAM, program);

@@ -1,6 +1,6 @@
 //! The progress of a DaemonJob's rollout, from its status.
 
-use quintet_runtime::model::conditions::find_true;
+use quintet_runtime::model::conditions::{READY, find_true};
 use quintet_runtime::model::rollout::{RolloutState, RolloutStatus, Step};
 
 use super::subject::{Subject, count};
@@ -82,7 +82,7 @@ pub fn progress(job: &DaemonJob) -> RolloutStatus {
 pub(super) fn phase(subject: Subject<'_>) -> Phase {
     let Some(status) = subject.observed() else { return Phase::Unobserved("the change of the spec") };
     let is_true = |type_| find_true(&status.conditions, type_).is_some();
-    let ready = find_true(&status.conditions, "Ready").map(|ready| ready.reason.as_str());
+    let ready = find_true(&status.conditions, READY).map(|ready| ready.reason.as_str());
     match ready {
         Some(reason) if reason == <&str>::from(Hold::WaitsForDueTime) => {
             return Phase::Held(Hold::WaitsForDueTime);
@@ -136,7 +136,7 @@ fn hold(subject: Subject<'_>, status: &DaemonJobStatus) -> Option<Hold> {
 /// The reason and the message of the condition Ready, which sums up the status.
 fn summary(subject: Subject<'_>) -> (&str, &str) {
     let conditions = subject.job.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+    let ready = conditions.iter().find(|condition| condition.type_ == READY);
     ready.map_or(("", ""), |ready| (&*ready.reason, &*ready.message))
 }
 

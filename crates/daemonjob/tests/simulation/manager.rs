@@ -20,7 +20,7 @@ use quintet_runtime::model::object::Object;
 use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Refusals, Verb};
 use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS, Resource};
-use quintet_runtime::model::status_pace::ChangedStatus;
+use quintet_runtime::model::status_pace::{ChangedStatus, StatusTimes};
 
 use crate::server::{Change, JOB, Kind, NAMESPACE, Server};
 
@@ -87,8 +87,7 @@ pub struct Manager {
     unclear: Vec<(Resource, String)>,
     refusals: Refusals,
     generation: Option<i64>,
-    status_written: Option<Timestamp>,
-    status_settled: Option<Timestamp>,
+    status_times: StatusTimes<Timestamp>,
     /// The current reconcile.
     pub pass: Option<Pass>,
     /// Whether an event has happened since the last reconcile began.
@@ -135,8 +134,7 @@ impl Manager {
             unclear: Vec::new(),
             refusals: Refusals::default(),
             generation: None,
-            status_written: None,
-            status_settled: None,
+            status_times: StatusTimes::default(),
             pass: None,
             woken: true,
             again: None,
@@ -319,16 +317,12 @@ impl Manager {
         let pass = self.pass.as_mut()?;
         let stored = pass.job.status.as_ref();
         let status = pass.plan.status.take().filter(|status| stored != Some(status))?;
-        let since = |at: Timestamp| now.duration_since(at).unsigned_abs();
-        let changed = ChangedStatus {
-            since_written: self.status_written.map(since),
-            since_settled: self.status_settled.map(since),
-            follows_writes: pass.writes > 0,
-            settles: pass.complete && is_finished(&status) && !stored.is_some_and(is_finished),
-        };
-        let Some(wait) = changed.wait() else {
-            if changed.settles {
-                self.status_settled = Some(now);
+        let settles = pass.complete && is_finished(&status) && !stored.is_some_and(is_finished);
+        let changed = ChangedStatus { follows_writes: pass.writes > 0, settles };
+        let since = |at| now.duration_since(at).unsigned_abs();
+        let Some(wait) = changed.wait(self.status_times, since) else {
+            if settles {
+                self.status_times.settled = Some(now);
             }
             return Some(status);
         };
@@ -416,7 +410,7 @@ impl Manager {
 
     pub fn wrote_status(&mut self, revision: u64, now: Timestamp) {
         self.written.job = self.written.job.max(revision);
-        self.status_written = Some(now);
+        self.status_times.written = Some(now);
     }
 }
 

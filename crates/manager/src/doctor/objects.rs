@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_runtime::model::conditions::shorten;
+use quintet_runtime::model::conditions::{READY, shorten};
 use quintet_runtime::model::problem::{Problem, ProblemState};
 use quintet_runtime::model::resource::Resource;
 use serde::de::Error as _;
@@ -116,7 +116,7 @@ impl Condition {
     /// Whether the condition reports that pods have been missing for long, or that lines cannot be printed.
     fn is_slow_failure(&self, now: Timestamp) -> bool {
         match (&*self.type_, &*self.status) {
-            ("Ready", "False") => self.reason == OUTPUT_BLOCKED,
+            (READY, "False") => self.reason == OUTPUT_BLOCKED,
             ("Available", "False") => {
                 self.since().is_some_and(|since| now.duration_since(since) >= UNAVAILABLE)
             }

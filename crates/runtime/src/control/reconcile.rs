@@ -189,15 +189,8 @@ impl<R: Reconciler> Pass<'_, R> {
         let is_settled = |status: &R::Status| self.reconciler.is_settled(status);
         let settles = complete && is_settled(&status) && !stored.is_some_and(is_settled);
         let (memory, now) = (&self.context.executor.memory, Instant::now());
-        let times = memory.status_times(self.key);
-        let since = |at: Instant| now - at;
-        let changed = ChangedStatus {
-            since_written: times.written.map(since),
-            since_settled: times.settled.map(since),
-            follows_writes,
-            settles,
-        };
-        if let Some(wait) = changed.wait() {
+        let changed = ChangedStatus { follows_writes, settles };
+        if let Some(wait) = changed.wait(memory.status_times(self.key), |at| now - at) {
             return Ok(StatusWrite::Deferred(now + wait));
         }
         self.context.executor.write_status(self.planned(), &status).await?;

@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use crate::model::clock::whole_seconds;
 
+/// The type of the condition that every kind has: True if the object is as its spec demands.
+pub const READY: &str = "Ready";
 /// The longest message in bytes; the API allows 32,768.
 const LONGEST_MESSAGE: usize = 1024;
 

@@ -8,7 +8,7 @@ use std::collections::{BinaryHeap, HashMap};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::model::conditions::find_true;
+use crate::model::conditions::{READY, find_true};
 use crate::model::object::{Key, Object};
 
 /// The most problems that the metric lists.
@@ -79,7 +79,7 @@ impl Problem {
 /// A problem if fewer pods are ready than desired, and the condition Ready is False. Without this condition, no manager
 /// has seen the desired number.
 pub fn missing_pods(ready: Option<i32>, desired: i32, conditions: &[Condition]) -> Option<Problem> {
-    let is_not_ready = |one: &&Condition| one.type_ == "Ready" && one.status == "False";
+    let is_not_ready = |one: &&Condition| one.type_ == READY && one.status == "False";
     let not_ready = conditions.iter().find(is_not_ready)?;
     let is_missing = ready.unwrap_or_default() < desired;
     is_missing.then(|| Problem::failing("PodsMissing", not_ready.last_transition_time.0))

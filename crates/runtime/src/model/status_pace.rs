@@ -10,13 +10,24 @@ pub const PACE: Duration = Duration::from_secs(1);
 /// How long the status of an object may stay as it is while every reconcile writes something else.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 
-/// A status that differs from the stored one, at the end of a reconcile.
+/// When this process wrote the status of an object, by the clock of the caller.
 #[derive(Clone, Copy, Debug)]
+pub struct StatusTimes<T> {
+    /// The last write.
+    pub written: Option<T>,
+    /// The last write that settled the object.
+    pub settled: Option<T>,
+}
+
+impl<T> Default for StatusTimes<T> {
+    fn default() -> Self {
+        Self { written: None, settled: None }
+    }
+}
+
+/// A status that differs from the stored one, at the end of a reconcile.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ChangedStatus {
-    /// The time since this process last wrote the status of the object; None if it has not.
-    pub since_written: Option<Duration>,
-    /// The time since this process last wrote a status that settled the object; None if it has not.
-    pub since_settled: Option<Duration>,
     /// Whether the reconcile has written other objects, so that another reconcile follows.
     pub follows_writes: bool,
     /// Whether the status shows that nothing is left to do, and the stored status does not.
@@ -25,10 +36,10 @@ pub struct ChangedStatus {
 
 impl ChangedStatus {
     /// How long the status waits; None if it is written now. So two status writes a second are the most, even if another
-    /// client changes the status again and again.
-    pub fn wait(self) -> Option<Duration> {
-        let may_settle = self.since_settled.is_none_or(|since| since >= PACE);
-        let since = self.since_written.filter(|_| !(self.settles && may_settle))?;
+    /// client changes the status again and again. `since` returns the time since an instant of `times`.
+    pub fn wait<T>(self, times: StatusTimes<T>, since: impl Fn(T) -> Duration) -> Option<Duration> {
+        let may_settle = times.settled.map(&since).is_none_or(|since| since >= PACE);
+        let since = times.written.map(since).filter(|_| !(self.settles && may_settle))?;
         let rest = PACE.saturating_sub(since);
         // The status of the reconcile that follows is more current. A plan that writes in every reconcile must still update
         // its status.
@@ -43,41 +54,42 @@ mod tests {
 
     use super::*;
 
-    const CHANGED: ChangedStatus =
-        ChangedStatus { since_written: None, since_settled: None, follows_writes: false, settles: false };
-
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
+    }
+
+    /// The wait of a status after writes so many milliseconds ago.
+    fn wait(status: ChangedStatus, written: Option<u64>, settled: Option<u64>) -> Option<Duration> {
+        status.wait(StatusTimes { written, settled }, ms)
     }
 
     #[test]
     fn writes_the_first_status_at_once() {
         for follows_writes in [false, true] {
-            assert_eq!(ChangedStatus { follows_writes, ..CHANGED }.wait(), None);
+            let status = ChangedStatus { follows_writes, ..ChangedStatus::default() };
+            assert_eq!(wait(status, None, None), None);
         }
     }
 
     #[test]
     fn writes_at_most_one_status_a_second() {
-        let after = |since| ChangedStatus { since_written: Some(ms(since)), ..CHANGED }.wait();
+        let after = |since| wait(ChangedStatus::default(), Some(since), None);
         assert_eq!([after(0), after(400), after(1_000)], [Some(ms(1_000)), Some(ms(600)), None]);
     }
 
     #[test]
     fn puts_off_a_status_that_the_next_reconcile_makes_current() {
-        let after =
-            |since| ChangedStatus { since_written: Some(ms(since)), follows_writes: true, ..CHANGED }.wait();
+        let status = ChangedStatus { follows_writes: true, settles: false };
+        let after = |since| wait(status, Some(since), None);
         let waits = [after(400), after(1_000), after(5_999), after(6_000)];
         assert_eq!(waits, [Some(ms(600)), Some(PACE), Some(PACE), None]);
     }
 
     #[test]
     fn writes_the_last_status_at_once() {
-        let last =
-            ChangedStatus { since_written: Some(ms(1)), follows_writes: true, settles: true, ..CHANGED };
-        assert_eq!(last.wait(), None);
-        let again = ChangedStatus { since_settled: Some(ms(1)), ..last };
-        assert_eq!(again.wait(), Some(ms(999)));
+        let last = ChangedStatus { follows_writes: true, settles: true };
+        assert_eq!(wait(last, Some(1), None), None);
+        assert_eq!(wait(last, Some(1), Some(1)), Some(ms(999)));
     }
 
     proptest! {
@@ -93,15 +105,9 @@ mod tests {
                 if is_overwritten {
                     stored = overwritten;
                 }
-                let since = |at: u64| ms(now - at);
                 let settles = is_settled && !stored;
-                let status = ChangedStatus {
-                    since_written: writes.last().copied().map(since),
-                    since_settled: settled.map(since),
-                    follows_writes,
-                    settles,
-                };
-                if status.wait().is_none() {
+                let times = StatusTimes { written: writes.last().copied(), settled };
+                if (ChangedStatus { follows_writes, settles }).wait(times, |at: u64| ms(now - at)).is_none() {
                     writes.push(now);
                     stored = is_settled;
                     if settles {

@@ -17,6 +17,7 @@ use crate::model::plan::Plan;
 use crate::model::progress::Progress;
 use crate::model::refusals::{Refusal, RefusalReason, Refusals, Verb};
 use crate::model::resource::{PODS, Resource};
+use crate::model::status_pace::StatusTimes;
 
 /// How long a namespace counts as being deleted without a new check; it may have been created again.
 const TERMINATING: SignedDuration = LONGEST_BACKOFF;
@@ -107,16 +108,7 @@ struct Memory {
     generation: Option<i64>,
     /// How often creations were paused since the last successful one.
     stops: u32,
-    status: StatusTimes,
-}
-
-/// The times of an object's status in this process.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StatusTimes {
-    /// The last write.
-    pub written: Option<Instant>,
-    /// The last write that settled the object.
-    pub settled: Option<Instant>,
+    status: StatusTimes<Instant>,
 }
 
 /// The memory about every owner.
@@ -350,7 +342,7 @@ impl OwnerMemory {
     }
 
     /// When this process wrote the status of `owner`.
-    pub fn status_times(&self, owner: &Key) -> StatusTimes {
+    pub fn status_times(&self, owner: &Key) -> StatusTimes<Instant> {
         lock(&self.owners).get(&owner.uid).map(|memory| memory.status).unwrap_or_default()
     }
 
