@@ -96,6 +96,8 @@ fn commands_in_the_documents_work() {
                 "helm template",
                 "kubectl label namespace",
                 "kubectl delete clusterroles",
+                "kubectl delete pods -n",
+                "kubectl delete configmaps -n",
             ];
             if changes.iter().any(|change| command.starts_with(change))
                 || ["-k config/default", "-f samples/gitops/"].iter().any(|files| command.contains(files))
