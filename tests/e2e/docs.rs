@@ -98,6 +98,7 @@ fn commands_in_the_documents_work() {
                 "kubectl delete clusterroles",
                 "kubectl delete pods -n",
                 "kubectl delete configmaps -n",
+                "kubectl patch deployment",
             ];
             if changes.iter().any(|change| command.starts_with(change))
                 || ["-k config/default", "-f samples/gitops/"].iter().any(|files| command.contains(files))
