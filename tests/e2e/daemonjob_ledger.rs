@@ -385,8 +385,8 @@ fn switched_off_kind_does_not_hold_pods() {
     env.wait("all pods are gone", || env.list("pods", "quintet.dev/kind=DaemonJob").is_empty());
 }
 
-/// Deletes the definition, and every DaemonJob with it, while the manager runs and while none runs. Uses a
-/// separate cluster.
+/// Deletes the definition, and every DaemonJob with it, while the manager runs and while none runs. The manager
+/// also removes the finalizer of a Greeting, for which its definition waits. Uses a separate cluster.
 #[test]
 fn deleted_definition_does_not_hold_pods() {
     const DEFINITION: &str = "crd/daemonjobs.dj.dysproz.io";
@@ -395,7 +395,12 @@ fn deleted_definition_does_not_hold_pods() {
     let no_pods = || env.list("pods", "quintet.dev/kind=DaemonJob").is_empty();
     // If the owner's type is gone, the garbage collector may keep the pods; then the user deletes them.
     let delete = |pods: &[String; 2]| env.kubectl(&["delete", "pod", &pods[0], &pods[1], "--wait=false"]);
-    let manager = env.manager("daemonjob");
+    let manager = env.manager("daemonjob,greeting");
+    env.apply_sample("greeting/hello-world.yaml").unwrap();
+    env.wait_for("greeting", "hello-world", "it has a finalizer", |greeting| {
+        greeting["metadata"]["finalizers"].is_array()
+    });
+    env.kubectl(&["delete", "crd/greetings.example.com", "--timeout=60s"]).unwrap();
     let pods = half_done(&env, "seen", &nodes);
     env.kubectl(&["delete", DEFINITION, "--timeout=60s"]).unwrap();
     let _ = delete(&pods);

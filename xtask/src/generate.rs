@@ -246,14 +246,22 @@ mod tests {
     }
 
     #[test]
-    fn artifact_hub_gets_the_default_images_and_an_icon() {
+    fn artifact_hub_gets_the_default_images_an_icon_and_links() {
         let chart = yaml(&read("charts/quintet/Chart.yaml"));
-        let images = yaml(chart["annotations"]["artifacthub.io/images"].as_str().unwrap());
-        let images: Vec<&str> =
-            images.as_array().unwrap().iter().filter_map(|one| one["image"].as_str()).collect();
-        assert_eq!(images, ["quintet", "pulsar-consumer"].map(quintet_localcluster::image::name));
+        let listed = |annotation: &str, key: &str| -> Vec<String> {
+            let list = yaml(chart["annotations"][annotation].as_str().unwrap());
+            list.as_array().unwrap().iter().map(|one| one[key].as_str().unwrap().to_owned()).collect()
+        };
+        let images = ["quintet", "pulsar-consumer"].map(quintet_localcluster::image::name);
+        assert_eq!(listed("artifacthub.io/images", "image"), images);
         let (_, icon) = chart["icon"].as_str().unwrap().split_once("/main/").unwrap();
         assert!(read(icon).contains("<svg "), "{icon}");
+        let branch = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
+        for link in listed("artifacthub.io/links", "url") {
+            let page =
+                link.strip_prefix(branch).unwrap_or_else(|| panic!("{link} is not a page of the project"));
+            assert!(read(page).starts_with("# "), "{link}");
+        }
     }
 
     #[test]

@@ -42,10 +42,11 @@ use platform::{Platform, Programs};
     release needs programs for Linux and macOS on amd64 and arm64, which `--programs-only` builds on a machine of each \
     kind. The command publishes nothing.\n\n\
     With --dry-run, the command accepts any commit and the programs for Linux that this machine can build, and rehearses the \
-    publication in a temporary folder. It signs with a temporary key, publishes to a local registry with .ci/publish, runs the \
-    commands of docs/verify.md, installs the plugin with krew, and installs the chart from the registry on real nodes, which \
-    pull the images by digest. It builds the files again in a copy of the checkout, and compares them. The last lines name the \
-    parts that it did not rehearse."
+    publication in a temporary folder. It signs with a temporary key, publishes to a local registry with .ci/publish, and runs \
+    the commands of docs/verify.md. It copies the release with the commands of docs/images.md, and installs the plugin with \
+    krew. It installs the chart from the registry on real nodes, which pull the images by digest, and then installs the copy. \
+    It builds the files again in a copy of the checkout, and compares them. The last lines name the parts that it did not \
+    rehearse."
 )]
 pub struct Args {
     /// Accept a commit that is not ready for a release, and rehearse the publication

@@ -314,27 +314,6 @@ metricRelabelings:
 {{- end }}
 {{- end }}
 
-{{/* "true" on OpenShift, else nothing. */}}
-{{- define "quintet.openshift" -}}
-{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}true{{ end }}
-{{- end }}
-
-{{/*
-The pods' security context, or nothing. On OpenShift without the default user and group: each namespace has its own range
-of user IDs, and the SecurityContextConstraints restricted-v2 rejects all others.
-*/}}
-{{- define "quintet.podSecurityContext" -}}
-{{- $context := dict }}
-{{- range $field, $value := .Values.podSecurityContext }}
-{{- if not (and (include "quintet.openshift" $) (has $field (list "runAsUser" "runAsGroup")) (eq (toString $value) "65532")) }}
-{{- $_ := set $context $field $value }}
-{{- end }}
-{{- end }}
-{{- with $context }}
-{{- toYaml . }}
-{{- end }}
-{{- end }}
-
 {{/* Pod fields that hook and test pods share with the manager's pods. */}}
 {{- define "quintet.shortPod" -}}
 {{- with include "quintet.imagePullSecrets" . }}
@@ -354,9 +333,9 @@ schedulerName: {{ . | quote }}
 hostUsers: {{ .Values.hostUsers }}
 {{- end }}
 enableServiceLinks: false
-{{- with include "quintet.podSecurityContext" . }}
+{{- with .Values.podSecurityContext }}
 securityContext:
-  {{- . | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector:

@@ -4,13 +4,14 @@
 
 use std::ops::Range;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
+use quintet_localcluster::{paths, run};
 use serde_json::Value;
 
 use super::manifests::Manifests;
 use super::{Tools, pods};
 
-/// An API of OpenShift, by which the chart detects it.
+/// An API of OpenShift, by which the chart detects OpenShift.
 const API: &str = "security.openshift.io/v1";
 
 /// The users of one namespace. Each namespace has other ones.
@@ -28,19 +29,24 @@ const VOLUMES: [&str; 8] = [
     "secret",
 ];
 
-/// The pods of the chart follow the rules on OpenShift, and only there.
+/// The pods of the chart and of config/default follow the rules. A pod with the image's user does not.
 pub(super) fn restricted(tools: &Tools) -> Result<()> {
-    let violations = |args: &[&str]| -> Result<Vec<String>> {
-        let manifests = Manifests::of(&tools.template(args)?)?;
-        Ok(pods(&manifests).flat_map(|(kind, pod)| of_pod(&pod["spec"], kind)).collect())
-    };
-    let found = violations(&["--api-versions", API])?;
-    if !found.is_empty() {
-        bail!("{}", found.join("\n"));
+    let folder = paths::workspace().join("config/default");
+    let kustomized = run::stdout(tools.program("kubectl")?.arg("kustomize").arg(folder))?;
+    for manifests in [kustomized, tools.template(&[])?, tools.template(&["--api-versions", API])?] {
+        let found = violations(&manifests)?;
+        ensure!(found.is_empty(), "{}", found.join("\n"));
     }
-    let elsewhere = violations(&[])?;
-    ensure!(elsewhere.iter().any(|one| one.contains("runAsUser is 65532")), "{elsewhere:?}");
+    let found = violations(&tools.template(&["--set", "podSecurityContext.runAsUser=65532"])?)?;
+    ensure!(found.iter().any(|one| one.contains("runAsUser is 65532")), "{found:?}");
     Ok(())
+}
+
+/// The violated rules of the pods in rendered manifests.
+fn violations(manifests: &str) -> Result<Vec<String>> {
+    let manifests = Manifests::of(manifests)?;
+    ensure!(pods(&manifests).next().is_some(), "the manifests have no pods");
+    Ok(pods(&manifests).flat_map(|(kind, pod)| of_pod(&pod["spec"], kind)).collect())
 }
 
 /// The violated rules.

@@ -267,11 +267,127 @@ pub(super) fn scalar(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::fs;
+
+    use quintet_localcluster::paths;
+
     use super::super::{files, kinds};
     use super::*;
 
     fn yaml(text: &str) -> Value {
         serde_saphyr::from_str(text).unwrap()
+    }
+
+    /// The allowed verbs, by the account and the resource.
+    type Permissions = BTreeMap<(String, String), BTreeSet<String>>;
+
+    /// Adds a rule. Names a resource as `kubectl auth can-i --list` does, such as `deployments.apps/scale`.
+    fn allow(found: &mut Permissions, account: &str, group: &str, resources: &[&str], verbs: &[&str]) {
+        for &resource in resources {
+            let (plural, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            let mut name = plural.to_owned();
+            for (separator, part) in [('.', group), ('/', subresource)] {
+                if !part.is_empty() {
+                    name.push(separator);
+                    name.push_str(part);
+                }
+            }
+            let verbs = verbs.iter().map(|verb| (*verb).to_owned());
+            found.entry((account.to_owned(), name)).or_default().extend(verbs);
+        }
+    }
+
+    /// The permissions in the code, by the accounts and conditions of the document.
+    fn in_code() -> Permissions {
+        let mut found = Permissions::new();
+        let mut add = |account: &str, rules: &[Rule]| {
+            for rule in rules {
+                allow(&mut found, account, rule.group, rule.resources, rule.verbs);
+            }
+        };
+        add("manager", MANAGER_RULES);
+        add("manager, for its Lease", LEADER_ELECTION_RULES);
+        add("uninstall Job, in the manager's namespace", UNINSTALL_MANAGER_RULES);
+        add("uninstall Job, for the Lease", UNINSTALL_LEASE_RULES);
+        for kind in kinds() {
+            let name = &kind.crd.spec.names.kind;
+            let (of_keda, others): (Vec<Rule>, Vec<Rule>) =
+                kind.row.rules.iter().copied().partition(|rule| rule.group == "keda.sh");
+            add(name, &others);
+            add(&format!("{name}, with `pulsarConsumer.autoscaling`"), &of_keda);
+            add(&format!("{name}, if off, with `rbac.sweep`"), kind.row.sweep_rules);
+            add("uninstall Job", kind.row.uninstall_rules);
+        }
+        for optional in &OPTIONAL {
+            let account = match optional.name {
+                "pulsarconsumer-secrets" => "PulsarConsumer, with `pulsarConsumer.readSecrets`",
+                "daemonjob-node-marks" => "DaemonJob, with `daemonJob.nodeMarks`",
+                other => other,
+            };
+            add(account, optional.rules);
+        }
+        found
+    }
+
+    /// Adds the rules that a template of the chart contains itself, as `apiGroups: [a]` or as `"apiGroups" (list "a")`.
+    fn add_rules_of_template(found: &mut Permissions, account: &str, template: &str) {
+        let file = paths::workspace().join("charts/quintet/templates").join(template);
+        let text = fs::read_to_string(file).unwrap();
+        for part in text.split("apiGroups") {
+            if !(part.starts_with(": [") || part.starts_with("\" (list ")) {
+                continue;
+            }
+            let words = |key: &str| {
+                let list = part.split_once(key).unwrap().1.split(['[', '(']).nth(1).unwrap();
+                let list = list.split([']', ')']).next().unwrap().trim_start_matches("list ");
+                list.split(", ").map(|word| word.trim_matches('"')).collect::<Vec<_>>()
+            };
+            for group in words("") {
+                allow(found, account, group, &words("resources"), &words("verbs"));
+            }
+        }
+    }
+
+    /// The permissions in the table of a document, in cells such as `pods`: get, list; `nodes`: get.
+    fn in_table(document: &str) -> Permissions {
+        let sections: Vec<_> = document.split("\n## ").collect();
+        let section = sections.iter().find(|section| section.starts_with("Permissions\n")).unwrap();
+        let mut found = Permissions::new();
+        for row in section.lines().filter(|line| line.starts_with('|')).skip(2) {
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
+            for part in cells[2].split("; ") {
+                let (resources, verbs) = part.split_once(": ").unwrap();
+                for resource in resources.split(", ") {
+                    let key = (cells[1].to_owned(), resource.trim_matches('`').to_owned());
+                    found.entry(key).or_default().extend(verbs.split(", ").map(str::to_owned));
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn security_md_lists_every_permission() {
+        let mut granted = in_code();
+        add_rules_of_template(&mut granted, "manager, with `metrics.secure`", "rbac.yaml");
+        add_rules_of_template(&mut granted, "`helm test`", "tests/rbac.yaml");
+        let listed = in_table(&fs::read_to_string(paths::workspace().join("docs/security.md")).unwrap());
+        let only_in = |one: &Permissions, other: &Permissions| -> Vec<String> {
+            let different = one.iter().filter(|(key, verbs)| other.get(*key) != Some(*verbs));
+            different.map(|((account, resource), verbs)| format!("{account}: {resource} {verbs:?}")).collect()
+        };
+        assert_eq!(only_in(&granted, &listed), [""; 0], "the table lacks these permissions");
+        assert_eq!(only_in(&listed, &granted), [""; 0], "no account has these permissions");
+    }
+
+    #[test]
+    fn names_resources_as_kubectl_does() {
+        let mut found = Permissions::new();
+        allow(&mut found, "a", "apps", &["deployments", "deployments/scale"], &["get"]);
+        allow(&mut found, "a", "", &["pods/status"], &["get"]);
+        let names: Vec<_> = found.into_keys().map(|(_, name)| name).collect();
+        assert_eq!(names, ["deployments.apps", "deployments.apps/scale", "pods/status"]);
     }
 
     #[test]

@@ -19,9 +19,9 @@ spec:
   homepage: {repository}
   shortDescription: Explain DaemonJobs and control their rollouts
   description: |
-    `kubectl quintet explain` shows on which nodes a DaemonJob of Quintet runs, and why it does not run on
-    the other nodes. `kubectl quintet rollout` follows, pauses, approves and retries rollouts of DaemonJobs
-    and PodSets.
+    Shows on which nodes a DaemonJob runs, and why it does not run on the other nodes.
+    Follows, pauses, approves and retries rollouts of DaemonJobs and PodSets. Checks
+    an installation of Quintet, the operator for these kinds, which the cluster needs.
   platforms:
 "
     );
@@ -70,7 +70,11 @@ mod tests {
         let end = format!("/releases/download/v{VERSION}/kubectl-quintet-{VERSION}-darwin-arm64.tar.gz");
         assert!(arm["uri"].as_str().unwrap().ends_with(&end), "{arm}");
         assert_eq!((&arm["bin"], &arm["sha256"]), (&json!("kubectl-quintet"), &json!("ab".repeat(32))));
-        // krew's index accepts at most 50 characters.
-        assert!(manifest["spec"]["shortDescription"].as_str().unwrap().len() <= 50);
+        // krew's developer guide: few words, none of them redundant, and no list of commands.
+        let text = |field: &str| manifest["spec"][field].as_str().unwrap().to_lowercase();
+        assert!(text("shortDescription").len() <= 50, "{manifest}");
+        for words in ["kubectl", "plugin"] {
+            assert!(!(text("shortDescription") + &text("description")).contains(words), "{words}");
+        }
     }
 }

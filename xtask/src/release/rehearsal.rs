@@ -3,6 +3,7 @@
 
 mod again;
 mod install;
+mod mirror;
 
 use std::env;
 use std::ffi::OsString;
@@ -26,6 +27,9 @@ use super::{VERSION, krew};
 /// The parts that need the release workflow.
 const ONLY_THE_WORKFLOW: &str =
     "keyless signatures, the transparency log, and the release page of the repository";
+
+/// The registry to which docs/images.md copies a release.
+const MIRROR: &str = "registry.example.com";
 
 /// The environment variables from which `.ci/publish` writes the provenance, with values for a rehearsal.
 const WORKFLOW: [(&str, &str); 9] = [
@@ -70,6 +74,7 @@ pub(super) fn run(files: &Path, folder: &Path, programs: &Programs) -> Result<St
     rehearsal.publish()?;
     rehearsal.must_reject()?;
     rehearsal.verify()?;
+    rehearsal.copy()?;
     rehearsal.plugin()?;
     let mut omitted = vec![ONLY_THE_WORKFLOW.to_owned()];
     omitted.extend(programs.missing().iter().map(|platform| format!("the programs for {platform}")));

@@ -182,6 +182,8 @@ fn a_release_builds_from_the_lock_file() {
             assert!(line.trim().starts_with("cargo run --locked "), "{name}: {line}");
         }
     }
+    let run = fs::read_to_string(paths::workspace().join(".ci/run")).unwrap();
+    assert!(run.contains("\ncargo build --locked "), "{run}");
 }
 
 #[test]

@@ -394,6 +394,23 @@ mod tests {
     }
 
     #[test]
+    fn a_container_engine_builds_labelled_images_from_the_lock_file() {
+        let text = fs::read_to_string(paths::workspace().join("config/image/Dockerfile")).unwrap();
+        let builds: Vec<_> = text.lines().filter(|line| line.starts_with("RUN cargo ")).collect();
+        let are_locked = builds.iter().all(|line| line.starts_with("RUN cargo run --locked "));
+        assert!(!builds.is_empty() && are_locked, "{builds:?}");
+        for (key, value) in [
+            ("source", env!("CARGO_PKG_REPOSITORY")),
+            ("licenses", env!("CARGO_PKG_LICENSE")),
+            ("version", "$VERSION"),
+            ("revision", "$REVISION"),
+        ] {
+            let label = format!("org.opencontainers.image.{key}={value}");
+            assert!(text.split_whitespace().any(|word| word == label), "the Dockerfile lacks {label}");
+        }
+    }
+
+    #[test]
     fn the_chart_runs_this_image() {
         let read = |path: &str| fs::read_to_string(paths::workspace().join(path)).unwrap();
         let values: serde_json::Value = serde_saphyr::from_str(&read("charts/quintet/values.yaml")).unwrap();

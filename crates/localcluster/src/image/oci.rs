@@ -27,7 +27,7 @@ const CONTAINERD_NAME: &str = "io.containerd.image.name";
 /// The annotation with the tag.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// The user and group of the chart's security context, as numbers that a kubelet knows are not root.
+/// The user and group of an image, as numbers that a kubelet knows are not root. The chart names no other user.
 pub(super) const USER: u64 = 65_532;
 
 /// The facts about an image that hold for all architectures.

@@ -13,7 +13,7 @@ use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{manager, paths, run};
 use serde_json::Value;
 
-use super::Rehearsal;
+use super::{MIRROR, Rehearsal};
 use crate::release::VERSION;
 
 /// The number of nodes: one for each manager.
@@ -31,18 +31,19 @@ impl Rehearsal<'_> {
         let name = Temporary::new("release");
         let (cluster, _) =
             Cluster::up_real(&UpOptions { name: name.name(), nodes: Some(NODES), ..UpOptions::default() })?;
-        let requests = cluster.mirror(PUBLISHED[0], &self.folder.join("registry"))?;
+        let requests = cluster.mirror(&[PUBLISHED[0], MIRROR], &self.folder.join("registry"))?;
 
         let step = Step::start_long("installing the chart from the registry on real nodes");
-        let command = documented(&paths::workspace().join(DOCUMENT))?;
-        let command = command.replace(PUBLISHED[0], &self.registry.name()).replace("VERSION", VERSION);
-        let mut helm = cluster.helm();
-        self.keep_files(&mut helm).args(command.split_whitespace().skip(1));
-        run::stdout(helm.args(["--plain-http", "--wait", "--timeout", "5m"]))?;
+        let command = documented(&paths::workspace().join(DOCUMENT), &install_published())?;
+        self.helm(&cluster, &command.replace(PUBLISHED[0], &self.registry.name()))?;
         let digests = self.digests()?;
-        managers_have(&cluster, &digests)?;
-        for (program, digest) in digests.iter().filter(|(program, _)| program != "quintet") {
-            prints_its_version(&cluster, program, digest)?;
+        for (program, digest) in &digests {
+            let image = format!("{}@{digest}", image::repository(program));
+            if program == "quintet" {
+                managers_run(&cluster, &image)?;
+            } else {
+                prints_its_version(&cluster, program, program, &image)?;
+            }
         }
         let requests =
             fs::read_to_string(&requests).with_context(|| format!("cannot read {}", requests.display()))?;
@@ -52,7 +53,16 @@ impl Rehearsal<'_> {
         }
         step.done();
         self.explain(&cluster)?;
+        self.install_copy(&cluster)?;
         Ok(None)
+    }
+
+    /// Runs a documented command of helm with this version, and waits until the release is ready.
+    pub(super) fn helm(&self, cluster: &Cluster, command: &str) -> Result<()> {
+        let mut helm = cluster.helm();
+        let command = command.replace("VERSION", VERSION);
+        self.keep_files(&mut helm).args(command.split_whitespace().skip(1));
+        run::stdout(helm.args(["--plain-http", "--wait", "--timeout", "5m"])).map(drop)
     }
 
     /// Runs `quintet explain` in a manager's pod, as the documents advise, and from the archive of the release.
@@ -77,40 +87,45 @@ impl Rehearsal<'_> {
     }
 }
 
-/// Fails unless every pod of the release runs the image with the digest of the release.
-fn managers_have(cluster: &Cluster, digests: &[(String, String)]) -> Result<()> {
-    let (_, digest) = digests.iter().find(|(program, _)| program == "quintet").context("no manager")?;
+/// Fails unless every pod of the release runs the image, which has a digest. Omits pods that are being deleted.
+pub(super) fn managers_run(cluster: &Cluster, image: &str) -> Result<()> {
+    let (_, digest) = image.split_once('@').with_context(|| format!("{image} has no digest"))?;
     let get = ["get", "pods", "--namespace", manager::NAMESPACE, "--output", "json"];
     let pods: Value = serde_json::from_str(&run::stdout(cluster.kubectl().args(get))?)
         .context("kubectl get pods printed no JSON")?;
     let pods = pods["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-    ensure!(pods.len() == NODES, "the release has {} pods, expected {NODES}", pods.len());
-    let image = format!("{}@{digest}", image::repository("quintet"));
-    for pod in pods {
+    let remaining: Vec<_> =
+        pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect();
+    ensure!(remaining.len() == NODES, "the release has {} pods, expected {NODES}", remaining.len());
+    for pod in remaining {
         let named = &pod["spec"]["containers"][0]["image"];
         ensure!(*named == image, "a manager has the image {named}, expected {image}");
         let runs = pod["status"]["containerStatuses"][0]["imageID"].as_str().unwrap_or_default();
-        ensure!(runs.ends_with(digest.as_str()), "a manager runs {runs}, expected {digest}");
+        ensure!(runs.ends_with(digest), "a manager runs {runs}, expected {digest}");
     }
     Ok(())
 }
 
-/// Runs the image of a program by its digest in a pod, which must print the program's version.
-fn prints_its_version(cluster: &Cluster, program: &str, digest: &str) -> Result<()> {
-    let image = format!("--image={}@{digest}", image::repository(program));
-    run::stdout(cluster.kubectl().args(["run", program, &image, "--restart=Never", "--", "--version"]))?;
+/// Runs the image of a program in the pod `name`, which must print the program's version.
+pub(super) fn prints_its_version(cluster: &Cluster, name: &str, program: &str, image: &str) -> Result<()> {
+    let image = format!("--image={image}");
+    run::stdout(cluster.kubectl().args(["run", name, &image, "--restart=Never", "--", "--version"]))?;
     let ended = ["wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=2m"];
-    run::stdout(cluster.kubectl().args(ended).arg(format!("pod/{program}")))?;
-    let version = run::stdout(cluster.kubectl().args(["logs", program]))?;
-    ensure!(version.trim() == format!("{program} {VERSION}"), "the pod {program} prints {version:?}");
+    run::stdout(cluster.kubectl().args(ended).arg(format!("pod/{name}")))?;
+    let version = run::stdout(cluster.kubectl().args(["logs", name]))?;
+    ensure!(version.trim() == format!("{program} {VERSION}"), "the pod {name} prints {version:?}");
     Ok(())
 }
 
-/// The command of a document that installs the published chart.
-fn documented(document: &Path) -> Result<String> {
-    let begin = format!("helm install quintet oci://{}", image::repository("charts/quintet"));
+/// The first words of the command that installs the published chart.
+fn install_published() -> String {
+    format!("helm install quintet oci://{}", image::repository("charts/quintet"))
+}
+
+/// The command in a block of text in a document that begins with these words.
+pub(super) fn documented(document: &Path, begin: &str) -> Result<String> {
     let lines = blocks(document, "text").into_iter().flatten();
-    let found = lines.map(|line| line.trim().to_owned()).find(|line| line.starts_with(&begin));
+    let found = lines.map(|line| line.trim().to_owned()).find(|line| line.starts_with(begin));
     found.with_context(|| format!("{} has no command `{begin} …`", document.display()))
 }
 
@@ -120,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_document_installs_the_published_chart() {
-        let command = documented(&paths::workspace().join(DOCUMENT)).unwrap();
+        let command = documented(&paths::workspace().join(DOCUMENT), &install_published()).unwrap();
         assert!(command.contains(" --version VERSION "), "{command}");
         assert!(command.contains(&format!(" --namespace {} ", manager::NAMESPACE)), "{command}");
     }

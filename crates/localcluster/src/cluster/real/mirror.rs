@@ -1,5 +1,5 @@
-//! A registry in the cluster's network that replaces another one, such as ghcr.io: the nodes pull the images of the other
-//! registry from it, by their unchanged names.
+//! A registry in the cluster's network that replaces others, such as ghcr.io: the nodes pull the images of the other
+//! registries from it, by their unchanged names.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -22,9 +22,9 @@ pub(super) const MIRROR: &str = "mirror";
 const PORT: u16 = 5001;
 
 impl Cluster {
-    /// Serves the content of a registry, which is in the folder `storage`, to the present nodes in place of the registry
-    /// `host`, such as `ghcr.io`. Returns the log, with one line for each request. The registry ends with the cluster.
-    pub fn mirror(&self, host: &str, storage: &Path) -> Result<PathBuf> {
+    /// Serves the content of a registry, which is in the folder `storage`, to the present nodes in place of the registries
+    /// `hosts`, such as `ghcr.io`. Returns the log, with one line for each request. The registry ends with the cluster.
+    pub fn mirror(&self, hosts: &[&str], storage: &Path) -> Result<PathBuf> {
         ensure!(self.settings.real, "the nodes of cluster {} are simulated: they pull no image", self.name);
         let keeper = network::keeper(&self.dir)?.context("the cluster's network is gone")?;
         let address = format!("{}:{PORT}", network::CONTROL_PLANE);
@@ -51,11 +51,13 @@ impl Cluster {
             gateway::within(&namespace, connect)
         })?;
         for number in numbers(self.settings.nodes) {
-            // containerd reads this file for each pull.
-            let folder = node_files(&self.dir, number).join("certs.d").join(host);
-            std::fs::create_dir_all(&folder)
-                .with_context(|| format!("cannot create {}", folder.display()))?;
-            state::write(&folder.join("hosts.toml"), config::hosts(PORT).as_bytes())?;
+            for host in hosts {
+                // containerd reads this file for each pull.
+                let folder = node_files(&self.dir, number).join("certs.d").join(host);
+                std::fs::create_dir_all(&folder)
+                    .with_context(|| format!("cannot create {}", folder.display()))?;
+                state::write(&folder.join("hosts.toml"), config::hosts(PORT).as_bytes())?;
+            }
         }
         Ok(log.path)
     }
