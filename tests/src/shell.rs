@@ -81,7 +81,7 @@ fn printed_if(is_success: bool, command: &str, output: &Output) -> String {
 /// Whether the exit code reports the state of a DaemonJob: a held rollout, or a node that does not run.
 fn is_verdict(command: &str, output: &Output) -> bool {
     let verdicts = [("quintet rollout status ", 3), ("quintet explain ", 1)];
-    let is_it = |(begin, code)| command.starts_with(begin) && output.status.code() == Some(code);
+    let is_it = |(begin, code): (&str, i32)| command.starts_with(begin) && output.status.code() == Some(code);
     verdicts.into_iter().any(is_it) && !output.stdout.is_empty()
 }
 
