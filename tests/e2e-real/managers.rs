@@ -1,12 +1,11 @@
-//! The chart's two managers in pods of its image: their logs, the runbooks' commands, and the takeover when the leader
+//! The chart's two managers in pods of its image: their logs, the commands of the documents, and the takeover when the leader
 //! disappears.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use quintet_e2e::shell::{filled, needs_manager_pod, succeeded};
-use quintet_e2e::workspace;
-use quintet_localcluster::documents::commands;
+use quintet_e2e::shell::{Shell, filled, limited, needs_manager_pod, succeeded};
+use quintet_localcluster::documents;
 use quintet_localcluster::manager::NAMESPACE;
 use quintet_localcluster::run;
 use serde_json::{Value, json};
@@ -83,17 +82,43 @@ fn verdict(line: &str) -> Option<(&str, &str)> {
     Some((verdict, words.next()?))
 }
 
-/// Runs the commands of the runbooks that need a pod of the manager. The test of the documents runs the others.
-fn runbooks_work(site: &Site) {
+/// Applies a sample of each kind, for the commands of the documents, and waits until their containers have run.
+fn apply_samples(site: &Site, shell: &Shell<'_>) {
+    shell.stdout("kubectl label nodes --all app=v1");
+    shell.stdout("kubectl apply -k samples");
+    site.wait_for("daemonjob", "daemonjob-sample", "Complete", "AllNodesDone");
+    site.wait("a consumer runs", || {
+        let pods = site.list("pods", "quintet.dev/kind=PulsarConsumer");
+        pods.iter().any(|pod| pod["status"]["containerStatuses"][0]["state"]["running"].is_object())
+    });
+}
+
+/// Runs the commands of the release's notes, except those that uninstall it.
+fn notes_work(site: &Site) {
+    let notes = site.helm(&["get", "notes", "quintet"]).unwrap();
+    let (begin, _) = notes.split_once("To uninstall:\n").unwrap();
+    let commands: Vec<&str> = begin.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+    assert!(commands.len() >= 3, "{notes}");
     let shell = site.shell();
+    for command in commands {
+        shell.stdout(command);
+    }
+}
+
+/// Runs the commands of all documents that need a pod of the manager. The test of the documents runs the others.
+fn documented_commands_work(site: &Site) {
+    let shell = site.shell();
+    apply_samples(site, &shell);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let leader = holder(site).split('_').next().unwrap_or_default().to_owned();
     let (mut exports, mut failures, mut ran) = (String::new(), Vec::new(), 0);
-    for command in commands(&workspace().join("docs/alerts.md")) {
+    let all = documents::all();
+    let commands = all.iter().flat_map(|document| documents::commands(document));
+    for command in commands.filter(|command| needs_manager_pod(command)) {
         if command.starts_with("export ") {
             exports += &format!("{command}; ");
-        } else if needs_manager_pod(&command) {
-            let command = filled(&command, "default").replace(" POD", &format!(" {leader}"));
+        } else {
+            let command = limited(filled(&command, "default").replace(" POD", &format!(" {leader}")));
             let output = shell.run(&format!("{exports}{command}"));
             let (printed, error) = (text(&output.stdout), text(&output.stderr));
             let never_restarted = error.contains("previous terminated container");
@@ -105,7 +130,7 @@ fn runbooks_work(site: &Site) {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert!(ran > 10, "only {ran} commands found");
+    assert!(ran > 20, "only {ran} commands found");
     let found = text(&shell.run(&format!("{exports}echo $LEADER")).stdout);
     assert_eq!(found.trim(), leader, "the page finds the leader");
     let scrape = format!(
@@ -124,7 +149,8 @@ fn second_manager_takes_over() {
     site.wait("both managers are ready", || managers(&site).len() == 2);
     doctor_runs_in_both_pods(&site);
     greet(&site, "before", || site.logs_of_managers());
-    runbooks_work(&site);
+    notes_work(&site);
+    documented_commands_work(&site);
 
     for (how, flags) in [("deleted", &[][..]), ("deleted by force", &["--grace-period=0", "--force"])] {
         let both = managers(&site);

@@ -1,8 +1,13 @@
 //! DaemonJob's rules when nodes die, boot and join.
 
+use std::env;
+use std::process::Command;
 use std::time::Instant;
 
 use quintet_e2e::{condition, workspace};
+use quintet_localcluster::cluster::Cluster;
+use quintet_localcluster::temporary::Temporary;
+use quintet_localcluster::{documents, run, variables};
 use serde_json::{Value, json};
 
 use crate::site::Site;
@@ -125,4 +130,23 @@ fn handles_a_dead_a_rebooted_and_a_new_node() {
     });
     let after = site.pods_of("done");
     assert!(after.len() == 3 && done.iter().all(|(name, uid)| after.get(name) == Some(uid)), "{after:?}");
+}
+
+/// The commands for a cluster of real nodes, with the name of a temporary cluster.
+#[test]
+fn the_commands_of_the_readme_work() {
+    let cluster = Temporary::new("real-readme");
+    let xtask = run::shell_quote(&env::var(variables::XTASK).unwrap());
+    let commands = documents::commands(&workspace().join("README.md"));
+    let named = commands.iter().filter_map(|command| command.strip_suffix(" --name real"));
+    let mut ran = 0;
+    for command in named {
+        let command = format!("{} --name {}", command.replace("cargo xtask", &xtask), cluster.name());
+        println!("{command}");
+        let status = Command::new("bash").args(["-ec", &command]).current_dir(workspace()).status().unwrap();
+        assert!(status.success(), "{command}: {status}");
+        ran += 1;
+    }
+    assert!(ran >= 7, "only {ran} commands found");
+    assert!(!Cluster::names().unwrap().contains(&cluster.name()), "the last command removes the cluster");
 }

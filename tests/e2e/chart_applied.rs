@@ -3,9 +3,12 @@
 use std::fs;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
-use quintet_localcluster::run;
-use serde_json::json;
+use quintet_e2e::shell::Shell;
+use quintet_e2e::workspace;
+use quintet_localcluster::{documents, gitops, run};
+use serde_json::{Value, json};
 
 use crate::chart::{NAMESPACE, Site, chart, forced, held, play_the_hook, wait};
 
@@ -104,4 +107,65 @@ fn the_uninstall_job_spares_a_running_manager() {
     });
     assert_eq!(held(&site, "greetings", "farewell"), 0);
     assert_eq!(site.remains(), [""; 0]);
+}
+
+/// The Application of the sample, or null.
+fn application(site: &Site) -> Value {
+    let get = ["get", "application", "quintet", "-n", "argocd", "-o", "json", "--ignore-not-found"];
+    serde_json::from_str(&site.kubectl(&get, None).unwrap()).unwrap_or_default()
+}
+
+/// The test plays Argo CD, which applies the chart with the values of the sample, and removes its finalizer.
+#[test]
+fn deletes_an_application_of_argo_cd() {
+    let site = Site::new("ch-argo-cd", 1);
+    gitops::install_definitions(site.cluster().kube()).unwrap();
+    for namespace in [NAMESPACE, "argocd"] {
+        site.kubectl(&["create", "namespace", namespace], None).unwrap();
+    }
+    let sample = workspace().join("samples/gitops/argo-cd.yaml").display().to_string();
+    site.kubectl(&["apply", "-n", "argocd", "-f", &sample], None).unwrap();
+    assert!(application(&site)["spec"]["syncPolicy"]["automated"].is_object());
+    let values = application(&site)["spec"]["source"]["helm"]["valuesObject"].clone();
+    let file = site.cluster().kube().dir().join("argo-cd.json");
+    fs::write(&file, values.to_string()).unwrap();
+    let file = file.display().to_string();
+    let set = ["--set", "replicas=1,nodeSelector.kubelet=played"];
+    let template = ["template", "quintet", &chart(), "--values", &file];
+    let rendered = site.helm(&[&template[..], &set[..]].concat()).unwrap();
+    site.kubectl(&["apply", "-f", "-"], Some(&rendered)).unwrap();
+    let manager = site.manager();
+    let greeting = json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
+        "metadata": { "name": "hello", "namespace": "default" }, "spec": { "message": "Hi" } });
+    wait("the Greeting's type is served", || {
+        site.kubectl(&["apply", "-f", "-"], Some(&greeting.to_string())).is_ok()
+    });
+    wait("the Greeting has its finalizer", || held(&site, "greetings", "farewell") == 1);
+
+    let page = workspace().join("docs/gitops.md");
+    let steps = documents::commands_of_section(&page, "### Delete the Application");
+    let [stop_sync, uninstall, delete] = &steps[..] else { panic!("{steps:?}") };
+    let shell = Shell::new(site.cluster(), "default");
+    shell.stdout(stop_sync);
+    assert!(application(&site)["spec"]["syncPolicy"]["automated"].is_null());
+    thread::scope(|scope| {
+        let uninstall = scope.spawn(|| shell.stdout(uninstall));
+        // Scaling the Deployment stops its managers. The test stops its own once the command waits.
+        thread::sleep(Duration::from_secs(1));
+        assert_eq!(manager.stop().unwrap(), Some(0));
+        uninstall.join().unwrap();
+    });
+    assert_eq!(held(&site, "greetings", "farewell"), 0);
+    assert_eq!(site.get(NAMESPACE, "deployment", "quintet")["spec"]["replicas"], 0);
+    thread::scope(|scope| {
+        let delete = scope.spawn(|| shell.stdout(delete));
+        wait("the Application is being deleted", || {
+            application(&site)["metadata"]["deletionTimestamp"].is_string()
+        });
+        let released = r#"{"metadata":{"finalizers":null}}"#;
+        let patch = ["patch", "application", "quintet", "-n", "argocd", "--type=merge", "-p", released];
+        site.kubectl(&patch, None).unwrap();
+        delete.join().unwrap();
+    });
+    assert_eq!(application(&site), Value::Null);
 }

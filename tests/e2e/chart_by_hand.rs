@@ -1,8 +1,8 @@
 //! An uninstall whose Job cannot start: runs the commands of the release's notes instead.
 
-use std::process::Command;
 use std::time::Duration;
 
+use quintet_e2e::shell::Shell;
 use quintet_e2e::{PATIENCE, condition};
 use quintet_localcluster::run;
 use serde_json::{Value, json};
@@ -13,19 +13,6 @@ use crate::chart::{NAMESPACE, Site, chart, daemonjob, held, wait};
 fn commands(notes: &str, from: &str) -> Vec<String> {
     let (_, part) = notes.split_once(from).unwrap_or_else(|| panic!("no {from:?} in {notes}"));
     part.lines().filter_map(|line| line.strip_prefix("  ")).map(str::to_owned).collect()
-}
-
-/// Runs a line of the notes in a shell, as an administrator would.
-fn paste(site: &Site, line: &str) {
-    let kube = site.cluster().kube();
-    let mut path = vec![site.cluster().dir().bin()];
-    path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
-    let mut bash = Command::new("bash");
-    bash.args(["-o", "pipefail", "-ec", line])
-        .env("KUBECONFIG", site.cluster().kubeconfig())
-        .env("KUBECACHEDIR", kube.cache())
-        .env("PATH", std::env::join_paths(path).unwrap());
-    run::stdout(&mut bash).unwrap_or_else(|error| panic!("{line}\n{error:#}"));
 }
 
 fn gone(site: &Site, kinds: &[&str]) {
@@ -85,8 +72,9 @@ fn uninstalls_with_the_commands_of_the_notes() {
     let lines = commands(&notes, "To uninstall:\n");
     assert_eq!(lines[0], format!("helm uninstall quintet --namespace {NAMESPACE}"));
     assert!(lines.len() > 4, "{lines:?}");
+    let shell = Shell::new(site.cluster(), "default");
     for line in &lines[1..] {
-        paste(&site, line);
+        shell.stdout(line);
     }
     assert_eq!((held(&site, "greetings", "farewell"), held(&site, "pods", "ledger")), (0, 0));
     // The other controller's finalizer stays.
@@ -111,6 +99,6 @@ fn uninstalls_with_the_commands_of_the_notes() {
     wait("the release's objects and its Job are gone", || site.remains().is_empty());
     // A second run of the commands changes nothing. The Greeting type no longer exists.
     for line in lines[1..].iter().filter(|line| !line.contains("greetings")) {
-        paste(&site, line);
+        shell.stdout(line);
     }
 }

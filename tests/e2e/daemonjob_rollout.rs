@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use quintet_e2e::objects::Watch;
+use quintet_e2e::shell::Shell;
 use quintet_e2e::{PATIENCE, TestEnv, condition, program, workspace};
 use quintet_localcluster::manager::Manager;
 use quintet_localcluster::{run, terminal};
@@ -114,6 +115,50 @@ fn follows_pauses_and_approves_waves() {
     check(&env, "status daemonjob/waves --timeout=1m", 0, &["All 5 eligible nodes are done."]);
     check(&env, "approve daemonjob/waves", 1, &["the rollout of daemonjob/waves is over"]);
     wait_for_states(&env, &manager, &[]);
+}
+
+#[test]
+fn follows_the_runbooks_of_a_held_rollout() {
+    let env = TestEnv::new("dr-runbooks");
+    let nodes = env.nodes(["a", "b"]);
+    let _manager = env.manager("daemonjob");
+    let shell = Shell::new(env.cluster(), env.namespace());
+    let follow =
+        |document: &str, heading: &str, job: &str| shell.follow(document, heading, env.namespace(), job);
+    let alerts = "docs/alerts.md";
+    let done = ["All 2 eligible nodes are done."];
+
+    let spec = json!({ "failurePolicy": { "type": "Pause" },
+        "rollout": { "waveSizes": [1], "approval": "EveryWave" } });
+    for (job, document, heading) in [
+        ("waves", alerts, "### QuintetDaemonJobWaitsForApproval"),
+        ("drivers", "docs/rollout.md", "## Approve a wave"),
+    ] {
+        env.apply(&daemonjob(&env, job, &spec)).unwrap();
+        wait_for_pause(&env, job, "WaitsForApproval");
+        check(&env, &format!("pause daemonjob/{job} --reason=incident-7"), 0, &["paused"]);
+        wait_for_pause(&env, job, "PausedByAnnotation");
+        let pauses = follow(alerts, "### QuintetDaemonJobPausedByAnnotation", job);
+        assert!(pauses.contains("incident-7"), "{pauses}");
+        wait_for_pause(&env, job, "WaitsForApproval");
+        follow(document, heading, job);
+        check(&env, &format!("status daemonjob/{job} --timeout=1m"), 0, &done);
+    }
+
+    let spec = json!({ "backoffLimit": 0, "parallelism": 2, "failurePolicy": { "type": "Pause" } });
+    env.apply(&held(&env, "failing", &spec)).unwrap();
+    let [failed, other] = &nodes[..] else { unreachable!() };
+    end(&env, &[&running(&env, "failing", other, 1)], 0);
+    for (number, heading) in
+        [(1, "### QuintetDaemonJobRolloutStopped"), (2, "### QuintetDaemonJobNodesFailed")]
+    {
+        end(&env, &[&running(&env, "failing", failed, number)], 1);
+        check(&env, "status daemonjob/failing --timeout=1m", 3, &["(MaxFailedNodesExceeded): "]);
+        let printed = follow(alerts, heading, "failing");
+        assert!(printed.contains("BackoffLimitExceeded") && printed.contains(failed), "{printed}");
+    }
+    end(&env, &[&running(&env, "failing", failed, 3)], 0);
+    check(&env, "status daemonjob/failing --timeout=1m", 0, &done);
 }
 
 #[test]

@@ -1,46 +1,120 @@
-//! Runs every command of the user's documents, except those that this test run itself makes, and shows every
-//! manifest to the API server. A test on real nodes runs the commands that need a pod of the manager.
+//! Runs every command of the user's documents, except those that other tests run, and shows every manifest to the API
+//! server. A test on real nodes runs the commands that need a pod of the manager.
 
-use quintet_e2e::TestEnv;
-use quintet_e2e::shell::{Shell, filled, needs_manager_pod, succeeded};
+use std::env;
+use std::fs;
+use std::path::Path;
+
+use quintet_e2e::shell::{Shell, filled, limited, needs_manager_pod, substituted, succeeded};
+use quintet_e2e::{TestEnv, workspace};
 use quintet_kinds::KINDS;
 use quintet_localcluster::documents::{self, blocks, commands, without_variables};
-use quintet_localcluster::{gitops, run};
+use quintet_localcluster::kube::Kube;
+use quintet_localcluster::temporary::TemporaryCluster;
+use quintet_localcluster::{gitops, protoc, run, variables};
 use serde_json::{Value, json};
 
-/// Commands that this test does not run: `cargo xtask test` does their work, or a part of it for the benches
-/// and the faults. Tests with a broker run the Pulsar programs.
-const RUN_BY_THE_TESTS_THEMSELVES: [&str; 20] = [
-    "cargo xtask build",
-    "cargo xtask image",
-    "cargo xtask release",
-    "cargo xtask chart",
-    "cargo xtask demo",
-    "cargo xtask cluster",
-    "cargo xtask test",
-    "cargo xtask e2e",
-    "cargo xtask generate",
-    "cargo xtask bench",
-    "cargo xtask faults",
-    "cargo xtask prose",
-    "cargo xtask pulsar",
-    "pulsar-consumer",
-    "pulsar-producer",
-    "cargo build",
-    "cargo test",
-    // `cargo xtask release --dry-run` runs these on a local registry.
-    "cosign verify",
-    "crane copy",
-    "sha256sum --check",
+/// Commands that other tests run: the beginning of the command, and the part of `cargo xtask test`, or the function, that
+/// runs it.
+const RUN_ELSEWHERE: [(&str, &str); 36] = [
+    ("cargo build", "workspace tests"),
+    ("cargo test", "workspace tests"),
+    ("cargo xtask bench", "short benches"),
+    ("cargo xtask build", "release build"),
+    ("cargo xtask chart", "chart"),
+    ("cargo xtask cluster up", "tests/e2e-real/nodes.rs::the_commands_of_the_readme_work"),
+    ("cargo xtask cluster node", "tests/e2e-real/nodes.rs::the_commands_of_the_readme_work"),
+    ("cargo xtask cluster down", "tests/e2e-real/nodes.rs::the_commands_of_the_readme_work"),
+    ("cargo xtask demo", "demo"),
+    ("cargo xtask e2e", "end-to-end tests"),
+    ("cargo xtask faults", "pairs of faults"),
+    ("cargo xtask generate", "generated files"),
+    ("cargo xtask image", "images"),
+    ("cargo xtask prose", "prose"),
+    ("cargo xtask pulsar", "Pulsar programs"),
+    ("cargo xtask release", "release files"),
+    ("cargo xtask test", "end-to-end tests"),
+    ("cosign verify", "xtask/src/release/rehearsal.rs::verify"),
+    ("crane copy", "xtask/src/release/rehearsal/mirror.rs::copy"),
+    ("crane digest", "xtask/src/release/rehearsal.rs::verify"),
+    ("sha256sum --check", "xtask/src/release/rehearsal.rs::verify"),
+    ("etcdutl", "tests/e2e/manager_restore.rs::documented_restore"),
+    ("helm install quintet oci://", "xtask/src/release/rehearsal/install.rs::install"),
+    ("helm upgrade --install quintet oci://", "xtask/src/release/rehearsal/mirror.rs::install_copy"),
+    ("helm uninstall", "tests/e2e/chart.rs::uninstalls_while_objects_exist"),
+    ("kubectl annotate scaledobject", "tests/e2e/pulsarconsumer_autoscaling.rs::follow_the_page"),
+    ("kubectl get scaledobject", "tests/e2e/pulsarconsumer_autoscaling.rs::follow_the_page"),
+    (
+        "kubectl delete deployment NAME-deployment",
+        "tests/e2e/pulsarconsumer.rs::replaces_a_deployment_of_the_tutorial_when_it_is_deleted",
+    ),
+    ("kubectl delete application", "tests/e2e/chart_applied.rs::deletes_an_application_of_argo_cd"),
+    ("kubectl patch application", "tests/e2e/chart_applied.rs::deletes_an_application_of_argo_cd"),
+    ("quintet uninstall --manager", "tests/e2e/chart_applied.rs::deletes_an_application_of_argo_cd"),
+    ("kubectl patch pulsarconsumer preview", "tests/e2e/pulsarconsumer_health.rs::terminating_when_deleted"),
+    ("pulsar-consumer", "crates/pulsar-client/tests/broker/docs.rs::commands_in_the_document_work"),
+    ("pulsar-producer", "crates/pulsar-client/tests/broker/docs.rs::commands_in_the_document_work"),
+    ("quintet rollout approve", "tests/e2e/daemonjob_rollout.rs::follows_the_runbooks_of_a_held_rollout"),
+    (
+        "quintet rollout resume daemonjob/NAME",
+        "tests/e2e/daemonjob_rollout.rs::follows_the_runbooks_of_a_held_rollout",
+    ),
 ];
 
+/// Whether another test runs the command.
+fn runs_elsewhere(command: &str) -> bool {
+    let bare = without_variables(substituted(command));
+    RUN_ELSEWHERE.iter().any(|(begin, _)| bare.starts_with(begin))
+}
+
+/// Whether a command changes the installation, which the tests share. It runs on a cluster of its own.
+fn changes_the_installation(command: &str) -> bool {
+    let begins = [
+        "helm install ",
+        "helm rollback ",
+        "helm upgrade ",
+        "kubectl delete clusterroles",
+        "kubectl label namespace ",
+        "kubectl patch deployment quintet ",
+        "kubectl rollout restart deployment/quintet ",
+        "kubectl scale deployment quintet ",
+    ];
+    let applies_the_chart = command.starts_with("helm template ") && command.contains(" | kubectl ");
+    !runs_elsewhere(command)
+        && (begins.iter().any(|begin| command.starts_with(begin))
+            || ["-k config/default", "-f samples/gitops/"].iter().any(|files| command.contains(files))
+            || applies_the_chart)
+}
+
+/// All documents with their commands.
+fn documented() -> impl Iterator<Item = (String, Vec<String>)> {
+    let name = |document: &Path| document.strip_prefix(workspace()).unwrap().display().to_string();
+    documents::all().into_iter().map(move |document| (name(&document), commands(&document)))
+}
+
+#[test]
+fn commands_that_run_elsewhere_have_a_test() {
+    let all: Vec<String> = documented().flat_map(|(_, commands)| commands).collect();
+    let read = |file: &str| fs::read_to_string(workspace().join(file)).unwrap();
+    let parts = ["xtask/src/test.rs", "xtask/src/test/end_to_end.rs"].map(read).concat();
+    for (begin, runner) in RUN_ELSEWHERE {
+        let is_documented = |command: &String| without_variables(substituted(command)).starts_with(begin);
+        assert!(all.iter().any(is_documented), "no document has the command {begin:?}");
+        let exists = match runner.split_once("::") {
+            Some((file, function)) => read(file).contains(&format!("fn {function}(")),
+            None => parts.contains(&format!("(\"{runner}\"")),
+        };
+        assert!(exists, "{runner} does not exist");
+    }
+}
+
 /// The namespace and the ConfigMap of an installation of Argo CD.
-fn install_argo_cd(env: &TestEnv) {
+fn install_argo_cd(kube: &Kube) {
     let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "argocd" } });
     let config = json!({ "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": { "name": "argocd-cm", "namespace": "argocd" }, "data": { "url": "https://argocd.example.com" } });
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": [namespace, config] }).to_string();
-    run::stdout_with_input(env.kube().kubectl().args(["apply", "-f", "-"]), Some(&list)).unwrap();
+    run::stdout_with_input(kube.kubectl().args(["apply", "-f", "-"]), Some(&list)).unwrap();
 }
 
 /// The documented command adds a health check for each kind, and removes nothing.
@@ -51,11 +125,21 @@ fn argo_cd_has_the_health_checks(env: &TestEnv) {
     assert_eq!((checks.count(), data.len()), (KINDS.len(), KINDS.len() + 1), "{data:#?}");
 }
 
+/// A command of `cargo xtask` for this cluster.
+fn of_xtask(env: &TestEnv, command: &str) -> String {
+    let program = env::var(variables::XTASK).unwrap_or_else(|_| panic!("{} is not set", variables::XTASK));
+    let cluster = env.cluster().name();
+    // Each test has its own managers.
+    let logs = format!("cluster logs {}-manager", env.namespace());
+    let command = command.replace("cluster logs", &logs).replace("cargo xtask", &run::shell_quote(&program));
+    if command.contains(" cluster ") { format!("{command} --name {cluster}") } else { command }
+}
+
 #[test]
 fn commands_in_the_documents_work() {
     let env = TestEnv::new("docs");
     gitops::install_definitions(env.kube()).unwrap();
-    install_argo_cd(&env);
+    install_argo_cd(env.kube());
     let mut manager = Some(env.manager_of_all());
     let node = env.node("a");
     // A drain waits for pods of other tests whose managers may have exited. The taint keeps such pods away.
@@ -68,59 +152,34 @@ fn commands_in_the_documents_work() {
 
     let mut ran = 0;
     let mut failures = Vec::new();
-    for document in documents::all() {
-        for command in commands(&document) {
-            let bare = without_variables(&command);
-            if RUN_BY_THE_TESTS_THEMSELVES.iter().any(|own| bare.starts_with(own))
-                || bare.starts_with("eval ")
-                || bare.starts_with("export ")
-            {
-                continue;
-            }
+    for (document, commands) in documented() {
+        for command in &commands {
             // The manager is a local process, not a Deployment.
-            if bare.starts_with("kubectl scale deployment") && bare.contains("quintet-system") {
+            if command.starts_with("kubectl scale deployment quintet ") {
                 drop(manager.take());
-                manager = (!bare.contains("--replicas=0")).then(|| env.manager_of_all());
+                manager = (!command.contains("--replicas=0")).then(|| env.manager_of_all());
+            }
+            if runs_elsewhere(command) || changes_the_installation(command) || needs_manager_pod(command) {
                 continue;
             }
-            if needs_manager_pod(&command) {
+            // Only the build of the Pulsar programs needs it.
+            if command.contains("xtask protoc") && protoc::find().is_none() {
                 continue;
             }
             let drains = ["kubectl drain", "kubectl uncordon"].iter().any(|verb| command.starts_with(verb));
             let node = if drains { &drained } else { &node };
-            let mut command = filled(&command.replace("NODE", node), env.namespace());
-            // The API server only validates commands that would change the cluster for other tests.
-            let changes = [
-                "helm install",
-                "helm upgrade",
-                "helm template",
-                "kubectl label namespace",
-                "kubectl delete clusterroles",
-                "kubectl delete pods -n",
-                "kubectl delete configmaps -n",
-                "kubectl patch deployment",
-            ];
-            if changes.iter().any(|change| command.starts_with(change))
-                || ["-k config/default", "-f samples/gitops/"].iter().any(|files| command.contains(files))
-            {
-                command.push_str(" --dry-run=server");
+            let mut command = filled(&substituted(command).replace("NODE", node), env.namespace());
+            if command.starts_with("cargo xtask ") {
+                command = of_xtask(&env, &command);
             }
-            if command.starts_with("helm uninstall") {
-                command.push_str(" --dry-run");
-            }
-            // Commands that never return run for 5 s.
-            if command.contains("--watch") || command.contains("--follow") {
-                command = format!("timeout 5 {command} || test $? = 124");
-            }
-            // Greetings of other tests stay.
-            command = command.replace("--all -A", "--all");
+            let command = limited(command);
             let output = shell.run(&command);
             ran += 1;
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             let is_rejected_on_purpose =
                 command.contains("moby-dick") && text.contains("spec.title: Required value");
             if !(succeeded(&command, &output) || is_rejected_on_purpose) {
-                failures.push(format!("{}: {command}\n{}\n{text}", document.display(), output.status));
+                failures.push(format!("{document}: {command}\n{}\n{text}", output.status));
             }
         }
         // The next document needs a manager.
@@ -130,7 +189,83 @@ fn commands_in_the_documents_work() {
     let _ = env.kubectl(&["delete", "greetings", "--all", "--timeout=30s"]);
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     argo_cd_has_the_health_checks(&env);
-    assert!(ran > 40, "only {ran} commands found");
+    assert!(ran > 100, "only {ran} commands found");
+}
+
+/// The command that installs Quintet, for commands that need an installation.
+const INSTALL: &str = "helm install quintet charts/quintet --namespace quintet-system --create-namespace";
+const APPLY: &str = "kubectl apply -k config/default";
+const DELETE: &str = "kubectl delete -k config/default";
+
+/// The command that takes back an installation.
+fn removal(command: &str) -> Option<String> {
+    if command.starts_with("helm install ") {
+        let namespace = command.split(" --namespace ").nth(1)?.split(' ').next()?;
+        // No program runs in the simulated pods, so the uninstall Job has no effect.
+        return Some(format!("helm uninstall quintet --no-hooks --wait --namespace {namespace}"));
+    }
+    let applies = command == APPLY || command.starts_with("helm template ");
+    applies.then(|| command.replace("kubectl apply", "kubectl delete"))
+}
+
+/// An installation on a cluster of its own, and the command that removes it.
+struct Installation<'a> {
+    shell: Shell<'a>,
+    removal: Option<String>,
+}
+
+impl Installation<'_> {
+    fn remove(&mut self) {
+        if let Some(removal) = self.removal.take() {
+            self.shell.stdout(&removal);
+        }
+    }
+
+    /// Runs a command with the installation that it needs.
+    fn run(&mut self, command: &str) {
+        let removal = removal(command);
+        if removal.is_some() {
+            self.remove();
+        } else if command == DELETE && self.removal.as_deref() != Some(DELETE) {
+            self.run(APPLY);
+        } else if self.removal.is_none() {
+            self.run(INSTALL);
+        }
+        // Only some installations create it, and their removal deletes it.
+        self.shell.stdout("kubectl get namespace quintet-system || kubectl create namespace quintet-system");
+        self.shell.stdout(command);
+        if removal.is_some() {
+            self.removal = removal;
+        } else if command == DELETE {
+            self.removal = None;
+        }
+    }
+}
+
+/// The nodes are simulated: the pods of the managers become ready, but no manager runs.
+#[test]
+fn commands_that_change_the_installation_work() {
+    let cluster = TemporaryCluster::up("docs-installs", 2).unwrap();
+    gitops::install_definitions(cluster.kube()).unwrap();
+    install_argo_cd(cluster.kube());
+    let mut installation = Installation { shell: Shell::new(&cluster, "default"), removal: None };
+    let all: Vec<String> = documented().flat_map(|(_, commands)| commands).collect();
+    for known in [INSTALL, APPLY, DELETE] {
+        assert!(all.iter().any(|command| command == known), "no document has the command {known:?}");
+    }
+    let mut ran = 0;
+    for (document, commands) in documented() {
+        let changing = commands.iter().filter(|command| changes_the_installation(command));
+        let changing: Vec<String> = changing.map(|command| filled(command, "default")).collect();
+        for command in &changing {
+            println!("{document}: {command}");
+            installation.run(command);
+        }
+        ran += changing.len();
+        // Each document begins without an installation.
+        installation.remove();
+    }
+    assert!(ran > 20, "only {ran} commands found");
 }
 
 #[test]

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use quintet_e2e::{PATIENCE, TestEnv, answered, condition, program};
+use quintet_e2e::{PATIENCE, TestEnv, answered, condition, program, workspace};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::cluster::{binaries, processes};
 use quintet_localcluster::manager::{Manager, ManagerOptions};
-use quintet_localcluster::run;
+use quintet_localcluster::{documents, run};
 use serde_json::{Value, json};
 
 use crate::book::book;
@@ -54,6 +54,18 @@ impl Way {
     fn bumps(self) -> bool {
         matches!(self, Self::RestartedBumped | Self::Bumped)
     }
+}
+
+/// The arguments of the documented command that restores a backup. Its last flags raise the revision.
+fn documented_restore(backup: &Path, restored: &Path, way: Way) -> Vec<String> {
+    let command = documents::command(&workspace().join("docs/operations.md"), "etcdutl ", "--bump-revision");
+    let fill = |word: &str| match word {
+        "BACKUP" => backup.display().to_string(),
+        "DIR" => restored.display().to_string(),
+        word => word.to_owned(),
+    };
+    let kept = |word: &&str| way.bumps() || *word != "--bump-revision";
+    command.split(' ').skip(1).take_while(kept).map(fill).collect()
 }
 
 /// Three managers in a cluster of their own. Rust drops the fields in order: the managers before their cluster.
@@ -173,14 +185,11 @@ impl Stage {
         let peer = format!("http://127.0.0.1:{}", ports.etcd_peer);
         let etcdutl = binaries::ensure(&binaries::RESTORE).unwrap().path("etcdutl").unwrap();
         let mut command = Command::new(etcdutl);
-        command.args(["snapshot", "restore"]).arg(backup).arg("--data-dir").arg(&restored);
+        command.args(documented_restore(backup, &restored, way));
         // The copy has no checksum.
         command.args(["--skip-hash-check", "--name=default"]);
         command.arg(format!("--initial-cluster=default={peer}"));
         command.arg(format!("--initial-advertise-peer-urls={peer}"));
-        if way.bumps() {
-            command.args(["--bump-revision=1000000000", "--mark-compacted"]);
-        }
         run::stdout(&mut command).unwrap();
         let stop = |component| processes::stop(&[&cluster.process(component).unwrap().unwrap()]);
         if way.restarts() {

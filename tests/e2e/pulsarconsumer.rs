@@ -3,8 +3,9 @@
 
 use std::fs;
 
-use quintet_e2e::{TestEnv, condition};
-use quintet_localcluster::image;
+use quintet_e2e::shell::Shell;
+use quintet_e2e::{TestEnv, condition, workspace};
+use quintet_localcluster::{documents, image};
 use serde_json::{Value, json};
 
 use crate::daemonjob_samples::{promise, samples};
@@ -413,7 +414,9 @@ fn replaces_a_deployment_of_the_tutorial_when_it_is_deleted() {
     let words = consumer["status"]["conditions"].to_string();
     assert!(words.contains("kubectl delete deployments one-deployment"), "{words}");
     assert_eq!(env.get("deployment", "one-deployment").unwrap()["spec"], before);
-    env.kubectl(&["delete", "deployments", "one-deployment", "--wait=false"]).unwrap();
+    let page = workspace().join("docs/pulsarconsumer.md");
+    let delete = documents::command(&page, "kubectl delete deployment NAME-deployment", "");
+    Shell::new(env.cluster(), env.namespace()).stdout(&delete.replace("NAME", "one"));
     env.wait_for("pulsarconsumer", "one", "the manager's Deployment is available", is_available);
     let deployment = env.get("deployment", "one-deployment").unwrap();
     assert_eq!(deployment["spec"]["selector"]["matchLabels"], json!({ "pulsarcrd": "one-pulsarcrd" }));

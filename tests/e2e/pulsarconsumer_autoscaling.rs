@@ -3,8 +3,10 @@
 
 use std::fs;
 
-use quintet_e2e::{TestEnv, condition};
+use quintet_e2e::shell::Shell;
+use quintet_e2e::{TestEnv, condition, workspace};
 use quintet_localcluster::cluster::binaries::keda_source;
+use quintet_localcluster::documents;
 use quintet_localcluster::manager::NAMESPACE;
 use serde_json::{Value, json};
 
@@ -65,6 +67,30 @@ fn foreign_objects_of_keda_stay(env: &TestEnv) {
     env.wait_for("pulsarconsumer", "taken", "its ScaledObject is foreign", is_reason("NotOwned"));
     env.kubectl(&["delete", "pulsarconsumer", "taken", "--timeout=60s"]).unwrap();
     assert_eq!(env.get("scaledobject", "taken-pulsarcrd").unwrap(), before);
+}
+
+/// Runs the commands of docs/pulsarconsumer.md that pause and resume the scaling by KEDA.
+fn follow_the_page(env: &TestEnv) {
+    let commands = documents::commands(&workspace().join("docs/pulsarconsumer.md"));
+    let commands = commands.iter().filter(|command| command.contains(" scaledobject "));
+    let commands: Vec<String> =
+        commands.map(|command| command.replace("pulsarconsumer-autoscaled", "scaled")).collect();
+    let [get, pause, resume] = &commands[..] else { panic!("{commands:?}") };
+    let shell = Shell::new(env.cluster(), env.namespace());
+    let paused = || {
+        let object = env.get("scaledobject", "scaled-pulsarcrd").unwrap();
+        object["metadata"]["annotations"]["autoscaling.keda.sh/paused-replicas"].clone()
+    };
+    assert!(shell.stdout(get).contains("scaled-pulsarcrd"));
+    shell.stdout(pause);
+    // The manager repairs its own fields, and keeps the annotation.
+    env.patch("scaledobject", "scaled-pulsarcrd", &json!({ "spec": { "maxReplicaCount": 2 } }));
+    env.wait_for("scaledobject", "scaled-pulsarcrd", "it is repaired", |object| {
+        object["spec"]["maxReplicaCount"] == 5
+    });
+    assert_eq!(paused(), "0");
+    shell.stdout(resume);
+    assert_eq!(paused(), Value::Null);
 }
 
 #[test]
@@ -132,6 +158,8 @@ fn uses_keda_once_it_is_installed_until_it_is_not_needed() {
     });
     assert_eq!(object["metadata"]["labels"]["scaledobject.keda.sh/name"], "x");
     assert_eq!(env.get("deployment", "scaled-deployment").unwrap()["spec"]["replicas"], 4);
+
+    follow_the_page(&env);
 
     // KEDA's finalizer, which the test stands for, restores the replicas that KEDA set to 0.
     env.kubectl(&["scale", "pcon", "scaled", "--replicas=0"]).unwrap();

@@ -7,7 +7,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use quintet_e2e::health::{Judge, Page, is_observed};
-use quintet_e2e::{TestEnv, condition};
+use quintet_e2e::shell::Shell;
+use quintet_e2e::{TestEnv, condition, workspace};
+use quintet_localcluster::documents;
 use serde_json::{Value, json};
 
 use crate::pulsarconsumer::{consumer, is_available, pod_status};
@@ -216,7 +218,9 @@ fn terminating_when_deleted() {
         condition(one, "SubscriptionDeleted").1 == "AdminUnreachable"
     });
     judge.expect(DELETED, &waiting);
-    env.patch("pulsarconsumer", "waiting", &json!({ "spec": { "subscription": { "cleanup": "Keep" } } }));
+    let page = workspace().join("docs/pulsarconsumer.md");
+    let keep = documents::command(&page, "kubectl patch pulsarconsumer preview ", "Keep");
+    Shell::new(env.cluster(), env.namespace()).stdout(&keep.replace(" preview ", " waiting "));
     judge.expect(DELETED, &env.get("pulsarconsumer", "kept").unwrap());
     env.patch("pulsarconsumer", "kept", &json!({ "metadata": { "finalizers": null } }));
     for name in ["kept", "waiting"] {

@@ -21,5 +21,5 @@ pub const BROKERS: &str = "QUINTET_PULSAR_BROKERS";
 /// The versions of Kubernetes and Helm ([`crate::cluster::versions`]).
 pub const VERSIONS: &str = "QUINTET_E2E_VERSIONS";
 
-/// The program of `cargo xtask`, for tests that start real nodes; a node is a process of it.
+/// The program of `cargo xtask`, for tests that run its commands or start real nodes; a node is a process of it.
 pub const XTASK: &str = "QUINTET_XTASK";

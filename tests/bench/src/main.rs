@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn benches_in_the_documents_are_benches() {
         let mut failures = Vec::new();
-        for document in documents::all().into_iter().chain([report::pages().join("README.md")]) {
+        for document in documents::all() {
             for command in documents::commands(&document) {
                 let bare = documents::without_variables(&command);
                 if !bare.starts_with("cargo xtask bench") {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use quintet_localcluster::cluster::versions;
 use quintet_localcluster::cluster::{Cluster, UpOptions};
+use quintet_localcluster::run::this_program;
 use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{build, chart, manager, protoc, pulsar, variables};
 
@@ -100,7 +101,8 @@ pub(super) fn tests(report: &mut Report, selection: Selection<'_>) -> Result<()>
             .arg(threads_of_waiting_tests()?)
             .env(variables::CLUSTER, cluster.name())
             .env(variables::VERSIONS, versions::current().name())
-            .env(variables::PROGRAM, program);
+            .env(variables::PROGRAM, program)
+            .env(variables::XTASK, this_program()?);
         // Without a broker, the tests that need one stay ignored, and count as skipped.
         let missing = pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()));
         if let Some(missing) = missing {

@@ -2,15 +2,13 @@
 //! which the rehearsal published.
 
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use quintet_localcluster::cluster::{Cluster, UpOptions, real};
-use quintet_localcluster::documents::blocks;
 use quintet_localcluster::image::{self, PUBLISHED};
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::temporary::Temporary;
-use quintet_localcluster::{manager, paths, run};
+use quintet_localcluster::{documents, manager, paths, run};
 use serde_json::Value;
 
 use super::{MIRROR, Rehearsal};
@@ -19,8 +17,11 @@ use crate::release::VERSION;
 /// The number of nodes: one for each manager.
 const NODES: usize = 2;
 
-/// The document that describes the installation of a release.
-const DOCUMENT: &str = "docs/operations.md";
+/// The document that describes the installation of a release, and a part of its command.
+const BY_VERSION: (&str, &str) = ("docs/operations.md", "/charts/quintet --version VERSION ");
+
+/// The document that describes the installation of a verified chart, and a part of its command.
+const BY_DIGEST: (&str, &str) = ("docs/verify.md", "/charts/quintet@DIGEST ");
 
 impl Rehearsal<'_> {
     /// Installs the chart from the registry. Returns the reason if this machine has no real nodes.
@@ -34,8 +35,7 @@ impl Rehearsal<'_> {
         let requests = cluster.mirror(&[PUBLISHED[0], MIRROR], &self.folder.join("registry"))?;
 
         let step = Step::start_long("installing the chart from the registry on real nodes");
-        let command = documented(&paths::workspace().join(DOCUMENT), &install_published())?;
-        self.helm(&cluster, &command.replace(PUBLISHED[0], &self.registry.name()))?;
+        self.follow(&cluster, &documented(BY_VERSION)?)?;
         let digests = self.digests()?;
         for (program, digest) in &digests {
             let image = format!("{}@{digest}", image::repository(program));
@@ -53,16 +53,36 @@ impl Rehearsal<'_> {
         }
         step.done();
         self.explain(&cluster)?;
+        self.install_by_digest(&cluster)?;
         self.install_copy(&cluster)?;
         Ok(None)
     }
 
-    /// Runs a documented command of helm with this version, and waits until the release is ready.
-    pub(super) fn helm(&self, cluster: &Cluster, command: &str) -> Result<()> {
-        let mut helm = cluster.helm();
+    /// Runs a documented command of helm with the local registry and this version, and waits until the release is ready.
+    pub(super) fn follow(&self, cluster: &Cluster, command: &str) -> Result<()> {
+        let registry = self.registry.name();
+        let command = command.replace(&format!("oci://{}", PUBLISHED[0]), &format!("oci://{registry}"));
+        let command = command.replace(&format!("oci://{MIRROR}"), &format!("oci://{registry}"));
         let command = command.replace("VERSION", VERSION);
+        let mut helm = cluster.helm();
         self.keep_files(&mut helm).args(command.split_whitespace().skip(1));
         run::stdout(helm.args(["--plain-http", "--wait", "--timeout", "5m"])).map(drop)
+    }
+
+    /// Replaces the installation by one of the chart with the digest that its tag has.
+    fn install_by_digest(&self, cluster: &Cluster) -> Result<()> {
+        let step = Step::start_long("installing the chart by its digest");
+        let uninstall =
+            ["uninstall", "quintet", "--namespace", manager::NAMESPACE, "--wait", "--timeout", "5m"];
+        run::stdout(cluster.helm().args(uninstall))?;
+        let chart = format!("{}:{VERSION}", self.repository("charts/quintet"));
+        let digest = run::stdout(self.tool("crane")?.args(["digest", &chart]))?;
+        self.follow(cluster, &documented(BY_DIGEST)?.replace("DIGEST", digest.trim()))?;
+        let digests = self.digests()?;
+        let (_, digest) = digests.iter().find(|(program, _)| program == "quintet").context("no manager")?;
+        managers_run(cluster, &format!("{}@{digest}", image::repository("quintet")))?;
+        step.done();
+        Ok(())
     }
 
     /// Runs `quintet explain` in a manager's pod, as the documents advise, and from the archive of the release.
@@ -117,16 +137,11 @@ pub(super) fn prints_its_version(cluster: &Cluster, name: &str, program: &str, i
     Ok(())
 }
 
-/// The first words of the command that installs the published chart.
-fn install_published() -> String {
-    format!("helm install quintet oci://{}", image::repository("charts/quintet"))
-}
-
-/// The command in a block of text in a document that begins with these words.
-pub(super) fn documented(document: &Path, begin: &str) -> Result<String> {
-    let lines = blocks(document, "text").into_iter().flatten();
-    let found = lines.map(|line| line.trim().to_owned()).find(|line| line.starts_with(begin));
-    found.with_context(|| format!("{} has no command `{begin} …`", document.display()))
+/// The command of helm in a document that contains `part`.
+pub(super) fn documented((document, part): (&str, &str)) -> Result<String> {
+    let commands = documents::commands(&paths::workspace().join(document));
+    let found = commands.into_iter().find(|command| command.starts_with("helm ") && command.contains(part));
+    found.with_context(|| format!("{document} has no command of helm with `{part}`"))
 }
 
 #[cfg(test)]
@@ -134,9 +149,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_installs_the_published_chart() {
-        let command = documented(&paths::workspace().join(DOCUMENT), &install_published()).unwrap();
-        assert!(command.contains(" --version VERSION "), "{command}");
-        assert!(command.contains(&format!(" --namespace {} ", manager::NAMESPACE)), "{command}");
+    fn documents_install_the_published_chart() {
+        for which in [BY_VERSION, BY_DIGEST] {
+            let command = documented(which).unwrap();
+            let begin = format!("helm install quintet oci://{}", image::repository("charts/quintet"));
+            assert!(command.starts_with(&begin), "{command}");
+            assert!(command.contains(&format!(" --namespace {} ", manager::NAMESPACE)), "{command}");
+        }
     }
 }

@@ -14,6 +14,9 @@ use crate::release::VERSION;
 /// The document that describes the copy.
 const DOCUMENT: &str = "docs/images.md";
 
+/// The document, and a part of its command that installs the copy.
+const COPY: (&str, &str) = (DOCUMENT, "oci://registry.example.com/");
+
 /// The folder for the copies in the registry.
 const FOLDER: &str = "mirror";
 
@@ -38,14 +41,11 @@ impl Rehearsal<'_> {
     /// Installs the copy of the chart, which must run the copies of the images.
     pub(super) fn install_copy(&self, cluster: &Cluster) -> Result<()> {
         let step = Step::start_long("installing the chart and the images from a mirror");
-        let command =
-            documented(&paths::workspace().join(DOCUMENT), "helm upgrade --install quintet oci://")?;
+        let command = documented(COPY)?;
         let digests = self.digests()?;
         let consumer = copied(&digests, "pulsar-consumer");
         let (_, digest) = consumer.split_once('@').unwrap_or_default();
-        let chart = format!("oci://{MIRROR}");
-        let command = command.replace(&chart, &format!("oci://{}", self.registry.name()));
-        self.helm(cluster, &command.replace("DIGEST", digest))?;
+        self.follow(cluster, &command.replace("DIGEST", digest))?;
         managers_run(cluster, &copied(&digests, "quintet"))?;
         let path = "jsonpath={.items[*].spec.template.spec.containers[*].args}";
         let get = ["get", "deployments", "--namespace", manager::NAMESPACE, "--output", path];
@@ -87,8 +87,7 @@ mod tests {
 
     #[test]
     fn a_document_installs_the_copies() {
-        let document = paths::workspace().join(DOCUMENT);
-        let command = documented(&document, "helm upgrade --install quintet oci://").unwrap();
+        let command = documented(COPY).unwrap();
         let consumer = copied(&[("pulsar-consumer".to_owned(), "DIGEST".to_owned())], "pulsar-consumer");
         for part in [
             format!("oci://{MIRROR}/{FOLDER}/{}/charts/quintet --version VERSION", PUBLISHED[1]),
