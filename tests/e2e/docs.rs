@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 /// Commands that other tests run: the beginning of the command, and the part of `cargo xtask test`, or the function, that
 /// runs it.
-const RUN_ELSEWHERE: [(&str, &str); 36] = [
+const RUN_ELSEWHERE: [(&str, &str); 37] = [
     ("cargo build", "workspace tests"),
     ("cargo test", "workspace tests"),
     ("cargo xtask bench", "short benches"),
@@ -42,6 +42,7 @@ const RUN_ELSEWHERE: [(&str, &str); 36] = [
     ("helm install quintet oci://", "xtask/src/release/rehearsal/install.rs::install"),
     ("helm upgrade --install quintet oci://", "xtask/src/release/rehearsal/mirror.rs::install_copy"),
     ("helm uninstall", "tests/e2e/chart.rs::uninstalls_while_objects_exist"),
+    ("kubectl krew install", "xtask/src/release/rehearsal.rs::plugin"),
     ("kubectl annotate scaledobject", "tests/e2e/pulsarconsumer_autoscaling.rs::follow_the_page"),
     ("kubectl get scaledobject", "tests/e2e/pulsarconsumer_autoscaling.rs::follow_the_page"),
     (

@@ -31,6 +31,9 @@ const ONLY_THE_WORKFLOW: &str =
 /// The registry to which docs/images.md copies a release.
 const MIRROR: &str = "registry.example.com";
 
+/// The platform of the archives in docs/images.md.
+const PLATFORM: &str = "linux-amd64";
+
 /// The environment variables from which `.ci/publish` writes the provenance, with values for a rehearsal.
 const WORKFLOW: [(&str, &str); 9] = [
     ("GITHUB_SERVER_URL", "https://github.com"),
@@ -203,8 +206,11 @@ impl Rehearsal<'_> {
         run::stdout(self.tool("tar")?.arg("-xzf").arg(archive(NAMES[0])).arg("-C").arg(self.folder))?;
         let mut krew = self.tool("krew")?;
         krew.env("KREW_ROOT", self.folder.join("krew")).env("KREW_NO_UPGRADE_CHECK", "1").arg("install");
-        krew.arg(flag("--manifest", &self.files.join("quintet-krew.yaml")));
-        run::stdout(krew.arg(flag("--archive", &archive(NAMES[1]))))?;
+        for word in mirror::install_plugin()?.replace("VERSION", VERSION).split_whitespace().skip(3) {
+            let (name, file) = word.split_once('=').with_context(|| format!("{word} is not a flag"))?;
+            krew.arg(flag(name, &self.files.join(file.replace(PLATFORM, &host.name()))));
+        }
+        run::stdout(&mut krew)?;
         let unpacked = self.folder.join(NAMES[0]).display().to_string();
         let programs: [(&str, &[&str]); 2] =
             [(&unpacked, &["version"]), ("kubectl", &["quintet", "version"])];

@@ -1,7 +1,7 @@
 //! The copy of a release in another registry, with the commands of docs/images.md. The copies are in a folder of the local
 //! registry, and the nodes know this registry also by the name in the document.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use quintet_localcluster::cluster::Cluster;
 use quintet_localcluster::image::PUBLISHED;
 use quintet_localcluster::progress::Step;
@@ -62,6 +62,13 @@ impl Rehearsal<'_> {
 fn copies() -> Vec<String> {
     let commands = documents::commands(&paths::workspace().join(DOCUMENT));
     commands.into_iter().filter(|command| command.starts_with("crane copy ")).collect()
+}
+
+/// The command of the document that installs the plugin from files.
+pub(super) fn install_plugin() -> Result<String> {
+    let commands = documents::commands(&paths::workspace().join(DOCUMENT));
+    let found = commands.into_iter().find(|command| command.starts_with("kubectl krew install "));
+    found.with_context(|| format!("{DOCUMENT} has no command `kubectl krew install …`"))
 }
 
 /// The reference to the copy of an image, by the digest of the release.
