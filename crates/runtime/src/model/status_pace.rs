@@ -58,7 +58,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// The wait of a status after writes so many milliseconds ago.
+    /// The wait of a status, from the milliseconds since the last writes.
     fn wait(status: ChangedStatus, written: Option<u64>, settled: Option<u64>) -> Option<Duration> {
         status.wait(StatusTimes { written, settled }, ms)
     }
