@@ -33,7 +33,8 @@ use report::Report;
     about = "Run every check and test",
     long_about = "Run every check and test, and print how long each part took.\n\n\
     The first parts need no cluster: formatting, lints, generated files, the texts (see `cargo xtask prose --help`), the \
-    workspace's tests, a search of all states of a small DaemonJob, and pairs of faults (see `cargo xtask faults --help`). \
+    workspace's tests, a search of all states of a small DaemonJob, and plans with one or two faults (see `cargo xtask faults \
+    --help`). \
     Then the command tests the Pulsar programs with real brokers, which need Java and Maven (see `cargo xtask pulsar \
     --help`). The command builds the release programs (see `cargo xtask build --help`). The command builds the images twice \
     and compares them (see `cargo xtask image --help`). The command tests the chart, and builds the files of a release. The \
@@ -193,6 +194,8 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// The package of the programs for Pulsar.
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";
+/// The package of the fault plans.
+const FAULTS: &str = "quintet-faults";
 
 /// The parts that --fast skips, with their budgets.
 const PAIRS: (&str, Duration) = ("pairs of faults", Duration::from_mins(7));
@@ -220,9 +223,10 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     } else {
         report.part("prose", minutes(2), || check(xtask()?.arg("prose")))?;
     }
-    let tests = ["test", "--workspace", "--exclude", "quintet-e2e", "--no-fail-fast"];
+    let tests = ["test", "--workspace", "--no-fail-fast"];
+    let others = ["quintet-e2e", FAULTS, PULSAR_CLIENT].map(|package| ["--exclude", package]);
     report.part("workspace tests", minutes(8), || {
-        let mut counts = cargo_test(cargo().args(tests).args(["--exclude", PULSAR_CLIENT]))?;
+        let mut counts = cargo_test(cargo().args(tests).args(others.as_flattened()))?;
         if without.is_empty() {
             // Its other tests need a broker: see `pulsar_programs`.
             let programs = ["test", "--package", PULSAR_CLIENT, "--lib", "--bins", "--no-fail-fast"];
@@ -233,6 +237,9 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     // The budget includes a build of the dependencies with the profile of the fault plans.
     report.part("exhaustive search", minutes(5), || {
         check(cargo().args(["run", "--quiet", "--profile", "faults", "--package", "quintet-model"]))
+    })?;
+    report.part("single faults", minutes(4), || {
+        cargo_test(cargo().args(["test", "--profile", "faults", "--package", FAULTS, "--no-fail-fast"]))
     })?;
     if fast {
         for (name, budget) in
