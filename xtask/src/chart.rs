@@ -355,6 +355,8 @@ fn input(line: &str, namespace: &str) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use quintet_localcluster::documents;
+
     use super::*;
 
     /// Prefixes of the manager's metrics. A library exports `process_*`.
@@ -449,6 +451,29 @@ mod tests {
             };
             let hidden: Vec<&str> = spans.filter(is_command).collect();
             assert_eq!(hidden, Vec::<&str>::new(), "{name}");
+        }
+    }
+
+    fn source(folder: &Path) -> String {
+        let text = |path: PathBuf| {
+            if path.is_dir() { source(&path) } else { fs::read_to_string(path).unwrap() }
+        };
+        fs::read_dir(folder).unwrap().map(|entry| text(entry.unwrap().path())).collect()
+    }
+
+    /// In the tests of the commands, grep may find nothing.
+    #[test]
+    fn runbooks_search_the_log_for_phrases_that_the_manager_logs() {
+        let source = source(&paths::workspace().join("crates/runtime/src"));
+        let commands = documents::commands(&paths::workspace().join("docs/alerts.md"));
+        let searches = commands.iter().filter(|command| command.starts_with("kubectl logs "));
+        let searches = searches.filter_map(|command| command.split_once(" | grep "));
+        let phrases: BTreeSet<&str> =
+            searches.flat_map(|(_, search)| search.split('\'').skip(1).step_by(2)).collect();
+        assert!(phrases.contains("reconcile failed"), "{phrases:?}");
+        for phrase in phrases {
+            let is_logged = |line: &str| line.split('"').skip(1).step_by(2).any(|text| text.contains(phrase));
+            assert!(source.lines().any(is_logged), "the manager never logs {phrase:?}");
         }
     }
 
