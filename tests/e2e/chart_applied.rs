@@ -149,7 +149,7 @@ fn deletes_an_application_of_argo_cd() {
     shell.stdout(stop_sync);
     assert!(application(&site)["spec"]["syncPolicy"]["automated"].is_null());
     thread::scope(|scope| {
-        let uninstall = scope.spawn(|| shell.stdout(uninstall));
+        let uninstall = scope.spawn(|| shell.stdout(&format!("{uninstall} --yes")));
         // Scaling the Deployment stops its managers. The test stops its own once the command waits.
         thread::sleep(Duration::from_secs(1));
         assert_eq!(manager.stop().unwrap(), Some(0));

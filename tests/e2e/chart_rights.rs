@@ -188,7 +188,7 @@ fn check_reports_that_leader_election_is_off() {
     let mut check = Command::new(program());
     check.args(["check", &format!("--manager={name}/{name}"), "--leader-elect=false"]);
     let printed = run::stdout(check.env("KUBECONFIG", env.cluster().kubeconfig())).unwrap();
-    assert_eq!(printed, "Leader election is off: the running pod writes.\n1 of 1 managers are ready.\n");
+    assert_eq!(printed, "Leader election is off: no Lease names a leader.\n1 of 1 managers are ready.\n");
     helm(&["uninstall", "alone"]).unwrap();
 }
 

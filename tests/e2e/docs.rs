@@ -41,7 +41,10 @@ const RUN_ELSEWHERE: [(&str, &str); 37] = [
     ("etcdutl", "tests/e2e/manager_restore.rs::documented_restore"),
     ("helm install quintet oci://", "xtask/src/release/rehearsal/install.rs::install"),
     ("helm upgrade --install quintet oci://", "xtask/src/release/rehearsal/mirror.rs::install_copy"),
-    ("helm uninstall", "tests/e2e/chart.rs::uninstalls_while_objects_exist"),
+    (
+        "helm uninstall quintet --namespace quintet-system",
+        "tests/e2e/chart.rs::uninstalls_while_objects_exist",
+    ),
     ("kubectl krew install", "xtask/src/release/rehearsal.rs::plugin"),
     ("kubectl annotate scaledobject", "tests/e2e/pulsarconsumer_autoscaling.rs::follow_the_page"),
     ("kubectl get scaledobject", "tests/e2e/pulsarconsumer_autoscaling.rs::follow_the_page"),
@@ -51,7 +54,10 @@ const RUN_ELSEWHERE: [(&str, &str); 37] = [
     ),
     ("kubectl delete application", "tests/e2e/chart_applied.rs::deletes_an_application_of_argo_cd"),
     ("kubectl patch application", "tests/e2e/chart_applied.rs::deletes_an_application_of_argo_cd"),
-    ("quintet uninstall --manager", "tests/e2e/chart_applied.rs::deletes_an_application_of_argo_cd"),
+    (
+        "quintet uninstall --manager quintet-system/quintet",
+        "tests/e2e/chart_applied.rs::deletes_an_application_of_argo_cd",
+    ),
     ("kubectl patch pulsarconsumer preview", "tests/e2e/pulsarconsumer_health.rs::terminating_when_deleted"),
     ("pulsar-consumer", "crates/pulsar-client/tests/broker/docs.rs::commands_in_the_document_work"),
     ("pulsar-producer", "crates/pulsar-client/tests/broker/docs.rs::commands_in_the_document_work"),

@@ -44,16 +44,19 @@ impl Audit {
         created
     }
 
-    /// Fails if a policy denied one of the selected requests. The manager's log has no messages of rejected writes.
-    pub fn assert_no_denials(&self, keep: impl Fn(&Request) -> bool) {
+    /// The selected requests that a policy denied. The manager's log has no messages of rejected writes.
+    pub fn denials(&self, keep: impl Fn(&Request) -> bool) -> Vec<String> {
         std::thread::sleep(DELAY);
         let denied = self.requests(|one| one.is_denied_by_policy() && keep(one));
-        let lines: Vec<String> = denied
-            .into_iter()
-            .map(|Request { verb, resource, namespace, name, message, .. }| {
-                format!("{verb} {resource} {namespace}/{name}: {message}")
-            })
-            .collect();
-        assert!(lines.is_empty(), "the guard rails denied requests of managers:\n{}", lines.join("\n"));
+        let line = |Request { verb, resource, namespace, name, message, .. }| {
+            format!("{verb} {resource} {namespace}/{name}: {message}")
+        };
+        denied.into_iter().map(line).collect()
+    }
+
+    /// Fails if a policy denied one of the selected requests.
+    pub fn assert_no_denials(&self, keep: impl Fn(&Request) -> bool) {
+        let denials = self.denials(keep);
+        assert!(denials.is_empty(), "the guard rails denied requests of managers:\n{}", denials.join("\n"));
     }
 }

@@ -19,7 +19,7 @@ use crate::uninstall::{LeaseArgs, Manager, lasts, parse_manager};
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The line about the leader if the managers elect none.
-const UNELECTED: &str = "Leader election is off: the running pod writes";
+const UNELECTED: &str = "Leader election is off: no Lease names a leader";
 
 /// The shortest default of `--within`.
 const LEAST: Duration = Duration::from_mins(1);

@@ -408,6 +408,9 @@ mod tests {
             let label = format!("org.opencontainers.image.{key}={value}");
             assert!(text.split_whitespace().any(|word| word == label), "the Dockerfile lacks {label}");
         }
+        // The chart's pods name no user.
+        let user = format!("USER {0}:{0}", oci::USER);
+        assert!(text.lines().any(|line| line == user), "the Dockerfile lacks {user}");
     }
 
     #[test]

@@ -98,7 +98,7 @@ mod tests {
         let consumer = copied(&[("pulsar-consumer".to_owned(), "DIGEST".to_owned())], "pulsar-consumer");
         for part in [
             format!("oci://{MIRROR}/{FOLDER}/{}/charts/quintet --version VERSION", PUBLISHED[1]),
-            format!("--set global.imageRegistry={MIRROR}/{FOLDER}"),
+            format!("--reset-then-reuse-values --set global.imageRegistry={MIRROR}/{FOLDER}"),
             format!("--set pulsarConsumer.image={consumer}"),
         ] {
             assert!(command.contains(&part), "{command} lacks {part}");
