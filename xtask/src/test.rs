@@ -23,8 +23,8 @@ use quintet_localcluster::run::Group;
 use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{gitops, health, image, interrupt, long_tier, protoc, pulsar, run, variables};
 
-use crate::chart;
 use crate::scratch::Scratch;
+use crate::{chart, faults};
 use report::Report;
 
 /// `cargo xtask test`.
@@ -194,8 +194,6 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// The package of the programs for Pulsar.
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";
-/// The package of the fault plans.
-const FAULTS: &str = "quintet-faults";
 
 /// The parts that --fast skips, with their budgets.
 const PAIRS: (&str, Duration) = ("pairs of faults", Duration::from_mins(7));
@@ -224,7 +222,8 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         report.part("prose", minutes(2), || check(xtask()?.arg("prose")))?;
     }
     let tests = ["test", "--workspace", "--no-fail-fast"];
-    let others = ["quintet-e2e", FAULTS, PULSAR_CLIENT].map(|package| ["--exclude", package]);
+    let others =
+        ["quintet-e2e", faults::PLANS, faults::SEARCH, PULSAR_CLIENT].map(|package| ["--exclude", package]);
     report.part("workspace tests", minutes(8), || {
         let mut counts = cargo_test(cargo().args(tests).args(others.as_flattened()))?;
         if without.is_empty() {
@@ -235,12 +234,8 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         Ok(counts)
     })?;
     // The budget includes a build of the dependencies with the profile of the fault plans.
-    report.part("exhaustive search", minutes(5), || {
-        check(cargo().args(["run", "--quiet", "--profile", "faults", "--package", "quintet-model"]))
-    })?;
-    report.part("single faults", minutes(4), || {
-        cargo_test(cargo().args(["test", "--profile", "faults", "--package", FAULTS, "--no-fail-fast"]))
-    })?;
+    report.part("exhaustive search", minutes(5), || check(&mut faults::search()?))?;
+    report.part("single faults", minutes(4), || cargo_test(faults::cargo("test").arg("--no-fail-fast")))?;
     if fast {
         for (name, budget) in
             [PAIRS, PULSAR_PROGRAMS, RELEASE_BUILD, IMAGES, CONTROL_PLANE, CHART, RELEASE, DEMO, BENCHES]
