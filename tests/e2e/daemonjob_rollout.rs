@@ -148,7 +148,8 @@ fn follows_the_runbooks_of_a_held_rollout() {
     let spec = json!({ "backoffLimit": 0, "parallelism": 2, "failurePolicy": { "type": "Pause" } });
     env.apply(&held(&env, "failing", &spec)).unwrap();
     let [failed, other] = &nodes[..] else { unreachable!() };
-    end(&env, &[&running(&env, "failing", other, 1)], 0);
+    // A run of which all nodes are done has ended, and is not held.
+    let runs = running(&env, "failing", other, 1);
     for (number, heading) in
         [(1, "### QuintetDaemonJobRolloutStopped"), (2, "### QuintetDaemonJobNodesFailed")]
     {
@@ -157,7 +158,7 @@ fn follows_the_runbooks_of_a_held_rollout() {
         let printed = follow(alerts, heading, "failing");
         assert!(printed.contains("BackoffLimitExceeded") && printed.contains(failed), "{printed}");
     }
-    end(&env, &[&running(&env, "failing", failed, 3)], 0);
+    end(&env, &[&running(&env, "failing", failed, 3), &runs], 0);
     check(&env, "status daemonjob/failing --timeout=1m", 0, &done);
 }
 

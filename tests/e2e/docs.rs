@@ -230,21 +230,35 @@ impl Installation<'_> {
 
     /// Runs a command with the installation that it needs.
     fn run(&mut self, command: &str) {
-        let removal = removal(command);
-        if removal.is_some() {
-            self.remove();
-        } else if command == DELETE && self.removal.as_deref() != Some(DELETE) {
-            self.run(APPLY);
-        } else if self.removal.is_none() {
-            self.run(INSTALL);
+        let (installs, current) = (removal(command), self.removal.take());
+        if command == DELETE || command.starts_with("kubectl patch deployment ") {
+            self.replace(current, Some(APPLY));
+        } else if installs.is_some() {
+            self.replace(current, None);
+        } else if command.starts_with("helm ") || current.is_none() {
+            self.replace(current, Some(INSTALL));
+        } else {
+            self.removal = current;
         }
         // Only some installations create it, and their removal deletes it.
         self.shell.stdout("kubectl get namespace quintet-system || kubectl create namespace quintet-system");
         self.shell.stdout(command);
-        if removal.is_some() {
-            self.removal = removal;
-        } else if command == DELETE {
-            self.removal = None;
+        if installs.is_some() || command == DELETE {
+            self.removal = installs;
+        }
+    }
+
+    /// Removes the current installation, and runs the command of another one, unless both are the same.
+    fn replace(&mut self, current: Option<String>, other: Option<&str>) {
+        let next = other.and_then(removal);
+        if current == next {
+            self.removal = current;
+            return;
+        }
+        self.removal = current;
+        self.remove();
+        if let Some(install) = other {
+            self.run(install);
         }
     }
 }
