@@ -63,6 +63,16 @@ fn kustomized(site: &Site) -> String {
     site.kubectl(&["kustomize", "--enable-helm", "--helm-command", &helm, &folder], None).unwrap()
 }
 
+/// Creates a Greeting, and waits until a manager has set its finalizer.
+fn apply_held_greeting(site: &Site) {
+    let greeting = json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
+        "metadata": { "name": "hello", "namespace": "default" }, "spec": { "message": "Hi" } });
+    wait("the Greeting's type is served", || {
+        site.kubectl(&["apply", "-f", "-"], Some(&greeting.to_string())).is_ok()
+    });
+    wait("the Greeting has its finalizer", || held(site, "greetings", "farewell") == 1);
+}
+
 #[test]
 fn the_uninstall_job_spares_a_running_manager() {
     let site = Site::new("ch-applied", 1);
@@ -71,12 +81,7 @@ fn the_uninstall_job_spares_a_running_manager() {
     assert!(template().contains("helm.sh/hook: pre-delete"));
     site.kubectl(&["apply", "-f", "-"], Some(&template())).unwrap();
     let manager = site.manager();
-    let greeting = json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
-        "metadata": { "name": "hello", "namespace": "default" }, "spec": { "message": "Hi" } });
-    wait("the Greeting's type is served", || {
-        site.kubectl(&["apply", "-f", "-"], Some(&greeting.to_string())).is_ok()
-    });
-    wait("the Greeting has its finalizer", || held(&site, "greetings", "farewell") == 1);
+    apply_held_greeting(&site);
     spares_the_manager(&site, "Deployment quintet is not part of a Helm release");
 
     // kustomize renders the hook too. The Deployment is older than the Job by now.
@@ -135,12 +140,7 @@ fn deletes_an_application_of_argo_cd() {
     let rendered = site.helm(&[&template[..], &set[..]].concat()).unwrap();
     site.kubectl(&["apply", "-f", "-"], Some(&rendered)).unwrap();
     let manager = site.manager();
-    let greeting = json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
-        "metadata": { "name": "hello", "namespace": "default" }, "spec": { "message": "Hi" } });
-    wait("the Greeting's type is served", || {
-        site.kubectl(&["apply", "-f", "-"], Some(&greeting.to_string())).is_ok()
-    });
-    wait("the Greeting has its finalizer", || held(&site, "greetings", "farewell") == 1);
+    apply_held_greeting(&site);
 
     let page = workspace().join("docs/gitops.md");
     let steps = documents::commands_of_section(&page, "### Delete the Application");
