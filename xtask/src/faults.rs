@@ -1,20 +1,14 @@
 //! `cargo xtask faults`: every scenario with every fault, on the fake API server; and a soak on a real one.
 
+pub mod build;
 mod soak;
 
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use quintet_localcluster::{paths, protoc, run};
+use anyhow::Result;
+use quintet_localcluster::{paths, run};
 
 use crate::test;
-
-const PROFILE: &str = "faults";
-/// The package of the fault plans.
-pub(crate) const PLANS: &str = "quintet-faults";
-/// The package of the exhaustive search, and its program.
-pub(crate) const SEARCH: &str = "quintet-model";
 
 /// `cargo xtask faults`.
 #[derive(Debug, clap::Args)]
@@ -84,7 +78,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let (Some(seconds), true) = (args.soak, args.real) {
         return soak::run(Duration::from_secs(seconds), args.seed.unwrap_or(1));
     }
-    let mut cargo = cargo("test");
+    let mut cargo = build::cargo("test");
     cargo.args(["--quiet", "--test", "faults", "--"]);
     cargo.args(&args.filter);
     for (flag, value) in [
@@ -115,25 +109,9 @@ pub fn run(args: &Args) -> Result<()> {
     if run::wait(&mut child, || ())?.success() { Ok(()) } else { Err(test::Failed.into()) }
 }
 
-/// A command of cargo for the plans and the exhaustive search. It names both packages, because the features of their
-/// dependencies, and so the builds, depend on the packages of a command.
-pub(crate) fn cargo(command: &str) -> Command {
-    let mut cargo = run::cargo();
-    protoc::tell(&mut cargo);
-    cargo.args([command, "--profile", PROFILE, "--package", PLANS, "--package", SEARCH]);
-    cargo
-}
-
-/// Builds the program of the exhaustive search.
-pub(crate) fn search() -> Result<Command> {
-    let built = run::wait(&mut cargo("build").args(["--quiet", "--bin", SEARCH]).spawn()?, || ())?;
-    ensure!(built.success(), "building {SEARCH} failed");
-    Ok(Command::new(paths::target().join(PROFILE).join(SEARCH)))
-}
-
 /// The long tier of the exhaustive search.
 fn exhaustive() -> Result<()> {
-    let mut search = search()?;
+    let mut search = build::search()?;
     search.args(["--long", "--log"]);
     search.arg(paths::workspace().join("tests/model/log.txt"));
     let mut child = search.spawn()?;

@@ -23,8 +23,9 @@ use quintet_localcluster::run::Group;
 use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{gitops, health, image, interrupt, long_tier, protoc, pulsar, run, variables};
 
+use crate::chart;
+use crate::faults::build;
 use crate::scratch::Scratch;
-use crate::{chart, faults};
 use report::Report;
 
 /// `cargo xtask test`.
@@ -223,7 +224,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     }
     let tests = ["test", "--workspace", "--no-fail-fast"];
     let others =
-        ["quintet-e2e", faults::PLANS, faults::SEARCH, PULSAR_CLIENT].map(|package| ["--exclude", package]);
+        ["quintet-e2e", build::PLANS, build::SEARCH, PULSAR_CLIENT].map(|package| ["--exclude", package]);
     report.part("workspace tests", minutes(8), || {
         let mut counts = cargo_test(cargo().args(tests).args(others.as_flattened()))?;
         if without.is_empty() {
@@ -234,8 +235,8 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         Ok(counts)
     })?;
     // The budget includes a build of the dependencies with the profile of the fault plans.
-    report.part("exhaustive search", minutes(5), || check(&mut faults::search()?))?;
-    report.part("single faults", minutes(4), || cargo_test(faults::cargo("test").arg("--no-fail-fast")))?;
+    report.part("exhaustive search", minutes(5), || check(&mut build::search()?))?;
+    report.part("single faults", minutes(4), || cargo_test(build::cargo("test").arg("--no-fail-fast")))?;
     if fast {
         for (name, budget) in
             [PAIRS, PULSAR_PROGRAMS, RELEASE_BUILD, IMAGES, CONTROL_PLANE, CHART, RELEASE, DEMO, BENCHES]
