@@ -9,11 +9,13 @@ use quintet_localcluster::manager::Manager;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::canary::Canary;
 use super::host::Share;
 use super::peer::Running;
 use super::process::{self, Memory};
 use super::rig::{Rig, Setting, settled};
 use super::scrape;
+use super::stats;
 use super::table::count;
 
 /// After this time without a reconcile, no further one is expected.
@@ -61,6 +63,11 @@ pub struct Cost {
     pub memory_before: Option<Memory>,
     /// The memory of a quiet process.
     pub memory: Option<Memory>,
+    /// The latency of the canary, p99.
+    pub canary_ms: Option<f64>,
+    /// The number of the canary's requests that the API server did not carry out.
+    #[serde(default)]
+    pub canary_failures: usize,
 }
 
 /// The process of a contender.
@@ -107,6 +114,7 @@ pub struct Meter<'a> {
     pid: i32,
     before: Cost,
     share_before: Share,
+    canary: Canary,
 }
 
 impl<'a> Meter<'a> {
@@ -115,7 +123,7 @@ impl<'a> Meter<'a> {
         let pid = worker.pid();
         let manager = if let Worker::Quintet(manager) = worker { Some((controller, manager)) } else { None };
         let (before, share_before) = (Cost::default(), rig.share([pid])?);
-        let mut meter = Self { rig, manager, pid, before, share_before };
+        let mut meter = Self { rig, manager, pid, before, share_before, canary: rig.canary() };
         meter.before = Cost { memory: Some(process::memory(pid)?), passes: meter.passes()?, ..meter.now()? };
         Ok(meter)
     }
@@ -134,8 +142,10 @@ impl<'a> Meter<'a> {
 
     /// The cost until now, without reconciles and memory.
     pub fn used(&self) -> Result<Cost> {
-        let now = self.now()?;
+        let (now, canary) = (self.now()?, self.canary.seen());
         Ok(Cost {
+            canary_ms: stats::quantile(&canary.waits, 0.99),
+            canary_failures: canary.refused + canary.failed,
             cpu_seconds: now.cpu_seconds - self.before.cpu_seconds,
             api_server_cpu_seconds: now.api_server_cpu_seconds - self.before.api_server_cpu_seconds,
             others_percent: self.share_before.others_percent(self.rig.share([self.pid])?),

@@ -8,6 +8,7 @@
 
 mod all;
 mod attempts;
+mod canary;
 mod client;
 mod contest;
 mod daemonjob;

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use super::canary::{self, Canary};
 use super::client::{Api, Created, Patch};
 use super::host::Share;
 use super::process;
@@ -93,6 +94,7 @@ impl Setting {
 pub struct Rig {
     admin: Api,
     peer: Api,
+    canary: Api,
     audit: RefCell<AuditLog>,
     namespaces: Cell<usize>,
     runtime: Runtime,
@@ -122,9 +124,12 @@ impl Rig {
             .context("cannot start the thread for requests")?;
         let admin =
             Kubeconfig::read_from(cluster.kubeconfig()).context("the cluster's kubeconfig is damaged")?;
-        let account = creator(&cluster)?;
-        let (admin, peer) =
-            runtime.block_on(async { anyhow::Ok((Api::new(admin).await?, Api::new(account).await?)) })?;
+        // An account with the manager's priority. The manager's own account may not create pods without an owner.
+        let peer = account(&cluster, manager::NAMESPACE, "bench-creator", "create", "pods")?;
+        let canary = account(&cluster, canary::NAMESPACE, "bench-canary", "get", "namespaces")?;
+        let (admin, peer, canary) = runtime.block_on(async {
+            anyhow::Ok((Api::new(admin).await?, Api::new(peer).await?, Api::new(canary).await?))
+        })?;
         let audit = RefCell::new(AuditLog::now(cluster.audit_log())?);
         // A build during the bench must not change the program.
         let copy = cluster.dir().bin().join("quintet");
@@ -132,6 +137,7 @@ impl Rig {
         let rig = Self {
             admin,
             peer,
+            canary,
             audit,
             namespaces: Cell::new(0),
             runtime,
@@ -318,9 +324,9 @@ impl Rig {
         self.admin.clone()
     }
 
-    /// A client of a ServiceAccount.
-    pub fn api_of(&self, namespace: &str, account: &str) -> Result<Api> {
-        self.wait_for(Api::new(kubeconfig_of(&self.cluster, namespace, account)?))
+    /// Starts a canary.
+    pub fn canary(&self) -> Canary {
+        Canary::start(&self.runtime, &self.canary)
     }
 
     pub fn spawn<T: Send + 'static>(
@@ -393,24 +399,19 @@ impl Rig {
     }
 }
 
-/// The kubeconfig of an account that creates pods with the manager's priority. The manager's own account may not, because
-/// the guard rails deny it pods without an owner.
-fn creator(cluster: &Cluster) -> Result<Kubeconfig> {
-    let (name, namespace) = ("bench-creator", manager::NAMESPACE);
+/// The kubeconfig of a new ServiceAccount, which may do one thing.
+fn account(cluster: &Cluster, namespace: &str, name: &str, verb: &str, resource: &str) -> Result<Kubeconfig> {
     let account = format!("--serviceaccount={namespace}:{name}");
     let role = format!("--clusterrole={name}");
+    let (verb, resource) = (format!("--verb={verb}"), format!("--resource={resource}"));
     for created in [
         &["serviceaccount", name, "--namespace", namespace][..],
-        &["clusterrole", name, "--verb=create", "--resource=pods"],
+        &["clusterrole", name, &verb, &resource],
         &["clusterrolebinding", name, &role, &account],
     ] {
         run::stdout(cluster.kubectl().arg("create").args(created))?;
     }
-    kubeconfig_of(cluster, namespace, name)
-}
-
-fn kubeconfig_of(cluster: &Cluster, namespace: &str, account: &str) -> Result<Kubeconfig> {
-    let text = cluster.kube().kubeconfig_of_service_account(namespace, account)?;
+    let text = cluster.kube().kubeconfig_of_service_account(namespace, name)?;
     Kubeconfig::from_yaml(&text).context("the ServiceAccount's kubeconfig is damaged")
 }
 

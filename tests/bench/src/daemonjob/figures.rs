@@ -148,7 +148,7 @@ pub struct Results {
     pub kubelets: Vec<f64>,
 }
 
-const COMPLETION: [Figure<Completion>; 8] = [
+const COMPLETION: [Figure<Completion>; 9] = [
     ("creating s", 2, |one| Some(one.creating_seconds)),
     ("last created s", 2, |one| Some(one.last_created_seconds)),
     ("done s", 1, |one| Some(one.done_seconds)),
@@ -157,6 +157,7 @@ const COMPLETION: [Figure<Completion>; 8] = [
     ("writes per pod", 3, |one| writes_per_pod(&one.writes)),
     ("rejected", 0, |one| Some(float(one.writes.refused))),
     ("Events", 0, |one| Some(float(one.writes.events))),
+    ("canary p99 ms", 0, |one| one.cost.canary_ms),
 ];
 
 const PROCESS: [Figure<Completion>; 9] = [
@@ -171,13 +172,14 @@ const PROCESS: [Figure<Completion>; 9] = [
     ("settled PSS MiB", 1, |one| Some(mebibytes(one.cost.memory?.pss_kib))),
 ];
 
-const RATIOS: [Figure<Completion>; 6] = [
+const RATIOS: [Figure<Completion>; 7] = [
     ("creating", 2, |one| Some(one.creating_seconds)),
     ("last created", 2, |one| Some(one.last_created_seconds)),
     ("done", 2, |one| Some(one.done_seconds)),
     ("writes", 2, |one| Some(float(one.writes.writes()))),
     ("CPU", 2, |one| Some(one.cost.cpu_seconds)),
     ("peak RSS", 2, |one| Some(mebibytes(one.cost.memory?.peak_kib))),
+    ("canary p99", 2, |one| one.cost.canary_ms),
 ];
 
 const LIFE: [Figure<Life>; 19] = [

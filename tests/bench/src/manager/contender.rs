@@ -16,16 +16,11 @@ use quintet_localcluster::run;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::client::Api;
 use crate::peer::{self, GLANCE, LIMIT, Running, rule};
 use crate::rig::Rig;
 
 /// The peers' ServiceAccount, and the Lease of the controller-runtime manager.
 const TWIN: &str = "twin";
-
-/// The canary's ServiceAccount, and its namespace.
-const CANARY: &str = "canary";
-const CANARY_NAMESPACE: &str = "default";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
@@ -117,12 +112,6 @@ impl<'a> Stand<'a> {
     /// Sets the port of the API server for later processes of this contender; `None` is its real port.
     pub fn lead_through(&self, contender: Contender, port: Option<u16>) -> Result<()> {
         peer::write_kubeconfig(self.rig, contender.account(), port)
-    }
-
-    /// A client with a ServiceAccount that may only get namespaces.
-    pub fn canary(&self) -> Result<Api> {
-        peer::allow(self.rig, CANARY_NAMESPACE, CANARY, &[rule("", &["namespaces"], &["get"])])?;
-        self.rig.api_of(CANARY_NAMESPACE, CANARY)
     }
 
     pub fn program(&self, contender: Contender) -> &Path {

@@ -226,7 +226,9 @@ impl Measure {
 
     pub fn contenders(self) -> &'static [Contender] {
         match self {
-            Self::Idle => &[Contender::Quintet, Contender::OtherBuild, Contender::Twin, Contender::TwinTuned],
+            Self::Idle | Self::Drive => {
+                &[Contender::Quintet, Contender::OtherBuild, Contender::Twin, Contender::TwinTuned]
+            }
             Self::Latency => Contender::WITH_PEERS,
             // The peers run two of the kinds.
             Self::SlowWebhook => &[Contender::Quintet],

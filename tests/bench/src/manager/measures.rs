@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -19,7 +17,6 @@ use super::contender::{Contender, Stand};
 use super::figures::Results;
 use super::objects::{KINDS, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
 use super::sizes::Sizes;
-use crate::client::Api;
 use crate::contest::{counts, remove};
 use crate::peer::{LIMIT, Running};
 use crate::process;
@@ -41,9 +38,6 @@ const QUIET: Duration = Duration::from_secs(5);
 
 /// Quintet's renew period; the controller-runtime manager's is 2 s.
 const RENEWAL: Duration = Duration::from_secs(5);
-
-/// The canary's pause between requests.
-const CANARY: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
@@ -333,12 +327,11 @@ fn owner_of_pod(pod: &Value) -> Option<(String, String)> {
 pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let driven = sizes.jobs * rig.nodes();
-    let canaries = stand.canary()?;
     pair.each(stand.rig, "pods to completion", |contender| {
         let namespace = rig.namespace()?;
         let running = settled(stand, contender, sizes)?;
         rig.forget_requests()?;
-        let canary = Canary::start(stand, &canaries, &namespace);
+        let canary = rig.canary();
         let (cpu, share, began) =
             (process::cpu_seconds(running.pid())?, rig.share([running.pid()])?, Instant::now());
         let paths: Vec<String> =
@@ -357,15 +350,16 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
             Ok(true)
         })?;
         let seconds = began.elapsed().as_secs_f64();
-        let (waits, refused) = canary.finish(stand)?;
+        let seen = canary.seen();
+        drop(canary);
         let tally = rig.tally(&namespace, contender.author())?;
         let cpu = process::cpu_seconds(running.pid())? - cpu;
         results.one(contender, pair.number, "cpu", cpu * 1_000.0 / float(driven));
         results.one(contender, pair.number, "writes", float(tally.writes()) / float(driven));
         results.one(contender, pair.number, "refused", float(tally.refused) / float(driven));
         results.one(contender, pair.number, "seconds", seconds);
-        results.add(contender, pair.number, "canary", waits);
-        results.one(contender, pair.number, "canary-429", float(refused));
+        results.add(contender, pair.number, "canary", seen.waits);
+        results.one(contender, pair.number, "canary-429", float(seen.refused + seen.failed));
         if let Some(others) = share.others_percent(rig.share([running.pid()])?) {
             results.one(contender, pair.number, "others", others);
         }
@@ -374,39 +368,6 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
         }
         running.stop()
     })
-}
-
-/// Another client, which gets a small object again and again.
-struct Canary {
-    has_ended: Arc<AtomicBool>,
-    /// Returns the milliseconds of each request, and the number of answers 429.
-    task: tokio::task::JoinHandle<Result<(Vec<f64>, usize)>>,
-}
-
-impl Canary {
-    fn start(stand: &Stand<'_>, api: &Api, namespace: &str) -> Self {
-        let has_ended = Arc::new(AtomicBool::new(false));
-        let (api, path, until) = (api.clone(), format!("/api/v1/namespaces/{namespace}"), has_ended.clone());
-        let task = stand.rig.spawn(async move {
-            let (mut waits, mut refused) = (Vec::new(), 0);
-            while !until.load(Ordering::Relaxed) {
-                let began = Instant::now();
-                if api.is_served(&path).await? {
-                    waits.push(1_000.0 * began.elapsed().as_secs_f64());
-                } else {
-                    refused += 1;
-                }
-                tokio::time::sleep(CANARY).await;
-            }
-            Ok((waits, refused))
-        });
-        Self { has_ended, task }
-    }
-
-    fn finish(self, stand: &Stand<'_>) -> Result<(Vec<f64>, usize)> {
-        self.has_ended.store(true, Ordering::Relaxed);
-        stand.rig.wait_for(async { self.task.await.context("the canary's task ended early")? })
-    }
 }
 
 /// The signal to the holder of the Lease.

@@ -1,6 +1,6 @@
 //! `cargo xtask bench manager`: the whole program beside a manager for two of its kinds, written with
 //! controller-runtime: memory, start, hand-over, latency, processor time, requests and faults. It also measures
-//! the idle memory and the filling of caches beside another build of the program.
+//! the idle memory, 1,000 pods to completion and the filling of caches beside another build of the program.
 
 mod broken;
 mod contender;
@@ -74,7 +74,7 @@ pub struct Args {
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// In the measures `idle` and `fill`, measure this program too: Quintet, built from another commit
+    /// In the measures `idle`, `drive` and `fill`, measure this program too: Quintet, built from another commit
     #[arg(long, value_name = "FILE")]
     beside: Option<PathBuf>,
     /// Store the result in docs/bench and tests/bench/results, and keep the stored results of other measures
@@ -122,7 +122,10 @@ impl Args {
     /// The file of `--beside`.
     fn other_build(&self) -> Result<Option<PathBuf>> {
         let Some(file) = &self.beside else { return Ok(None) };
-        ensure!(self.measures().any(Measure::compares_builds), "--beside needs the measure idle or fill");
+        ensure!(
+            self.measures().any(Measure::compares_builds),
+            "--beside needs the measure idle, drive or fill"
+        );
         let found = file.canonicalize().with_context(|| format!("cannot find {}", file.display()))?;
         Ok(Some(found))
     }

@@ -95,7 +95,7 @@ pub struct Results {
     pub cycles: Vec<Cycle>,
 }
 
-const UP: [Figure<Cycle>; 8] = [
+const UP: [Figure<Cycle>; 9] = [
     ("last created s", 2, |one| Some(one.up.last_seconds)),
     ("all ready s", 1, |one| Some(one.up.done_seconds)),
     ("writes", 0, |one| Some(float(one.up.writes.writes()))),
@@ -104,9 +104,10 @@ const UP: [Figure<Cycle>; 8] = [
     ("rejected", 0, |one| Some(float(one.up.writes.refused))),
     ("most above desired", 0, |one| Some(signed(one.up.most_above))),
     ("Events", 0, |one| Some(float(one.up.writes.events))),
+    ("canary p99 ms", 0, |one| one.up.cost.canary_ms),
 ];
 
-const DOWN: [Figure<Cycle>; 8] = [
+const DOWN: [Figure<Cycle>; 9] = [
     ("last deleted s", 2, |one| Some(one.down.last_seconds)),
     ("status 0 s", 1, |one| Some(one.down.status_seconds)),
     ("all gone s", 1, |one| Some(one.down.done_seconds)),
@@ -115,6 +116,7 @@ const DOWN: [Figure<Cycle>; 8] = [
     ("status requests", 0, |one| Some(float(one.down.writes.status_requests()))),
     ("rejected", 0, |one| Some(float(one.down.writes.refused))),
     ("Events", 0, |one| Some(float(one.down.writes.events))),
+    ("canary p99 ms", 0, |one| one.down.cost.canary_ms),
 ];
 
 const HALFWAY: [Figure<Cycle>; 8] = [
@@ -148,12 +150,13 @@ const MEMORY: [Figure<Cycle>; 5] = [
 ];
 
 /// For ratios of both scale-up and scale-down.
-const RATIOS: [Figure<Phase>; 5] = [
+const RATIOS: [Figure<Phase>; 6] = [
     ("last request", 2, |phase| Some(phase.last_seconds)),
     ("done", 2, |phase| Some(phase.done_seconds)),
     ("writes", 2, |phase| Some(float(phase.writes.writes()))),
     ("CPU", 2, |phase| Some(phase.cost.cpu_seconds)),
     ("peak RSS", 2, |phase| Some(mebibytes(phase.cost.memory?.peak_kib))),
+    ("canary p99", 2, |phase| phase.cost.canary_ms),
 ];
 
 const RESTART: [Figure<Restart>; 5] = [
