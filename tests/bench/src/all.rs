@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use quintet_localcluster::run;
 
 /// Every bench with its arguments and its time on two cores, except `rollout`, whose stored result compares two builds.
-const BENCHES: [(&[&str], &str); 8] = [
+const BENCHES: [(&[&str], &str); 9] = [
     (&["daemonjob", "--nodes=200", "--nodes=1000"], "75 min"),
     (&["podset", "--pods=200", "--pods=1000"], "50 min"),
     (&["greeting"], "40 min"),
@@ -15,6 +15,7 @@ const BENCHES: [(&[&str], &str); 8] = [
     (&["fence"], "5 min"),
     (&["manager"], "4 h"),
     (&["daemonjob", "--nodes=5000", "--rounds=1", "--only=tuned"], "30 min"),
+    (&["daemonjob", "--nodes=15000", "--rounds=1", "--only=tuned", "--alone"], "30 min"),
 ];
 
 /// A smoke test of some minutes.

@@ -50,6 +50,8 @@ pub fn table<A: Attempt>(
     under: A::Under,
     figures: &[Figure<A>],
 ) -> Table {
+    let compared: Vec<&A> = attempts.iter().filter(|one| one.key().1 == under).collect();
+    let figures = &table::measured(figures, &compared);
     let mut table = Table::of(title, figures);
     for contender in A::Contender::VARIANTS {
         let runs: Vec<&A> = of(attempts, under, *contender).collect();

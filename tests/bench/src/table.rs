@@ -9,6 +9,12 @@ use super::stats::{self, Interval, Spread};
 /// A column of a table: its name, the decimals, and the figure of a run if it was measured.
 pub type Figure<T> = (&'static str, usize, fn(&T) -> Option<f64>);
 
+/// The figures that at least one of the runs has. The runs of an earlier bench lack newer figures.
+pub fn measured<T>(figures: &[Figure<T>], runs: &[&T]) -> Vec<Figure<T>> {
+    let is_measured = |(_, _, figure): &&Figure<T>| runs.iter().any(|run| figure(run).is_some());
+    figures.iter().filter(is_measured).copied().collect()
+}
+
 /// The cell of a figure that was not measured.
 pub const NONE: &str = "-";
 

@@ -281,11 +281,12 @@ impl Results {
     }
 
     fn ratio_table(&self, setting: Setting) -> Table {
-        let mut table = Table::of(format!("DaemonJob / others, {setting}"), &RATIOS);
+        let figures = table::measured(&RATIOS, &self.completions.iter().collect::<Vec<_>>());
+        let mut table = Table::of(format!("DaemonJob / others, {setting}"), &figures);
         for other in Contender::VARIANTS.iter().filter(|other| **other != Contender::DaemonJob) {
             if self.of(setting, *other).next().is_some() {
                 let (name, both) = (format!("/ {other}"), (Contender::DaemonJob, *other));
-                attempts::add_ratios(&mut table, name, &self.completions, setting, both, &RATIOS);
+                attempts::add_ratios(&mut table, name, &self.completions, setting, both, &figures);
             }
         }
         table

@@ -46,6 +46,9 @@ pub struct Args {
     /// Measure only with this setting of kube-controller-manager and kube-scheduler
     #[arg(long, value_enum, value_name = "SETTING", conflicts_with = "quick")]
     only: Option<Setting>,
+    /// Measure only one DaemonJob in each round, from its creation until its last pod is gone
+    #[arg(long, conflicts_with = "quick")]
+    alone: bool,
     #[command(flatten)]
     options: Options,
 }
@@ -57,13 +60,20 @@ impl Args {
     }
 
     fn contenders(&self) -> &'static [Contender] {
-        if self.options.without_peers { &Contender::VARIANTS[..2] } else { Contender::VARIANTS }
+        match self {
+            Self { alone: true, .. } => &[Contender::DaemonJob],
+            Self { options: Options { without_peers: true, .. }, .. } => {
+                &[Contender::Bare, Contender::DaemonJob]
+            }
+            _ => Contender::VARIANTS,
+        }
     }
 
     fn command(&self) -> String {
         let nodes = repeated("--nodes", &self.nodes);
         let only = self.only.map_or_else(String::new, |only| format!("--only {}", word(&only)));
-        self.options.command("daemonjob", &nodes, &only)
+        let alone = if self.alone { " --alone" } else { "" };
+        self.options.command("daemonjob", &nodes, &format!("{only}{alone}"))
     }
 }
 
@@ -95,7 +105,7 @@ fn measure(nodes: usize, args: &Args, program: &Path) -> Result<(Results, Versio
 fn measure_round(rig: &Rig, contenders: &[Contender], round: Round, results: &mut Results) -> Result<()> {
     let kruise = contenders.contains(&Contender::BroadcastJob).then(|| Kruise::install(rig)).transpose()?;
     results.kruise = kruise.as_ref().map(|kruise| kruise.version().to_owned());
-    let bodies = runs::warm_up(rig)?;
+    let bodies = if contenders.contains(&Contender::Bare) { runs::warm_up(rig)? } else { Vec::new() };
     rig.set(round.setting)?;
     let with_life = round.setting == results.life_setting;
     let label = |what: &str| round.label(rig.nodes(), "nodes", what);
@@ -111,7 +121,7 @@ fn measure_round(rig: &Rig, contenders: &[Contender], round: Round, results: &mu
         })?;
         results.completions.push(completion);
     }
-    if with_life {
+    if with_life && !bodies.is_empty() {
         let ttl = label("DaemonJob with ttlSecondsAfterFinished 0");
         results.ttl_lives.push(rig.step(ttl, || runs::daemonjob_ttl_life(rig, round))?);
         let alone = label("simulated kubelets alone");

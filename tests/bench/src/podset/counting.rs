@@ -37,6 +37,11 @@ pub fn made_around(writes: &[Request], author: Author, moment: Timestamp) -> (u6
     (before, after, sent_after)
 }
 
+/// The number of pods that the simulated kubelets have removed.
+pub fn removed(writes: &[Request]) -> usize {
+    writes.iter().filter(|write| write.author == Author::Other && write.is_deletion_of_pod()).count()
+}
+
 /// The last scale request of this bench.
 pub fn last_scaling(writes: &[Request]) -> Option<&Request> {
     let is_scaling = |write: &&Request| write.author == Author::Bench && write.resource.ends_with("/scale");

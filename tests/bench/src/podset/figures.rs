@@ -206,10 +206,11 @@ impl Measurements for Results {
 
 impl Results {
     fn ratio_table(&self, setting: Setting) -> Table {
-        let mut table = Table::of(format!("PodSet / ReplicaSet, {setting}"), &RATIOS);
+        let figures = table::measured(&RATIOS, &self.cycles.iter().map(|one| &one.up).collect::<Vec<_>>());
+        let mut table = Table::of(format!("PodSet / ReplicaSet, {setting}"), &figures);
         let both = (Contender::PodSet, Contender::ReplicaSet);
         for (name, phase) in [("up", (|one| &one.up) as fn(&Cycle) -> &Phase), ("down", |one| &one.down)] {
-            let cells = RATIOS.map(|(_, places, figure)| {
+            let cells = figures.iter().map(|&(_, places, figure)| {
                 let ratios = attempts::ratios(&self.cycles, setting, both, |one| figure(phase(one)));
                 table::interval(stats::interval(ratios), places)
             });

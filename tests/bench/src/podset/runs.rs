@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use quintet_localcluster::audit::{Author, Request, Tally};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::manager::Manager;
 use serde_json::{Value, json};
 
-use super::counting::{last_scaling, made_around, most_above};
+use super::counting::{last_scaling, made_around, most_above, removed};
 use super::figures::{Contender, Cycle, Halfway, Phase, Restart};
 use crate::client::Patch;
 use crate::contest::{Controller, Meter, Round, Worker, counts, remove, stop};
@@ -156,12 +156,16 @@ fn phase(rig: &Rig, entry: &Entry, worker: &Worker, (from, to): (usize, usize)) 
     entry.scale(rig, to)?;
     entry.wait_for_status(rig, to)?;
     let status_seconds = began.elapsed().as_secs_f64();
-    if to == 0 {
-        rig.wait_until_empty(&pods(&entry.namespace))?;
-    }
+    let mut writes = rig.writes_so_far(&entry.namespace)?;
+    // The log shows the removals by the simulated kubelets. Lists would cost the API server time of the removals.
+    rig.wait_until("all surplus pods are gone", || {
+        writes.extend(rig.writes_so_far(&entry.namespace)?);
+        Ok(removed(&writes) >= from.saturating_sub(to))
+    })?;
     let done_seconds = began.elapsed().as_secs_f64();
     let used = meter.used()?;
-    let writes = rig.writes(&entry.namespace)?;
+    writes.extend(rig.writes(&entry.namespace)?);
+    ensure!(to > 0 || !rig.has_any(&pods(&entry.namespace), "")?, "a pod has no removal in the audit log");
     let tally = Tally::of(&writes, entry.author, &entry.namespace);
     let last = if to > from { tally.last_pod } else { tally.last_deletion };
     let scaled = last_scaling(&writes).context("the audit log has no scale request")?.received;
