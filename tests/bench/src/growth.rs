@@ -11,10 +11,11 @@ type Figure = (&'static str, &'static str, &'static str);
 
 const DAEMONJOBS: [&str; 5] = ["bare", "daemon-job", "broadcast-job", "job", "daemon-set"];
 
-const OF_DAEMONJOBS: [Figure; 3] = [
+const OF_DAEMONJOBS: [Figure; 4] = [
     ("done", "s until done", "done_seconds"),
     ("cpu", "CPU s", "cpu_seconds"),
     ("writes", "writes", "writes.writes"),
+    ("memory", "peak RSS, MiB", "memory.peak_mib"),
 ];
 
 const PODSETS: [&str; 2] = ["pod-set", "replica-set"];

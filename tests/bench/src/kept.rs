@@ -193,8 +193,8 @@ fn one_figure(item: &Value, path: &str) -> Option<f64> {
 
 /// A figure that is derived from the tally or the memory at `parent`.
 fn counted(item: &Value, parent: &Value, part: &str) -> Option<f64> {
-    if part == "rss_mib" {
-        return Some(mebibytes(parent["rss_kib"].as_u64()?));
+    if let Some(name) = part.strip_suffix("_mib") {
+        return Some(mebibytes(parent[format!("{name}_kib")].as_u64()?));
     }
     let tally = Tally::deserialize(parent).ok()?;
     let writes = float(tally.writes());
