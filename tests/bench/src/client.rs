@@ -12,6 +12,7 @@ use http::{Method, Request};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::WatchEvent;
 use kube::{Client, Config};
+use quintet_runtime::server::client::WINDOW;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -19,8 +20,8 @@ use tokio::task::JoinSet;
 /// The audit log identifies the bench by it; a manager has `quintet/`.
 pub const USER_AGENT: &str = concat!("quintet-bench/", env!("CARGO_PKG_VERSION"));
 
-/// Requests in flight while many objects are created.
-pub const CONNECTIONS: usize = 32;
+/// Requests in flight while many objects are created, as many as a manager has.
+pub const CONNECTIONS: usize = WINDOW;
 
 /// Attempts of a creation while the server is too busy.
 const ATTEMPTS: u32 = 100;
