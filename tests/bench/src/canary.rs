@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, bail};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
@@ -21,8 +22,8 @@ pub struct Seen {
     pub waits: Vec<f64>,
     /// The number of answers 429.
     pub refused: usize,
-    /// The number of requests without an answer.
-    pub failed: usize,
+    /// The error of a request without an answer.
+    failed: Option<String>,
 }
 
 /// A running canary. Its requests end when it is dropped.
@@ -46,7 +47,7 @@ impl Canary {
                     match answer {
                         Ok(true) => seen.waits.push(wait),
                         Ok(false) => seen.refused += 1,
-                        Err(_) => seen.failed += 1,
+                        Err(error) => seen.failed = Some(format!("{error:#}")),
                     }
                 }
                 tokio::time::sleep(PAUSE).await;
@@ -55,8 +56,13 @@ impl Canary {
         Self { seen, task }
     }
 
-    pub fn seen(&self) -> Seen {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Fails if a request had no answer.
+    pub fn seen(&self) -> Result<Seen> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(error) = &seen.failed {
+            bail!("the canary's request failed: {error}");
+        }
+        Ok(seen)
     }
 }
 

@@ -65,9 +65,6 @@ pub struct Cost {
     pub memory: Option<Memory>,
     /// The latency of the canary, p99.
     pub canary_ms: Option<f64>,
-    /// The number of the canary's requests that the API server did not carry out.
-    #[serde(default)]
-    pub canary_failures: usize,
 }
 
 /// The process of a contender.
@@ -142,10 +139,9 @@ impl<'a> Meter<'a> {
 
     /// The cost until now, without reconciles and memory.
     pub fn used(&self) -> Result<Cost> {
-        let (now, canary) = (self.now()?, self.canary.seen());
+        let (now, canary) = (self.now()?, self.canary.seen()?);
         Ok(Cost {
             canary_ms: stats::quantile(&canary.waits, 0.99),
-            canary_failures: canary.refused + canary.failed,
             cpu_seconds: now.cpu_seconds - self.before.cpu_seconds,
             api_server_cpu_seconds: now.api_server_cpu_seconds - self.before.api_server_cpu_seconds,
             others_percent: self.share_before.others_percent(self.rig.share([self.pid])?),

@@ -350,7 +350,7 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
             Ok(true)
         })?;
         let seconds = began.elapsed().as_secs_f64();
-        let seen = canary.seen();
+        let seen = canary.seen()?;
         drop(canary);
         let tally = rig.tally(&namespace, contender.author())?;
         let cpu = process::cpu_seconds(running.pid())? - cpu;
@@ -359,7 +359,7 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
         results.one(contender, pair.number, "refused", float(tally.refused) / float(driven));
         results.one(contender, pair.number, "seconds", seconds);
         results.add(contender, pair.number, "canary", seen.waits);
-        results.one(contender, pair.number, "canary-429", float(seen.refused + seen.failed));
+        results.one(contender, pair.number, "canary-429", float(seen.refused));
         if let Some(others) = share.others_percent(rig.share([running.pid()])?) {
             results.one(contender, pair.number, "others", others);
         }
