@@ -6,9 +6,11 @@
 //! 1. Mark and delete running pods that must not run, and release the deleted pods whose outcome the ledger
 //!    has.
 //! 2. Write outcomes to the ledger, if something waits for them.
-//! 3. Release the deleted pods that were just recorded, and delete recorded pods that are not needed. Release
-//!    the other recorded pods when the run rests.
+//! 3. Release the deleted pods that were just recorded.
 //! 4. Create pods, if the status has their rollout and run. Mark nodes after a success.
+//!
+//! In the background: delete recorded pods that are not needed, and release the other recorded pods when the run
+//! rests.
 
 use jiff::Timestamp;
 use quintet_runtime::KIND_LABEL;
@@ -69,7 +71,7 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     first.extend(now_free);
     let (unneeded, expires) = unneeded(job, &survey, now);
     let (tidied, more_at) = record.tidied(&unneeded);
-    let last: Actions = then_free.into_iter().chain(tidied).collect();
+    plan.background = tidied;
     plan.requeue_at([survey.again, record.again, expires, more_at].into_iter().flatten().min());
     let may_create = !(survey.begins || survey.changes || survey.hold.is_some());
     let due = survey.nodes.iter().filter(|_| may_create).filter_map(|selected| match selected.state {
@@ -80,7 +82,7 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     // One step: a rejected creation does not keep a node from its mark, and a rejected mark stops no creation.
     let marks = survey.marks.iter().flat_map(|marks| marks.writes.iter().cloned());
     let creations: Actions = marks.chain(creations).collect();
-    plan.steps.extend([first, ledger, last, creations].into_iter().filter(|step| !step.is_empty()));
+    plan.steps.extend([first, ledger, then_free, creations].into_iter().filter(|step| !step.is_empty()));
 
     let status = status::status(job, world, &record, now);
     plan.events = status::events(job, &status);

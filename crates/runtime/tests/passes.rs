@@ -276,6 +276,9 @@ impl Reconciler for Counters {
     }
 
     fn plan(&self, object: &Counter, (): &(), now: Timestamp) -> Plan<u32> {
+        if &*object.meta.name == "tidies" {
+            return tidy(object);
+        }
         let step = if &*object.meta.name == "settles" { 1 } else { 2 };
         let mut plan = Plan { status: Some(object.status.unwrap_or(0) + step), ..Plan::default() };
         plan.requeue_at(now + Duration::from_millis(100));
@@ -291,6 +294,20 @@ impl Reconciler for Counters {
             }
         }
         plan
+    }
+}
+
+/// A plan that creates a pod and writes the status once, and always deletes another pod in the background.
+fn tidy(counter: &Counter) -> Plan<u32> {
+    let body = json!({ "metadata": { "name": "made" } }).into();
+    let name = "made".into();
+    let made = Action::Create { owner_label: None, resource: PODS, namespace: "n".into(), name, body };
+    let old: Meta = serde_json::from_value(json!({ "name": "old", "namespace": "n", "uid": "old" })).unwrap();
+    Plan {
+        steps: if counter.status.is_none() { vec![vec![made]] } else { Vec::new() },
+        background: vec![Action::delete(PODS, &old, false)],
+        status: Some(2),
+        ..Plan::default()
     }
 }
 
@@ -323,6 +340,7 @@ fn serve_counters(names: &[&str]) -> (Client, Arc<Mutex<Vec<String>>>) {
                 }
                 ("GET", _) => streams.lock().unwrap().pop_front().map(|stream| (200, stream)),
                 ("POST", _) if name == "refused" => Some((500, failure(500, "InternalError").into())),
+                ("DELETE", _) => Some((200, object.to_string().into())),
                 ("POST", _) if name == "made" => Some((201, object.to_string().into())),
                 ("PATCH", _) => {
                     let line = json!({ "type": "MODIFIED", "object": object }).to_string() + "\n";
@@ -340,8 +358,18 @@ fn serve_counters(names: &[&str]) -> (Client, Arc<Mutex<Vec<String>>>) {
     (Client::new(service, "n"), writes)
 }
 
-/// Runs a controller of these counters. Returns a function that counts a write, and the sender that stops the controller.
-fn start_counters(names: &[&str]) -> (impl Fn(&str) -> usize + use<>, watch::Sender<bool>) {
+/// The writes in their order, each a verb and a name.
+#[derive(Clone)]
+struct Writes(Arc<Mutex<Vec<String>>>);
+
+impl Writes {
+    fn count(&self, write: &str) -> usize {
+        self.0.lock().unwrap().iter().filter(|done| **done == write).count()
+    }
+}
+
+/// Runs a controller of these counters. Returns its writes, and the sender that stops the controller.
+fn start_counters(names: &[&str]) -> (Writes, watch::Sender<bool>) {
     let (client, writes) = serve_counters(names);
     let (stop, stopped) = watch::channel(false);
     let setup = ContextConfig {
@@ -356,31 +384,45 @@ fn start_counters(names: &[&str]) -> (impl Fn(&str) -> usize + use<>, watch::Sen
     };
     let (_, controller) = set_up(Counters, COUNTERS, setup);
     tokio::spawn(controller.run());
-    (move |write: &str| writes.lock().unwrap().iter().filter(|done| **done == write).count(), stop)
+    (Writes(writes), stop)
 }
 
 /// Each status write causes a reconcile, which wants another status. The controller writes one status a second, and one a
 /// second that settles the object.
 #[tokio::test(start_paused = true)]
 async fn writes_one_status_a_second_and_one_that_settles() {
-    let (count, _stop) = start_counters(&["restless", "settles"]);
+    let (writes, _stop) = start_counters(&["restless", "settles"]);
     sleep(Duration::from_millis(500)).await;
-    assert_eq!([count("PATCH restless"), count("PATCH settles")], [1, 1], "the first status does not wait");
+    assert_eq!(
+        [writes.count("PATCH restless"), writes.count("PATCH settles")],
+        [1, 1],
+        "the first status does not wait"
+    );
     sleep(Duration::from_secs(10)).await;
-    assert_eq!([count("PATCH restless"), count("PATCH settles")], [11, 21]);
+    assert_eq!([writes.count("PATCH restless"), writes.count("PATCH settles")], [11, 21]);
 }
 
 /// Each reconcile creates a pod, and then a webhook fails. The backoff is shorter than the pace of the status at first: 0.2 s,
 /// doubled with each failure, less up to a quarter.
 #[tokio::test(start_paused = true)]
 async fn failed_reconciles_keep_the_status_pace() {
-    let (count, _stop) = start_counters(&["fails"]);
+    let (writes, _stop) = start_counters(&["fails"]);
     let began = tokio::time::Instant::now();
     for (millis, reconciles, statuses) in [(100, 1, 1), (1_000, 3, 1), (1_700, 4, 2), (3_300, 5, 3)] {
         tokio::time::sleep_until(began + Duration::from_millis(millis)).await;
-        let counted = [count("POST made"), count("POST refused"), count("PATCH fails")];
+        let counted = [writes.count("POST made"), writes.count("POST refused"), writes.count("PATCH fails")];
         assert_eq!(counted, [reconciles, reconciles, statuses], "after {millis} ms");
     }
+}
+
+/// A plan with writes has no time for its background: the next one has it, when the steps wrote nothing.
+#[tokio::test(start_paused = true)]
+async fn writes_without_urgency_follow_the_others() {
+    let (writes, _stop) = start_counters(&["tidies"]);
+    sleep(Duration::from_secs(10)).await;
+    let mut writes = writes.0.lock().unwrap().clone();
+    writes.retain(|write| !write.starts_with("POST tidies."));
+    assert_eq!(writes, ["POST made", "PATCH tidies", "DELETE "], "without the Events");
 }
 
 /// An API server that answers once and then never again.

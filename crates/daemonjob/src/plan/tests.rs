@@ -183,7 +183,7 @@ fn picked<'p, T>(
     plan: &'p Plan<DaemonJobStatus>,
     pick: impl Fn(&'p Action<DaemonJobStatus>) -> Option<T>,
 ) -> Vec<T> {
-    plan.steps.iter().flatten().filter_map(pick).collect()
+    plan.actions().filter_map(pick).collect()
 }
 
 /// The nodes of the pods that a plan creates.

@@ -308,6 +308,12 @@ impl Manager {
         if let Some(status) = self.owed_status(now) {
             return Next::Status(status);
         }
+        if let Some(pass) = self.pass.as_mut().filter(|pass| pass.writes == 0 && !pass.news)
+            && !pass.plan.background.is_empty()
+        {
+            pass.steps.push_back(std::mem::take(&mut pass.plan.background));
+            return self.next(now, any);
+        }
         self.end(now);
         Next::Over
     }
@@ -318,7 +324,8 @@ impl Manager {
         let stored = pass.job.status.as_ref();
         let status = pass.plan.status.take().filter(|status| stored != Some(status))?;
         let settles = pass.complete && is_finished(&status) && !stored.is_some_and(is_finished);
-        let changed = ChangedStatus { follows_writes: pass.writes > 0, settles };
+        let follows_writes = pass.writes > 0 || !pass.plan.background.is_empty();
+        let changed = ChangedStatus { follows_writes, settles };
         let since = |at| now.duration_since(at).unsigned_abs();
         let Some(wait) = changed.wait(self.status_times, since) else {
             if settles {
@@ -335,7 +342,8 @@ impl Manager {
         let Some(pass) = self.pass.take() else { return };
         let backoff = now.checked_add(BACKOFF).unwrap();
         let again = pass.plan.again.map(|at| at.checked_sub(self.offset).unwrap_or(at));
-        let more = [again, pass.refused.then_some(now), pass.news.then_some(backoff), self.again];
+        let is_next = pass.refused || !pass.plan.background.is_empty();
+        let more = [again, is_next.then_some(now), pass.news.then_some(backoff), self.again];
         self.again = more.into_iter().flatten().min();
     }
 

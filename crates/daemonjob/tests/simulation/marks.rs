@@ -77,7 +77,7 @@ impl View {
     /// A node is marked if its last attempt has succeeded and settled.
     pub fn marks_are_due(&self, pass: &Pass) -> Judgement {
         let status = pass.plan.status.clone().or_else(|| pass.job.status.clone()).unwrap_or_default();
-        for action in pass.plan.steps.iter().flatten() {
+        for action in pass.plan.actions() {
             let Action::JsonPatch { resource, name, .. } = action else { continue };
             let node = pass.world.nodes.iter().find(|node| *resource == NODES && *node.meta.name == **name);
             let Some(node) = node.filter(|node| !self.machine(node).is_odd) else { continue };

@@ -509,7 +509,7 @@ impl Simulation {
             self.server.wait(later);
             self.begin([0; 4], false)?;
             let pass = self.managers[self.leader].pass.as_ref().unwrap();
-            if !pass.plan.steps.is_empty() || pass.plan.status != pass.job.status {
+            if pass.plan.has_actions() || pass.plan.status != pass.job.status {
                 return Err(format!("quiet: after {later} the plan is not empty: {}", described(pass)));
             }
             self.finish_pass(0)?;
@@ -596,12 +596,12 @@ fn waves_are_approved(job: &DaemonJob, status: &DaemonJobStatus) -> Judgement {
 /// A plan without writes has the time of the next change.
 fn has_the_time_of_the_next_change(pass: &Pass) -> Judgement {
     let Pass { job, world, now, plan: made, .. } = pass;
-    if made.steps.is_empty() && made.status == job.status && !world.stopping {
+    if !made.has_actions() && made.status == job.status && !world.stopping {
         let until = made.again.unwrap_or(Timestamp::MAX);
         let later = now.checked_add(SignedDuration::from_hours(24)).unwrap().min(until);
         let between = now.checked_add(later.duration_since(*now) / 2).unwrap();
         let then = plan(job, world, between);
-        if !then.steps.is_empty() || then.status != made.status {
+        if then.has_actions() || then.status != made.status {
             let then = then.status.map(|status| serde_json::to_string(&status).unwrap());
             return Err(format!("again: nothing should change before {until}, but at {between}: {then:?}"));
         }
@@ -626,7 +626,7 @@ fn described(pass: &Pass) -> String {
             let _ = write!(text, "\n    ledger {} {uid}: {}", shard.meta.name, line.as_ref().unwrap());
         }
     }
-    for (at, step) in pass.plan.steps.iter().enumerate() {
+    for (at, step) in pass.plan.steps.iter().chain([&pass.plan.background]).enumerate() {
         for action in step {
             let _ = write!(text, "\n    step {at}: {:?}", name_of(action));
         }

@@ -101,9 +101,9 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
     let mut plan = reconciler.plan(object, &world, now);
     memory.withhold(key, &mut plan);
     let thought = began.elapsed();
-    let Plan { steps, status, events, repairs, again } = plan;
+    let Plan { steps, background, status, events, repairs, again } = plan;
 
-    let mut execution = pass.execute(steps).await;
+    let mut execution = pass.execute(&context.executor, steps).await;
     if let Some(error) = execution.failure.take() {
         pass.log(&execution, 0, "error", started);
         pass.write_status_meanwhile(&error, status, events).await;
@@ -113,7 +113,7 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
         pass.record(repairs);
     }
     // A stale reconcile is repeated after a backoff.
-    let follows_writes = execution.writes > 0 && !execution.is_stale;
+    let follows_writes = (execution.writes > 0 || !background.is_empty()) && !execution.is_stale;
     let written = pass.write_status(status, execution.complete, follows_writes).await;
     let (is_told, wrote_status, deferred) = match written {
         Ok(StatusWrite::Unchanged) => (execution.complete, 0, None),
@@ -127,13 +127,21 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
     if is_told {
         pass.record(events);
     }
+    let has_waited = execution.writes > 0 && !background.is_empty();
+    if !background.is_empty() && !has_waited && !execution.is_stale {
+        execution.extend(pass.execute(&context.executor.in_background(), vec![background]).await);
+        if let Some(error) = execution.failure.take() {
+            pass.log(&execution, wrote_status, "error", started);
+            return Err(error);
+        }
+    }
     let outcome = if execution.refusals.is_empty() { "success" } else { "refused" };
     pass.log(&execution, wrote_status, outcome, started);
     if execution.is_stale {
         return Err(Error::Stale(format!("an object of {} {key}", pass.resource.kind)));
     }
-    // The next plan reads the refusal and reports it in the status.
-    let at_once = execution.refused.then(Instant::now);
+    // The next plan reads the refusal and reports it in the status, or has the writes that waited.
+    let at_once = (execution.refused || has_waited).then(Instant::now);
     let times = again.into_iter().chain(memory.terminating_until(key)).map(|at| instant(now, at));
     let again = times.chain(at_once).chain(deferred).min();
     Ok(Passed {
@@ -162,9 +170,8 @@ impl<R: Reconciler> Pass<'_, R> {
     }
 
     /// Executes the steps of a plan, and records Events for writes and refusals.
-    async fn execute(&self, steps: Vec<Vec<Action<R::Status, R::Effect>>>) -> Execution {
+    async fn execute(&self, executor: &Executor, steps: Vec<Vec<Action<R::Status, R::Effect>>>) -> Execution {
         let effect = |effect| self.reconciler.effect(self.object, effect);
-        let executor = &self.context.executor;
         let execution = executor.execute(self.planned(), steps, self.still, effect).await;
         self.reconciler.executed(self.key, &execution);
         // A process that lost the Lease must not record Events either.

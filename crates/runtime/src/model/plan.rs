@@ -20,6 +20,9 @@ pub struct Plan<S, E = Infallible> {
     /// The writes. Steps run in order, each only if the step before succeeded. The actions of one step run
     /// concurrently.
     pub steps: Vec<Vec<Action<S, E>>>,
+    /// Writes without urgency, such as the removal of what is no longer needed. They run after the status, few at once,
+    /// and only if the steps wrote nothing: after writes, another plan follows. A refused step does not stop them.
+    pub background: Vec<Action<S, E>>,
     /// The whole status; None leaves it unchanged. It is written only if it differs from the cached one and the
     /// object has not changed since. The resourceVersion guards against a late write of a predecessor, because the
     /// API server ignores the UID there.
@@ -35,7 +38,8 @@ pub struct Plan<S, E = Infallible> {
 
 impl<S, E> Default for Plan<S, E> {
     fn default() -> Self {
-        Self { steps: Vec::new(), status: None, events: Vec::new(), repairs: Vec::new(), again: None }
+        let (steps, background) = (Vec::new(), Vec::new());
+        Self { steps, background, status: None, events: Vec::new(), repairs: Vec::new(), again: None }
     }
 }
 
@@ -45,12 +49,22 @@ impl<S, E> Plan<S, E> {
         self.again = self.again.into_iter().chain(at.into()).min();
     }
 
+    /// All actions, in their order.
+    pub fn actions(&self) -> impl Iterator<Item = &Action<S, E>> {
+        self.steps.iter().flatten().chain(&self.background)
+    }
+
+    /// Whether the plan has an action.
+    pub fn has_actions(&self) -> bool {
+        self.actions().next().is_some()
+    }
+
     /// Drops the actions with a waiting refusal, and requeues when the first of them may be retried. So no plan can
     /// cause a hot loop. Other writes stay, even in later steps. Claims and effects of later steps are dropped, and
     /// with them the plan's Events, because they report the writes before them.
     pub fn withhold(&mut self, refusals: &Refusals, now: Timestamp) {
         let mut first: Option<Timestamp> = None;
-        for step in &mut self.steps {
+        for step in self.steps.iter_mut().chain([&mut self.background]) {
             let is_owed = first.is_some();
             step.retain(|action| match action.target() {
                 Some((verb, resource, name)) => {

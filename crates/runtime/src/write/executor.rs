@@ -30,6 +30,8 @@ use crate::write::owner_memory::OwnerMemory;
 use crate::write::request::{self, Write};
 use crate::{FIELD_MANAGER, KIND_LABEL};
 
+/// The requests without urgency that a kind has in flight at most.
+const BACKGROUND: usize = 4;
 /// The shortest time between two lists because of an object that is older than the cache.
 const RESTORED_AGAIN: Duration = Duration::from_mins(10);
 /// This number of new refusals in a row ends the execution of a plan, because they probably share one cause.
@@ -115,6 +117,20 @@ pub struct Execution {
     pub failure: Option<Error>,
 }
 
+impl Execution {
+    /// Adds the result of later steps.
+    pub fn extend(&mut self, later: Self) {
+        self.writes += later.writes;
+        self.complete &= later.complete;
+        self.refused |= later.refused;
+        self.is_stale |= later.is_stale;
+        self.done.extend(later.done);
+        self.applied.extend(later.applied);
+        self.refusals.extend(later.refusals);
+        self.failure = self.failure.take().or(later.failure);
+    }
+}
+
 /// The only writer of the process.
 #[derive(Clone)]
 pub struct Executor {
@@ -123,6 +139,8 @@ pub struct Executor {
     pub gate: Gate,
     /// The slots of one kind's requests: a slow webhook for the objects of a kind must not delay other kinds.
     pub(super) window: Arc<Semaphore>,
+    /// The slots of the kind's writes without urgency, beside the others.
+    background: Arc<Semaphore>,
     /// Reads from the API server instead of a cache.
     pub reads: LiveReads,
     /// Refusals, and writes that the caches must still show, by owner.
@@ -137,6 +155,7 @@ impl Executor {
             client,
             gate,
             window: Arc::new(Semaphore::new(WINDOW)),
+            background: Arc::new(Semaphore::new(BACKGROUND)),
             memory: Arc::new(OwnerMemory::new(clock)),
         }
     }
@@ -144,8 +163,14 @@ impl Executor {
     /// The same executor for another kind, with a window of its own.
     #[must_use]
     pub fn windowed(&self) -> Self {
-        let window = Arc::new(Semaphore::new(WINDOW));
-        Self { window, reads: LiveReads::new(self.client.clone()), ..self.clone() }
+        let (window, background) = (Arc::new(Semaphore::new(WINDOW)), Arc::new(Semaphore::new(BACKGROUND)));
+        Self { window, background, reads: LiveReads::new(self.client.clone()), ..self.clone() }
+    }
+
+    /// The same executor for writes without urgency, which have few slots, so that they cost other clients little.
+    #[must_use]
+    pub fn in_background(&self) -> Self {
+        Self { window: self.background.clone(), ..self.clone() }
     }
 
     /// Whether the caches of a namespace follow their watches, and were listed since the last restore of etcd.

@@ -3,7 +3,7 @@
 use super::*;
 use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::refusals::{RefusalReason, Refusals, Verb};
-use quintet_runtime::server::client;
+use quintet_runtime::server::client::{self, WINDOW};
 use quintet_runtime::write::executor::{Error, Execution, Executor, Planned};
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -295,7 +295,7 @@ async fn a_slow_step_delays_no_other_kind_and_other_objects_by_a_turn() {
     let other_kind = executor.windowed();
     let work = async {
         futures::join!(carry(&executor, creations(150)), async {
-            sent(&asked, 32).await;
+            sent(&asked, WINDOW).await;
             let began = Instant::now();
             carry(&other_kind, vec![create("of-another-kind")]).await.unwrap();
             assert_eq!(began.elapsed().as_secs(), 10, "only its own request");
@@ -309,6 +309,23 @@ async fn a_slow_step_delays_no_other_kind_and_other_objects_by_a_turn() {
     work.await.0.unwrap();
 }
 
+/// Writes without urgency have four slots together, which no other write needs.
+#[tokio::test(start_paused = true)]
+async fn writes_without_urgency_have_few_slots() {
+    let (executor, asked) = slow_executor(200);
+    let (one, other) = (executor.in_background(), executor.in_background());
+    let began = Instant::now();
+    let rest = async { futures::join!(carry(&one, creations(8)), carry(&other, creations(8))) };
+    let urgent = async {
+        sent(&asked, 4).await;
+        carry(&executor, creations(WINDOW)).await.unwrap();
+        began.elapsed().as_secs()
+    };
+    let (_, urgent) = futures::join!(rest, urgent);
+    assert_eq!(urgent, 10, "it does not wait for the others");
+    assert_eq!(began.elapsed().as_secs(), 40, "16 writes of ten seconds");
+}
+
 /// An action that waited for its turn is not sent after a failure of its step, or after a change of the object.
 #[tokio::test(start_paused = true)]
 async fn a_failure_or_a_change_stops_the_actions_that_wait() {
@@ -318,7 +335,7 @@ async fn a_failure_or_a_change_stops_the_actions_that_wait() {
     let execution =
         executor.execute(planned(&executor, &owner()), vec![creations(64)], &still, |_| Ok(())).await;
     assert!(!execution.complete);
-    assert_eq!((execution.writes, asked.lock().unwrap().len()), (32, 32));
+    assert_eq!((execution.writes, asked.lock().unwrap().len()), (WINDOW, WINDOW));
 
     // Another reconcile keeps the window full meanwhile.
     let (executor, asked) = slow_executor(400);
@@ -338,7 +355,7 @@ async fn a_failure_or_a_change_stops_the_actions_that_wait() {
     let (client, asked) = scripted_slowly(&vec![failed; 64], Duration::from_secs(10));
     let executor = Executor::new(client, Gate::open(), Clock::System);
     assert!(carry(&executor, creations(64)).await.is_err());
-    assert_eq!(asked.lock().unwrap().len(), 32, "nothing follows a failure");
+    assert_eq!(asked.lock().unwrap().len(), WINDOW, "nothing follows a failure");
 }
 
 /// Each claim has a slot in the window already.
@@ -395,7 +412,7 @@ async fn sends_no_write_of_a_plan_in_a_later_term() {
         gate.open_until(Instant::now() + Duration::from_mins(1));
     });
     assert!(one.failure.is_some() && other.failure.is_some());
-    assert_eq!(asked.lock().unwrap().len(), 32, "only those that ran");
+    assert_eq!(asked.lock().unwrap().len(), WINDOW, "only those that ran");
 }
 
 #[tokio::test(start_paused = true)]

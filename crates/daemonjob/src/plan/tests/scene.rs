@@ -189,7 +189,7 @@ impl Scene {
         self.step_clocks();
         let plan = self.plan();
         self.record(&plan);
-        for action in plan.steps.iter().flatten() {
+        for action in plan.actions() {
             self.carry_out(action);
         }
         if let Some(status) = &plan.status {
