@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
 use super::installed::{Tool, Tools};
+use super::kwok;
 use super::lock;
 use super::real::seccomp;
 use super::versions::{self, Versions};
@@ -67,7 +68,7 @@ static RECIPES: [Recipe; 26] = [
     cni("host-local", "plugins/ipam/host-local"),
     Recipe { name: "etcd", folder: "", module: "go.etcd.io/etcd/server/v3", package: "" },
     Recipe { name: ETCDUTL, folder: "", module: "go.etcd.io/etcd/etcdutl/v3", package: "" },
-    Recipe { name: "kwok", folder: "kwok", module: "sigs.k8s.io/kwok", package: "cmd/kwok" },
+    Recipe { name: KWOK, folder: KWOK, module: "sigs.k8s.io/kwok", package: "cmd/kwok" },
     Recipe { name: "helm", folder: "helm", module: HELM_4, package: "cmd/helm" },
     Recipe {
         name: "helm-unittest",
@@ -173,6 +174,9 @@ pub const REAL: [&str; 14] = [
     "loopback",
     "host-local",
 ];
+
+/// Built with a [correction](kwok).
+const KWOK: &str = "kwok";
 
 /// Needs a C compiler: it sets up seccomp.
 const RUNC: &str = "runc";
@@ -333,6 +337,9 @@ fn key(folder: &str, go_mod: &str, go_sum: &str) -> Result<String> {
     for recipe in RECIPES.iter().chain(&OLDEST).filter(|recipe| recipe.folder == folder) {
         digest.update(recipe.flags(go_mod)?.1);
     }
+    if folder == KWOK {
+        digest.update(kwok::CORRECTION);
+    }
     Ok(run::short_hex(&digest.finalize()))
 }
 
@@ -378,9 +385,16 @@ fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<Optio
         recipe.name
     );
     let package = package.trim_end_matches('/');
-    let flags = Flags { ldflags, ..Flags::of(recipe.name, &home.dir)? };
     let source = if recipe.module == KEDA_MODULE { &keda_source()? } else { &home.source };
-    go_build_with(label, source, package, &flags, &target)
+    let corrected = (recipe.name == KWOK).then(|| home.dir.join("corrected"));
+    let go_mod =
+        corrected.as_deref().map(|folder| kwok::corrected(source, folder, recipe.module)).transpose()?;
+    let flags = Flags { ldflags, go_mod, ..Flags::of(recipe.name, &home.dir)? };
+    let built = go_build_with(label, source, package, &flags, &target);
+    if let Some(folder) = corrected {
+        let _ = fs::remove_dir_all(folder);
+    }
+    built
 }
 
 /// The folder with the files of KEDA's Go module. KEDA is built here, because the replacements and exclusions in its
@@ -391,6 +405,8 @@ pub fn keda_source() -> Result<PathBuf> {
 
 struct Flags {
     ldflags: String,
+    /// Instead of the go.mod in the source.
+    go_mod: Option<PathBuf>,
     tags: &'static str,
     variables: Vec<(&'static str, OsString)>,
 }
@@ -413,7 +429,7 @@ impl Flags {
             "containerd" => "no_btrfs no_devmapper no_zfs",
             _ => "",
         };
-        Ok(Self { ldflags: String::new(), tags, variables })
+        Ok(Self { ldflags: String::new(), go_mod: None, tags, variables })
     }
 }
 
@@ -426,7 +442,7 @@ pub(crate) fn go_build(
     target: &Path,
 ) -> Result<()> {
     let variables = vec![("CGO_ENABLED", "0".into())];
-    let flags = Flags { ldflags: ldflags.to_owned(), tags: "", variables };
+    let flags = Flags { ldflags: ldflags.to_owned(), go_mod: None, tags: "", variables };
     go_build_with(label, source, package, &flags, target).map(drop)
 }
 
@@ -443,7 +459,9 @@ fn go_build_with(
     let log = Log::fresh(target.with_file_name(format!("{name}.build.log")))?;
     let mut step = Step::start_long(label);
     let mut child = Command::new("go")
-        .args(["build", "-trimpath", "-tags", flags.tags, "-ldflags", &flags.ldflags, "-o"])
+        .args(["build", "-trimpath", "-tags", flags.tags, "-ldflags", &flags.ldflags])
+        .args(flags.go_mod.iter().flat_map(|file| ["-modfile".as_ref(), file.as_os_str()]))
+        .arg("-o")
         .arg(&half_made)
         .arg(package)
         .current_dir(source)

@@ -10,6 +10,7 @@ pub mod binaries;
 pub mod cli;
 pub mod components;
 pub mod installed;
+mod kwok;
 pub(crate) mod lock;
 pub mod nodes;
 mod pki;

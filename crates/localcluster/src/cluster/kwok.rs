@@ -1,0 +1,44 @@
+//! A correction of kwok. kwok 0.8.0 asks each watch for the whole state at its start (resourceVersion 0). The API server ends a
+//! watch that is too slow, as kwok's is in a burst of 1,000 pods. Then kwok handles all pods again, and repeats the patches
+//! whose result it has not seen: up to twice the requests of the nodes, which slow down every client.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::run;
+
+/// The file of the module.
+const FILE: &str = "pkg/utils/informer/event.go";
+const STATEMENT: &str = "opts.ResourceVersion = \"0\"";
+/// Instead of the statement: the version at which the last watch ended, if there was one.
+pub(super) const CORRECTION: &str = "if opts.ResourceVersion == \"\" { opts.ResourceVersion = \"0\" }";
+
+/// Fills the new folder `folder` with a corrected copy of kwok's Go module, and with the go.mod of `source` that uses it. Returns
+/// the path of this go.mod.
+pub(super) fn corrected(source: &Path, folder: &Path, module: &str) -> Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let copy = folder.join("kwok");
+    run::stdout(Command::new("cp").arg("-R").arg(run::go_module(source, module)?).arg(&copy))?;
+    // The files of Go's cache are read-only.
+    run::stdout(Command::new("chmod").args(["-R", "u+w"]).arg(&copy))?;
+    let file = copy.join(FILE);
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let times = text.matches(STATEMENT).count();
+    ensure!(
+        times == 1,
+        "{module}: {FILE} has `{STATEMENT}` {times} times instead of once: check whether kwok still needs the correction"
+    );
+    fs::write(&file, text.replace(STATEMENT, CORRECTION))
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    let (go_mod, read) = (folder.join("go.mod"), |name: &str| fs::read_to_string(source.join(name)));
+    let replaced = format!("{}\nreplace {module} => {}\n", read("go.mod")?, copy.display());
+    fs::write(&go_mod, replaced).with_context(|| format!("cannot write {}", go_mod.display()))?;
+    fs::write(folder.join("go.sum"), read("go.sum")?)?;
+    Ok(go_mod)
+}
