@@ -9,8 +9,8 @@
 //! 3. Release the deleted pods that were just recorded.
 //! 4. Create pods, if the status has their rollout and run. Mark nodes after a success.
 //!
-//! In the background: delete recorded pods that are not needed, and release the other recorded pods when the run
-//! rests.
+//! In the background, or last if there are thousands: delete recorded pods that are not needed, and release the
+//! other recorded pods when the run rests.
 
 use jiff::Timestamp;
 use quintet_runtime::KIND_LABEL;
@@ -39,6 +39,10 @@ use crate::removal::{pod_action, unneeded};
 use crate::rollout::{Key, current_key};
 use crate::status;
 use crate::survey::Survey;
+
+/// The number of pods that may wait for their deletion in the background. A rollout may write in each plan until its end, and
+/// then nothing runs in the background. From 12,500 ended pods, kube-controller-manager deletes those of other owners too.
+const MOST_UNNEEDED: usize = 5_000;
 
 /// Makes the plan.
 pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobStatus> {
@@ -71,7 +75,9 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     first.extend(now_free);
     let (unneeded, expires) = unneeded(job, &survey, now);
     let (tidied, more_at) = record.tidied(&unneeded);
-    plan.background = tidied;
+    let (urgent, background) =
+        if unneeded.len() > MOST_UNNEEDED { (tidied, Actions::new()) } else { (Actions::new(), tidied) };
+    plan.background = background;
     plan.requeue_at([survey.again, record.again, expires, more_at].into_iter().flatten().min());
     let may_create = !(survey.begins || survey.changes || survey.hold.is_some());
     let due = survey.nodes.iter().filter(|_| may_create).filter_map(|selected| match selected.state {
@@ -82,7 +88,8 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     // One step: a rejected creation does not keep a node from its mark, and a rejected mark stops no creation.
     let marks = survey.marks.iter().flat_map(|marks| marks.writes.iter().cloned());
     let creations: Actions = marks.chain(creations).collect();
-    plan.steps.extend([first, ledger, then_free, creations].into_iter().filter(|step| !step.is_empty()));
+    plan.steps
+        .extend([first, ledger, then_free, creations, urgent].into_iter().filter(|step| !step.is_empty()));
 
     let status = status::status(job, world, &record, now);
     plan.events = status::events(job, &status);

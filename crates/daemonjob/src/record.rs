@@ -242,9 +242,12 @@ impl<'a> Record<'a> {
         self.flushed[at(uid)]
     }
 
-    /// Whether the shard of this node stays as it is. A shard that is written now may have been lost.
+    /// Whether the shard of this node stays as it is. A shard that is written now may have been lost. So may one that waits
+    /// after a refusal.
     pub(crate) fn keeps_shard_of(&self, uid: &str) -> bool {
-        !self.flushed[at(uid)] && !self.unwritable[at(uid)]
+        let is_it =
+            |shard: &Arc<Shard>| shard.number(self.name).is_some_and(|number| usize::from(number) == at(uid));
+        !self.flushed[at(uid)] && !self.unwritable[at(uid)] && !self.world.deleted_shards.iter().any(is_it)
     }
 
     /// The writes of the ledger step, one for each shard.

@@ -352,6 +352,9 @@ impl Worlds {
         if after != state.status {
             steps.push(vec![Write::Status { before: (state.spec, state.status), after }]);
         }
+        if plan.steps.is_empty() && !plan.background.is_empty() {
+            steps.push(plan.background.iter().map(|action| self.write(state, &world, action)).collect());
+        }
         Pass { steps, creations, status, reported, memory, again: plan.again.map(|at| -age_of(at)) }
     }
 

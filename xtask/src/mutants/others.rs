@@ -295,11 +295,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "kinds share a window",
         file: "crates/runtime/src/write/executor.rs",
-        edits: &[("let window = Arc::new(Semaphore::new(WINDOW));", "let window = self.window.clone();")],
+        edits: &[(
+            "let window = Arc::new(Semaphore::new(WINDOW));\n        let background",
+            "let window = self.window.clone();\n        let background",
+        )],
         catchers: &[
             Catcher::Tests("quintet-runtime", "a_slow_step_delays_no_other_kind"),
             Catcher::Tests("quintet-faults", "a_slow_webhook_for_pods_delays_no_other_kind"),
         ],
+    },
+    Mutant {
+        name: "writes without urgency run beside the others",
+        file: "crates/runtime/src/control/reconcile.rs",
+        edits: &[("        if execution.writes > 0 {\n            return true;\n        }\n", "")],
+        catchers: &[Catcher::Tests("quintet-runtime", "writes_without_urgency_follow_the_others")],
     },
     Mutant {
         name: "sends queued actions after a failure",

@@ -26,6 +26,8 @@ use crate::server::{Change, JOB, Kind, NAMESPACE, Server};
 
 /// The backoff after a reconcile that failed or met an unexpected object.
 const BACKOFF: SignedDuration = SignedDuration::from_millis(500);
+/// The time until the next reconcile, if writes without urgency wait for it.
+const TURN: SignedDuration = SignedDuration::from_secs(1);
 /// How many events the caches of a process may lag behind the server.
 pub type Lag = u8;
 
@@ -324,8 +326,7 @@ impl Manager {
         let stored = pass.job.status.as_ref();
         let status = pass.plan.status.take().filter(|status| stored != Some(status))?;
         let settles = pass.complete && is_finished(&status) && !stored.is_some_and(is_finished);
-        let follows_writes = pass.writes > 0 || !pass.plan.background.is_empty();
-        let changed = ChangedStatus { follows_writes, settles };
+        let changed = ChangedStatus { follows_writes: pass.writes > 0, settles };
         let since = |at| now.duration_since(at).unsigned_abs();
         let Some(wait) = changed.wait(self.status_times, since) else {
             if settles {
@@ -342,8 +343,9 @@ impl Manager {
         let Some(pass) = self.pass.take() else { return };
         let backoff = now.checked_add(BACKOFF).unwrap();
         let again = pass.plan.again.map(|at| at.checked_sub(self.offset).unwrap_or(at));
-        let is_next = pass.refused || !pass.plan.background.is_empty();
-        let more = [again, is_next.then_some(now), pass.news.then_some(backoff), self.again];
+        let background_waits = pass.writes > 0 && !pass.news && !pass.plan.background.is_empty();
+        let turn = background_waits.then(|| now.checked_add(TURN).unwrap());
+        let more = [again, pass.refused.then_some(now), turn, pass.news.then_some(backoff), self.again];
         self.again = more.into_iter().flatten().min();
     }
 

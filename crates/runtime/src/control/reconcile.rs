@@ -25,6 +25,8 @@ const LONGEST_REST: Duration = Duration::from_secs(1);
 const LONGEST_GATHERING: Duration = Duration::from_millis(50);
 /// A shorter wait is skipped, because the timer would cost more than the reconcile.
 const SHORTEST_GATHERING: Duration = Duration::from_millis(5);
+/// The time of a reconcile for writes without urgency, and until the next reconcile has those that are left.
+const TURN: Duration = Duration::from_secs(1);
 
 /// The result of a successful reconcile.
 #[derive(Default)]
@@ -103,17 +105,21 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
     let thought = began.elapsed();
     let Plan { steps, background, status, events, repairs, again } = plan;
 
-    let mut execution = pass.execute(&context.executor, steps).await;
+    let mut execution = pass.execute(&context.executor, steps, pass.still).await;
     if let Some(error) = execution.failure.take() {
+        // A webhook can fail for a long time.
+        if matches!(error, Error::Unanswered { is_said: true, .. }) {
+            pass.write_status_meanwhile(status, events).await;
+            pass.execute_background(background, &mut execution).await;
+        }
         pass.log(&execution, 0, "error", started);
-        pass.write_status_meanwhile(&error, status, events).await;
         return Err(error);
     }
     if execution.complete {
         pass.record(repairs);
     }
     // A stale reconcile is repeated after a backoff.
-    let follows_writes = (execution.writes > 0 || !background.is_empty()) && !execution.is_stale;
+    let follows_writes = execution.writes > 0 && !execution.is_stale;
     let written = pass.write_status(status, execution.complete, follows_writes).await;
     let (is_told, wrote_status, deferred) = match written {
         Ok(StatusWrite::Unchanged) => (execution.complete, 0, None),
@@ -127,23 +133,21 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
     if is_told {
         pass.record(events);
     }
-    let has_waited = execution.writes > 0 && !background.is_empty();
-    if !background.is_empty() && !has_waited && !execution.is_stale {
-        execution.extend(pass.execute(&context.executor.in_background(), vec![background]).await);
-        if let Some(error) = execution.failure.take() {
-            pass.log(&execution, wrote_status, "error", started);
-            return Err(error);
-        }
+    let background_waits = pass.execute_background(background, &mut execution).await;
+    if let Some(error) = execution.failure.take() {
+        pass.log(&execution, wrote_status, "error", started);
+        return Err(error);
     }
     let outcome = if execution.refusals.is_empty() { "success" } else { "refused" };
     pass.log(&execution, wrote_status, outcome, started);
     if execution.is_stale {
         return Err(Error::Stale(format!("an object of {} {key}", pass.resource.kind)));
     }
-    // The next plan reads the refusal and reports it in the status, or has the writes that waited.
-    let at_once = (execution.refused || has_waited).then(Instant::now);
+    // The next plan reads the refusal and reports it in the status.
+    let at_once = execution.refused.then(Instant::now);
+    let after_turn = background_waits.then(|| Instant::now() + TURN);
     let times = again.into_iter().chain(memory.terminating_until(key)).map(|at| instant(now, at));
-    let again = times.chain(at_once).chain(deferred).min();
+    let again = times.chain(at_once).chain(after_turn).chain(deferred).min();
     Ok(Passed {
         again,
         thought,
@@ -169,10 +173,38 @@ impl<R: Reconciler> Pass<'_, R> {
         Ok(is_caught_up)
     }
 
-    /// Executes the steps of a plan, and records Events for writes and refusals.
-    async fn execute(&self, executor: &Executor, steps: Vec<Vec<Action<R::Status, R::Effect>>>) -> Execution {
+    /// Executes the writes without urgency, if the steps wrote nothing: after writes, another plan follows. They have a moment,
+    /// so that the next plan soon sees what has changed, and the process can exit. Returns whether some wait for another plan.
+    async fn execute_background(
+        &self,
+        background: Vec<Action<R::Status, R::Effect>>,
+        execution: &mut Execution,
+    ) -> bool {
+        if background.is_empty() || execution.is_stale {
+            return false;
+        }
+        if execution.writes > 0 {
+            return true;
+        }
+        let until = Instant::now() + TURN;
+        let still = || (self.still)() && Instant::now() < until && !*self.context.stop.borrow();
+        let executor = self.context.executor.in_background();
+        let later = self.execute(&executor, vec![background], &still).await;
+        let is_cut =
+            !later.complete && !later.is_stale && later.failure.is_none() && later.refusals.is_empty();
+        execution.extend(later);
+        is_cut
+    }
+
+    /// Executes steps while `still` returns true, and records Events for writes and refusals.
+    async fn execute(
+        &self,
+        executor: &Executor,
+        steps: Vec<Vec<Action<R::Status, R::Effect>>>,
+        still: &(dyn Fn() -> bool + Sync),
+    ) -> Execution {
         let effect = |effect| self.reconciler.effect(self.object, effect);
-        let execution = executor.execute(self.planned(), steps, self.still, effect).await;
+        let execution = executor.execute(self.planned(), steps, still, effect).await;
         self.reconciler.executed(self.key, &execution);
         // A process that lost the Lease must not record Events either.
         if !matches!(execution.failure, Some(Error::NotLeading)) {
@@ -207,12 +239,8 @@ impl<R: Reconciler> Pass<'_, R> {
         Ok(StatusWrite::Written)
     }
 
-    /// A webhook can fail for a long time, so the status is written even though the plan failed. The next reconcile may be
-    /// a minute away, so the status does not wait for it.
-    async fn write_status_meanwhile(&self, error: &Error, status: Option<R::Status>, events: Vec<Event>) {
-        if !matches!(error, Error::Unanswered { is_said: true, .. }) {
-            return;
-        }
+    /// Writes the status although the plan failed. The next reconcile may be a minute away, so the status does not wait for it.
+    async fn write_status_meanwhile(&self, status: Option<R::Status>, events: Vec<Event>) {
         match self.write_status(status, false, false).await {
             Ok(StatusWrite::Written) => self.record(events),
             Ok(StatusWrite::Unchanged | StatusWrite::Deferred(_)) => {}

@@ -20,8 +20,9 @@ pub struct Plan<S, E = Infallible> {
     /// The writes. Steps run in order, each only if the step before succeeded. The actions of one step run
     /// concurrently.
     pub steps: Vec<Vec<Action<S, E>>>,
-    /// Writes without urgency, such as the removal of what is no longer needed. They run after the status, few at once,
-    /// and only if the steps wrote nothing: after writes, another plan follows. A refused step does not stop them.
+    /// Writes without urgency, such as the removal of what is no longer needed; no claims and no effects. They run after the
+    /// status, few at the same time, and only if the steps wrote nothing: after writes, another plan follows. A refused step
+    /// does not stop them.
     pub background: Vec<Action<S, E>>,
     /// The whole status; None leaves it unchanged. It is written only if it differs from the cached one and the
     /// object has not changed since. The resourceVersion guards against a late write of a predecessor, because the

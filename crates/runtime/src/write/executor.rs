@@ -31,7 +31,7 @@ use crate::write::request::{self, Write};
 use crate::{FIELD_MANAGER, KIND_LABEL};
 
 /// The requests without urgency that a kind has in flight at most.
-const BACKGROUND: usize = 4;
+const BACKGROUND_WINDOW: usize = 4;
 /// The shortest time between two lists because of an object that is older than the cache.
 const RESTORED_AGAIN: Duration = Duration::from_mins(10);
 /// This number of new refusals in a row ends the execution of a plan, because they probably share one cause.
@@ -155,7 +155,7 @@ impl Executor {
             client,
             gate,
             window: Arc::new(Semaphore::new(WINDOW)),
-            background: Arc::new(Semaphore::new(BACKGROUND)),
+            background: Arc::new(Semaphore::new(BACKGROUND_WINDOW)),
             memory: Arc::new(OwnerMemory::new(clock)),
         }
     }
@@ -163,7 +163,8 @@ impl Executor {
     /// The same executor for another kind, with a window of its own.
     #[must_use]
     pub fn windowed(&self) -> Self {
-        let (window, background) = (Arc::new(Semaphore::new(WINDOW)), Arc::new(Semaphore::new(BACKGROUND)));
+        let window = Arc::new(Semaphore::new(WINDOW));
+        let background = Arc::new(Semaphore::new(BACKGROUND_WINDOW));
         Self { window, background, reads: LiveReads::new(self.client.clone()), ..self.clone() }
     }
 

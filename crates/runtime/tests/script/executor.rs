@@ -329,16 +329,16 @@ async fn writes_without_urgency_have_few_slots() {
 /// An action that waited for its turn is not sent after a failure of its step, or after a change of the object.
 #[tokio::test(start_paused = true)]
 async fn a_failure_or_a_change_stops_the_actions_that_wait() {
-    let (executor, asked) = slow_executor(64);
+    let (executor, asked) = slow_executor(2 * WINDOW);
     let began = Instant::now();
     let still = || began.elapsed() < Duration::from_secs(5);
     let execution =
-        executor.execute(planned(&executor, &owner()), vec![creations(64)], &still, |_| Ok(())).await;
+        executor.execute(planned(&executor, &owner()), vec![creations(2 * WINDOW)], &still, |_| Ok(())).await;
     assert!(!execution.complete);
     assert_eq!((execution.writes, asked.lock().unwrap().len()), (WINDOW, WINDOW));
 
     // Another reconcile keeps the window full meanwhile.
-    let (executor, asked) = slow_executor(400);
+    let (executor, asked) = slow_executor(800);
     let began = Instant::now();
     let still = || began.elapsed() < Duration::from_secs(5);
     let other = Key { uid: "other".into(), ..owner() };
@@ -348,25 +348,25 @@ async fn a_failure_or_a_change_stops_the_actions_that_wait() {
         assert!(began.elapsed() <= Duration::from_secs(25), "one turn, not one for each action: {began:?}");
         asked.lock().unwrap().len()
     };
-    let (_, sent) = futures::join!(carry(&executor, creations(300)), stopped);
-    assert!(sent < 150, "{sent}");
+    let (_, sent) = futures::join!(carry(&executor, creations(600)), stopped);
+    assert!(sent < 300, "{sent}");
 
     let failed = failure(503, "ServiceUnavailable", "no server is available");
-    let (client, asked) = scripted_slowly(&vec![failed; 64], Duration::from_secs(10));
+    let (client, asked) = scripted_slowly(&vec![failed; 2 * WINDOW], Duration::from_secs(10));
     let executor = Executor::new(client, Gate::open(), Clock::System);
-    assert!(carry(&executor, creations(64)).await.is_err());
+    assert!(carry(&executor, creations(2 * WINDOW)).await.is_err());
     assert_eq!(asked.lock().unwrap().len(), WINDOW, "nothing follows a failure");
 }
 
 /// Each claim has a slot in the window already.
 #[tokio::test(start_paused = true)]
 async fn claims_that_fill_the_window_end() {
-    let (executor, _) = slow_executor(64);
+    let (executor, _) = slow_executor(2 * WINDOW);
     let claim = || async {
         let claim = Action::<Value>::Claim { status: json!({}), token: "me".into() };
         carry(&executor, vec![claim]).await.unwrap();
     };
-    let all = futures::future::join_all((0..64).map(|_| claim()));
+    let all = futures::future::join_all((0..2 * WINDOW).map(|_| claim()));
     tokio::time::timeout(Duration::from_secs(30), all).await.unwrap();
 }
 
@@ -404,7 +404,7 @@ async fn sends_no_write_of_a_plan_in_a_later_term() {
     let (one, other) = (owner(), Key { uid: "other".into(), ..owner() });
     let all = |owner| {
         let of = planned(&executor, owner);
-        executor.execute(of, vec![creations(64)], &|| true, |_| Ok(()))
+        executor.execute(of, vec![creations(2 * WINDOW)], &|| true, |_| Ok(()))
     };
     let (one, other, ()) = futures::join!(all(&one), all(&other), async {
         sleep(Duration::from_millis(100)).await;

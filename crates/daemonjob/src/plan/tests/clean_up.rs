@@ -88,6 +88,14 @@ fn does_not_release_a_pod_whose_shard_is_lost() {
     let plan = scene.plan();
     assert_eq!(plan.steps.len(), 1);
     assert!(matches!(&plan.steps[0][..], [Action::Create { resource: CONFIG_MAPS, .. }]));
+    assert!(plan.background.is_empty());
+    // While the API server refuses the new shard, only this process knows its lines.
+    let [[Action::Create { name, .. }]] = &plan.steps.iter().map(|step| &step[..]).collect::<Vec<_>>()[..]
+    else {
+        panic!("{plan:?}")
+    };
+    scene.world.refusals.insert(&CONFIG_MAPS, name, refusal(RefusalReason::Other, "quota", later(60)));
+    assert!(!scene.plan().has_actions());
 }
 
 /// A14: a drain may delete the pods together with the manager, and no other manager may be able to run.
@@ -129,10 +137,10 @@ fn deletes_pods_after_the_ttl_and_keeps_the_record() {
     let job = with(&json!({"ttlSecondsAfterFinished": 60}));
     let mut scene = Scene::settled(job, &["a"], &[("a", 1, "Succeeded")]);
     let early = scene.plan_at(59);
-    assert_eq!((early.steps.len(), early.again), (0, Some(later(60))));
+    assert_eq!((early.has_actions(), early.again), (false, Some(later(60))));
     assert_eq!(deleted(&scene.plan_at(60)), ["a-1"]);
     let quiet = scene.set_pods(&[]).tick(61).settle().plan_at(7_200);
-    assert!(quiet.steps.is_empty() && quiet.again.is_none());
+    assert!(!quiet.has_actions() && quiet.again.is_none());
     assert_eq!(quiet.status.unwrap().succeeded, Some(1));
 }
 
@@ -149,6 +157,23 @@ fn keeps_a_thousand_succeeded_pods() {
     assert_eq!((running, held(&scene)), (1_000, 0));
     assert_eq!(scene.status().succeeded, Some(1_300));
     assert!(!scene.world.pods.iter().any(|pod| pod.meta.uid == oldest));
+}
+
+/// A rollout may write in every plan until its end. It has no time for the background then.
+#[test]
+fn deletes_many_unneeded_pods_with_urgency() {
+    let mut scene = numbered(6_100);
+    while scene.world.pods.len() < 6_100 {
+        scene.pass();
+    }
+    end_all(&mut scene);
+    scene.pass();
+    let plan = scene.plan();
+    assert_eq!((plan.steps.concat().len(), plan.background.len()), (200, 0));
+    while scene.world.pods.len() > 5_900 {
+        scene.tick(1).pass();
+    }
+    assert_eq!(scene.tick(1).plan().background.len(), 200);
 }
 
 #[test]

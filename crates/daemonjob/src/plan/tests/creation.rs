@@ -69,7 +69,7 @@ fn does_not_run_a_done_node_again() {
 fn writes_nothing_after_it_is_complete() {
     let scene = Scene::settled(simple(), &["a"], &[("a", 1, "Succeeded")]);
     let again = scene.plan_at(5 * 3_600);
-    assert!(again.steps.is_empty() && again.events.is_empty() && again.again.is_none());
+    assert!(!again.has_actions() && again.events.is_empty() && again.again.is_none());
     assert_eq!(again.status, scene.job.status);
 }
 
@@ -79,7 +79,7 @@ fn backs_off_after_failures_up_to_the_limit() {
     job.spec.backoff_limit = Some(1);
     let mut scene = Scene::started(job, &["a"], &[("a", 1, "Failed")]);
     let waiting = scene.plan();
-    assert!(waiting.steps.is_empty());
+    assert!(!waiting.has_actions());
     assert_eq!(waiting.again, Some(later(10)));
     assert_eq!(created(&scene.tick(10).plan()), ["a"]);
     let ended = scene.set_pods(&[("a", 1, "Failed"), ("a", 2, "Failed")]).plan();
@@ -140,7 +140,7 @@ fn waits_after_a_refusal_and_reports_it() {
     let name = pod_name(&scene.job, &node("a"), 1);
     scene.world.refusals.insert(&PODS, name, refusal(RefusalReason::Other, "no image", later(10)));
     let refused = scene.plan();
-    assert!(refused.steps.is_empty());
+    assert!(!refused.has_actions());
     assert_eq!(refused.again, Some(later(10)));
     assert_eq!(condition(&refused, "PodsRefused"), ("True", "FailedCreate"));
     assert_eq!(created(&scene.plan_at(10)), ["a"]);

@@ -189,8 +189,11 @@ impl Scene {
         self.step_clocks();
         let plan = self.plan();
         self.record(&plan);
-        for action in plan.actions() {
+        for action in plan.steps.iter().flatten() {
             self.carry_out(action);
+        }
+        if plan.steps.is_empty() {
+            plan.background.iter().for_each(|action| self.carry_out(action));
         }
         if let Some(status) = &plan.status {
             self.job.status = Some(status.clone());
