@@ -31,7 +31,7 @@ const QUICK: [&[&str]; 7] = [
 
 /// Run every bench one after another, then compare the results with the goals.
 ///
-/// The command takes about seven hours on two cores. If a bench fails, the command still runs the other
+/// The command takes about eight hours on two cores. If a bench fails, the command still runs the other
 /// benches, and exits with code 1. With --write, the command stores each result when its bench ends, except
 /// comparisons of two builds: the stored results of `fence` and of the measure `fill` of `manager` stay. For the
 /// same reason, the command leaves out `rollout` without --quick. To continue an interrupted run, run the

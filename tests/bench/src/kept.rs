@@ -79,13 +79,11 @@ impl Kept {
 }
 
 impl KeptRun {
-    /// A link to the section of this run. An asterisk marks a run with a note, or of the larger program before
-    /// the release profile optimised for size only.
+    /// A link to the section of this run, with its date. An asterisk marks a run with a note.
     pub fn link(&self) -> String {
-        let is_marked =
-            !self.run.remarks().is_empty() || self.run.versions.profile.starts_with("opt-level=s");
+        let mark = if self.run.remarks().is_empty() { "" } else { "\\*" };
         let (bench, anchor) = (self.bench, report::anchor(&self.run.about));
-        format!("[{bench}]({bench}.md#{anchor}){}", if is_marked { "\\*" } else { "" })
+        format!("[{bench}, {}]({bench}.md#{anchor}){mark}", self.run.machine.date)
     }
 
     /// A figure of a contender in each round, or in each pair.
