@@ -89,7 +89,7 @@ fn does_not_release_a_pod_whose_shard_is_lost() {
     assert_eq!(plan.steps.len(), 1);
     assert!(matches!(&plan.steps[0][..], [Action::Create { resource: CONFIG_MAPS, .. }]));
     assert!(plan.background.is_empty());
-    // While the API server refuses the new shard, only this process knows its lines.
+    // While the API server rejects the new shard, only this process knows its lines.
     let [[Action::Create { name, .. }]] = &plan.steps.iter().map(|step| &step[..]).collect::<Vec<_>>()[..]
     else {
         panic!("{plan:?}")
