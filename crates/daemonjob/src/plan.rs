@@ -9,7 +9,7 @@
 //! 3. Release the deleted pods that were just recorded.
 //! 4. Create pods, if the status has their rollout and run. Mark nodes after a success.
 //!
-//! In the background, or last if there are thousands: delete recorded pods that are not needed, and release the
+//! In the background, or with the creations if there are thousands: delete recorded pods that are not needed, and release the
 //! other recorded pods when the run rests.
 
 use jiff::Timestamp;
@@ -40,8 +40,8 @@ use crate::rollout::{Key, current_key};
 use crate::status;
 use crate::survey::Survey;
 
-/// The number of pods that may wait for their deletion in the background. A rollout may write in each plan until its end, and
-/// then nothing runs in the background. From 12,500 ended pods, kube-controller-manager deletes those of other owners too.
+/// The number of pods that may wait for their deletion in the background. A rollout may write in each plan until its end, so
+/// that nothing runs in the background meanwhile. From 12,500 ended pods, kube-controller-manager deletes those of other owners too.
 const MOST_UNNEEDED: usize = 5_000;
 
 /// Makes the plan.
@@ -87,9 +87,8 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     let creations = due.map(|(node, number)| create(job, node, &survey.key, number));
     // One step: a rejected creation does not keep a node from its mark, and a rejected mark stops no creation.
     let marks = survey.marks.iter().flat_map(|marks| marks.writes.iter().cloned());
-    let creations: Actions = marks.chain(creations).collect();
-    plan.steps
-        .extend([first, ledger, then_free, creations, urgent].into_iter().filter(|step| !step.is_empty()));
+    let creations: Actions = urgent.into_iter().chain(marks).chain(creations).collect();
+    plan.steps.extend([first, ledger, then_free, creations].into_iter().filter(|step| !step.is_empty()));
 
     let status = status::status(job, world, &record, now);
     plan.events = status::events(job, &status);

@@ -242,8 +242,8 @@ impl<'a> Record<'a> {
         self.flushed[at(uid)]
     }
 
-    /// Whether the shard of this node stays as it is. A shard that is written now may have been lost. So may one that waits
-    /// after a refusal.
+    /// Whether the shard of this node stays as it is. A shard that is written now, or that waits after
+    /// a refusal, may have been lost.
     pub(crate) fn keeps_shard_of(&self, uid: &str) -> bool {
         let is_it =
             |shard: &Arc<Shard>| shard.number(self.name).is_some_and(|number| usize::from(number) == at(uid));

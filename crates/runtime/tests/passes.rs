@@ -424,7 +424,10 @@ async fn writes_without_urgency_follow_the_others() {
         sleep(Duration::from_secs(10)).await;
         let mut writes = writes.0.lock().unwrap().clone();
         writes.retain(|write| !write.starts_with(&format!("POST {name}.")));
-        writes.truncate(3);
+        if name == "blocked" {
+            // The failed creation is repeated.
+            writes.truncate(3);
+        }
         assert_eq!(writes, [format!("POST {pod}"), format!("PATCH {name}"), "DELETE ".to_owned()]);
     }
 }

@@ -139,12 +139,12 @@ pub fn rows<'a>(goals: &'a [Goal], kept: &'a Kept) -> Vec<Row<'a>> {
 impl Row<'_> {
     /// Whether Quintet's figure is higher than the peer's: its ratios, or the figure itself if the peer's is 0.
     fn standing(&self) -> Standing {
-        let is_higher = || self.found.beside.is_some_and(|(ours, theirs)| ours > theirs);
+        let is_beyond_zero = self.found.beside.is_some_and(|(ours, theirs)| ours > 0.0 && theirs == 0.0);
         match self.interval {
             _ if !self.goal.found.is_beside_peer() => Standing::Ahead,
+            _ if is_beyond_zero => Standing::Behind,
             Some(Interval { low, median, .. }) if low <= 1.0 && median > 1.0 => Standing::Open,
             Some(Interval { median, .. }) if median > 1.0 => Standing::Behind,
-            None if is_higher() => Standing::Behind,
             _ => Standing::Ahead,
         }
     }

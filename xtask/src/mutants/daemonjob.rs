@@ -7,8 +7,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "removes finalizers before the ledger write",
         file: "crates/daemonjob/src/plan.rs",
         edits: &[(
-            "[first, ledger, then_free, creations, urgent].into_iter()",
-            "[first, then_free, ledger, creations, urgent].into_iter()",
+            "[first, ledger, then_free, creations].into_iter()",
+            "[first, then_free, ledger, creations].into_iter()",
         )],
         catchers: &[Catcher::Plans("daemonjob-done-deleted", "/crash-")],
     },

@@ -175,7 +175,7 @@ pub const REAL: [&str; 14] = [
     "host-local",
 ];
 
-/// Built with a [correction](kwok).
+/// Built with [corrections](kwok).
 const KWOK: &str = "kwok";
 
 /// Needs a C compiler: it sets up seccomp.
@@ -338,7 +338,7 @@ fn key(folder: &str, go_mod: &str, go_sum: &str) -> Result<String> {
         digest.update(recipe.flags(go_mod)?.1);
     }
     if folder == KWOK {
-        digest.update(kwok::CORRECTION);
+        kwok::CORRECTIONS.iter().for_each(|(.., correction)| digest.update(correction));
     }
     Ok(run::short_hex(&digest.finalize()))
 }

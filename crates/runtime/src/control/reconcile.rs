@@ -173,8 +173,8 @@ impl<R: Reconciler> Pass<'_, R> {
         Ok(is_caught_up)
     }
 
-    /// Executes the writes without urgency, if the steps wrote nothing: after writes, another plan follows. They have a moment,
-    /// so that the next plan soon sees what has changed, and the process can exit. Returns whether some wait for another plan.
+    /// Executes the writes without urgency, if the steps wrote nothing: after writes, another plan follows. None
+    /// begins after a second, so that the next plan soon sees what has changed, and none begins when the process exits. Returns whether some wait for another plan.
     async fn execute_background(
         &self,
         background: Vec<Action<R::Status, R::Effect>>,
@@ -186,9 +186,9 @@ impl<R: Reconciler> Pass<'_, R> {
         if execution.writes > 0 {
             return true;
         }
+        let Some(executor) = self.context.executor.in_background() else { return true };
         let until = Instant::now() + TURN;
         let still = || (self.still)() && Instant::now() < until && !*self.context.stop.borrow();
-        let executor = self.context.executor.in_background();
         let later = self.execute(&executor, vec![background], &still).await;
         let is_cut =
             !later.complete && !later.is_stale && later.failure.is_none() && later.refusals.is_empty();

@@ -168,10 +168,11 @@ impl Executor {
         Self { window, background, reads: LiveReads::new(self.client.clone()), ..self.clone() }
     }
 
-    /// The same executor for writes without urgency, which have few slots, so that they cost other clients little.
-    #[must_use]
-    pub fn in_background(&self) -> Self {
-        Self { window: self.background.clone(), ..self.clone() }
+    /// The same executor for writes without urgency, which have few slots, so that they cost other clients little. `None` if
+    /// all these slots are in use.
+    pub fn in_background(&self) -> Option<Self> {
+        let is_free = self.background.available_permits() > 0;
+        is_free.then(|| Self { window: self.background.clone(), ..self.clone() })
     }
 
     /// Whether the caches of a namespace follow their watches, and were listed since the last restore of etcd.

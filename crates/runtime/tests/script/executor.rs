@@ -313,11 +313,12 @@ async fn a_slow_step_delays_no_other_kind_and_other_objects_by_a_turn() {
 #[tokio::test(start_paused = true)]
 async fn writes_without_urgency_have_few_slots() {
     let (executor, asked) = slow_executor(200);
-    let (one, other) = (executor.in_background(), executor.in_background());
+    let (one, other) = (executor.in_background().unwrap(), executor.in_background().unwrap());
     let began = Instant::now();
     let rest = async { futures::join!(carry(&one, creations(8)), carry(&other, creations(8))) };
     let urgent = async {
         sent(&asked, 4).await;
+        assert!(executor.in_background().is_none(), "another reconcile does not wait for them");
         carry(&executor, creations(WINDOW)).await.unwrap();
         began.elapsed().as_secs()
     };
