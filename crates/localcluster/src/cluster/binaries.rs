@@ -338,7 +338,9 @@ fn key(folder: &str, go_mod: &str, go_sum: &str) -> Result<String> {
         digest.update(recipe.flags(go_mod)?.1);
     }
     if folder == KWOK {
-        kwok::CORRECTIONS.iter().for_each(|(.., correction)| digest.update(correction));
+        for (.., correction) in kwok::CORRECTIONS {
+            digest.update(correction);
+        }
     }
     Ok(run::short_hex(&digest.finalize()))
 }
