@@ -243,8 +243,22 @@ impl Installation<'_> {
         // Only some installations create it, and their removal deletes it.
         self.shell.stdout("kubectl get namespace quintet-system || kubectl create namespace quintet-system");
         self.shell.stdout(command);
+        if installs.is_some() {
+            self.list_installed_kinds();
+        }
         if installs.is_some() || command == DELETE {
             self.removal = installs;
+        }
+    }
+
+    /// Waits until the API server serves the installed kinds, as a user does before using them. Kubernetes 1.37 can take five
+    /// minutes to delete a CustomResourceDefinition whose objects were never listed: CRDFinalizer's first attempt fails because
+    /// the storage is initializing, its second with a conflict, and then it waits for the resync.
+    fn list_installed_kinds(&self) {
+        for resource in KINDS.map(|kind| (kind.resource)()) {
+            let (plural, group, path) = (resource.plural, resource.group, resource.path(""));
+            let is_installed = format!("kubectl get crd {plural}.{group} || exit 0");
+            self.shell.stdout(&format!("{is_installed}; until kubectl get --raw {path}; do sleep 0.2; done"));
         }
     }
 
