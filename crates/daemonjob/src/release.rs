@@ -1,5 +1,6 @@
 //! Decides when the manager removes the finalizer of a pod, by which the ledger holds it until it has a line.
 
+use std::cell::Cell;
 use std::ptr;
 
 use foldhash::HashSet;
@@ -64,7 +65,7 @@ impl Record<'_> {
 
     /// Deletes recorded pods that are not needed. After the end of the run, or after a quiet time, also
     /// releases the other recorded pods, so that a drain or the deletion of a namespace needs no manager. The
-    /// number of pods is bounded. The second value is when the next ones follow.
+    /// number of pods is bounded, and writes whose refusal waits do not count. The second value is when the next ones follow.
     pub(crate) fn tidied(&self, unneeded: &[&AssessedPod<'_>]) -> (Actions, Option<Timestamp>) {
         let (clocks, survey, now) = (&self.world.clocks, self.survey, self.now);
         let rests = |assessed: &AssessedPod<'_>| {
@@ -90,9 +91,17 @@ impl Record<'_> {
         let held = survey.pods().iter().filter(is_held);
         let mut released = held.filter_map(|assessed| release(&assessed.pod.meta)).peekable();
         let quiet = quiet.filter(|_| released.peek().is_some());
-        let mut open = deleted.chain(released.filter(|_| quiet.is_none())).peekable();
+        let retry = Cell::new(None);
+        let is_due = |action: &Action<_>| {
+            let waits = action.target().and_then(|(verb, resource, name)| {
+                self.world.refusals.until(verb, resource, name).filter(|until| *until > now)
+            });
+            retry.set(retry.get().into_iter().chain(waits).min());
+            waits.is_none()
+        };
+        let mut open = deleted.chain(released.filter(|_| quiet.is_none())).filter(is_due).peekable();
         if open.peek().is_none() {
-            return (Vec::new(), quiet);
+            return (Vec::new(), quiet.into_iter().chain(retry.get()).min());
         }
         let paced = clocks.tidied.and_then(|last| last.checked_add(TIDY_PACE).ok());
         if let Some(until) = paced.filter(|until| *until > now) {
@@ -100,6 +109,6 @@ impl Record<'_> {
         }
         let tidied = open.by_ref().take(MOST_TIDIED).collect();
         let next = open.peek().and_then(|_| now.checked_add(TIDY_PACE).ok());
-        (tidied, next.or(quiet))
+        (tidied, [next, quiet, retry.get()].into_iter().flatten().min())
     }
 }

@@ -67,6 +67,27 @@ fn releases_recorded_pods_in_a_quiet_run() {
     assert_eq!(held(&scene), 1);
 }
 
+/// Pods whose release an admission policy rejects do not keep other pods from theirs.
+#[test]
+fn releases_other_pods_while_refusals_wait() {
+    let mut scene = numbered(300);
+    end_all(&mut scene);
+    scene.pass();
+    let rejected =
+        |until| Refusal { verb: Verb::JsonPatch, ..refusal(RefusalReason::Other, "policy", until) };
+    for action in scene.plan().background {
+        let (_, resource, name) = action.target().unwrap();
+        scene.world.refusals.insert(resource, name, rejected(later(60)));
+    }
+    scene.tick(1);
+    let plan = scene.pass();
+    assert_eq!((plan.background.len(), plan.again), (100, Some(later(60))));
+    assert_eq!(held(&scene), 200);
+    let waiting = scene.tick(2).plan();
+    assert_eq!((waiting.has_actions(), waiting.again), (false, Some(later(60))));
+    assert_eq!(scene.tick(60).plan().background.len(), 200);
+}
+
 /// A new leader measures the quiet minute again, and has its own rate.
 #[test]
 fn a_new_leader_waits_for_a_quiet_minute() {
