@@ -1,7 +1,7 @@
 //! Decides when the manager writes the ledger.
 //!
 //! The ledger must have a line before a pod is released, before a run counts as finished, and before a
-//! failure could be lost. Other lines wait for such a write, or five minutes, by the manager's clock.
+//! failure could be lost. Other lines wait for such a write, for 5,000 others, or five minutes, by the manager's clock.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -32,6 +32,10 @@ use crate::waves::Waves;
 const PACE: SignedDuration = SignedDuration::from_secs(1);
 /// The longest time for which only the pod has an outcome that nothing waits for.
 const LONGEST_SILENCE: SignedDuration = SignedDuration::from_mins(5);
+
+/// The most lines that wait only for their time. Only recorded pods can be deleted, and from 12,500 ended pods,
+/// kube-controller-manager deletes those of other owners too.
+const MOST_WAITING: usize = 5_000;
 
 /// Writes of a plan.
 pub(crate) type Actions = Vec<Action<DaemonJobStatus>>;
@@ -158,7 +162,7 @@ impl<'a> Record<'a> {
     /// ended with a reason for its deletion, because that reason must not decide later. A node waits if it
     /// was suspect and is Ready, or if its failure stopped the rollout. Otherwise a later eviction would
     /// change the outcome for a new leader. A node that has settled does not wait, because a new leader lets it
-    /// settle again.
+    /// settle again. If too many lines wait, all are written.
     fn flush_what_pods_wait_for(&mut self) {
         let survey = self.survey;
         let settles = settle_time(self.job).is_some();
@@ -184,6 +188,11 @@ impl<'a> Record<'a> {
             if node.ready && was_suspect() || survey.failures.brakes() && has_failed() && is_owed() {
                 waits[at(uid)] = true;
             }
+        }
+        let lacking = self.unrecorded.each_ref().map(BTreeMap::len);
+        let writable = lacking.iter().zip(self.unwritable).filter(|(_, unwritable)| !unwritable);
+        if writable.map(|(lines, _)| lines).sum::<usize>() > MOST_WAITING {
+            waits.iter_mut().zip(lacking).for_each(|(waits, lines)| *waits |= lines > 0);
         }
         let until = self.world.clocks.flushed.and_then(|last| last.checked_add(PACE).ok());
         let until = until.filter(|until| *until > self.now);

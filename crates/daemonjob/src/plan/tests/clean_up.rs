@@ -12,8 +12,13 @@ fn numbered(nodes: usize) -> Scene {
 
 /// Ends all running pods without a reconcile.
 fn end_all(scene: &mut Scene) {
+    end(scene, usize::MAX);
+}
+
+/// Ends the first pods without a reconcile.
+fn end(scene: &mut Scene, count: usize) {
     let now = scene.now();
-    for pod in &mut scene.world.pods {
+    for pod in scene.world.pods.iter_mut().take(count) {
         let pod = Arc::make_mut(pod);
         pod.node = pinned_to(pod).map(Arc::from);
         (pod.phase, pod.started, pod.finished) = (Phase::Succeeded, Some(now), Some(now));
@@ -178,6 +183,25 @@ fn keeps_a_thousand_succeeded_pods() {
     assert_eq!((running, held(&scene)), (1_000, 0));
     assert_eq!(scene.status().succeeded, Some(1_300));
     assert!(!scene.world.pods.iter().any(|pod| pod.meta.uid == oldest));
+}
+
+/// From 12,500 ended pods, kube-controller-manager deletes those of other owners too.
+#[test]
+fn records_and_deletes_pods_during_a_run_with_many_nodes() {
+    let mut scene = numbered(5_002);
+    while scene.world.pods.len() < 5_002 {
+        scene.pass();
+    }
+    end(&mut scene, 5_000);
+    scene.tick(1).pass();
+    assert_eq!(held(&scene), 5_002);
+    assert!(scene.world.ledger.is_empty());
+    end(&mut scene, 5_001);
+    scene.tick(1).pass();
+    assert_eq!(scene.world.ledger.len(), 16);
+    assert!(!scene.condition("Complete").0, "a pod runs");
+    seconds(&mut scene, 60);
+    assert_eq!(scene.world.pods.len(), 1_001, "1,000 have ended, and one runs");
 }
 
 /// A rollout may write in every plan until its end. It has no time for the background then.
