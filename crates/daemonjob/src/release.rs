@@ -93,9 +93,7 @@ impl Record<'_> {
         let quiet = quiet.filter(|_| released.peek().is_some());
         let retry = Cell::new(None);
         let is_due = |action: &Action<_>| {
-            let waits = action.target().and_then(|(verb, resource, name)| {
-                self.world.refusals.until(verb, resource, name).filter(|until| *until > now)
-            });
+            let waits = action.waits_until(&self.world.refusals, now);
             retry.set(retry.get().into_iter().chain(waits).min());
             waits.is_none()
         };

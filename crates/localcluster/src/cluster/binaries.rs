@@ -464,15 +464,8 @@ fn go_build_with(
     let log = Log::fresh(target.with_file_name(format!("{name}.build.log")))?;
     let mut step = Step::start_long(label);
     let mut child = Command::new("go")
-        .args([
-            "build",
-            "-trimpath",
-            "-tags",
-            flags.tags,
-            "-ldflags",
-            &flags.ldflags,
-            WITHOUT_DEBUG_INFORMATION,
-        ])
+        .args(["build", "-trimpath", WITHOUT_DEBUG_INFORMATION, "-tags", flags.tags])
+        .args(["-ldflags", &flags.ldflags])
         .args(flags.go_mod.iter().flat_map(|file| ["-modfile".as_ref(), file.as_os_str()]))
         .arg("-o")
         .arg(&half_made)

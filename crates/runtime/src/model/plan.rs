@@ -68,8 +68,8 @@ impl<S, E> Plan<S, E> {
         for step in self.steps.iter_mut().chain([&mut self.background]) {
             let is_owed = first.is_some();
             step.retain(|action| match action.target() {
-                Some((verb, resource, name)) => {
-                    let until = refusals.until(verb, resource, name).filter(|until| *until > now);
+                Some(_) => {
+                    let until = action.waits_until(refusals, now);
                     first = first.into_iter().chain(until).min();
                     until.is_none()
                 }
@@ -200,6 +200,12 @@ impl<S, E> Action<S, E> {
             Self::MergePatch { resource, name, .. } => Some((Verb::MergePatch, resource, name)),
             Self::Claim { .. } | Self::Effect(_) => None,
         }
+    }
+
+    /// When this write may be retried, if the API server rejected it and the time has not come.
+    pub fn waits_until(&self, refusals: &Refusals, now: Timestamp) -> Option<Timestamp> {
+        let (verb, resource, name) = self.target()?;
+        refusals.until(verb, resource, name).filter(|until| *until > now)
     }
 }
 
