@@ -15,7 +15,8 @@ use crate::labels::NODE_UID_LABEL;
 use crate::outcome::PodOutcome;
 use crate::record::{Actions, Record};
 
-/// During a run, recorded pods are released after no pod was created or ended for this long.
+/// Recorded pods are released after no pod was created or ended for this long, so that releases do not compete
+/// with a burst.
 const QUIET: SignedDuration = SignedDuration::from_mins(1);
 /// The most pods that are deleted or released together without urgency, and the time until the next ones.
 const MOST_TIDIED: usize = 200;
@@ -63,9 +64,9 @@ impl Record<'_> {
         self.writes_shard_of(uid).then_some(Release::Recorded)
     }
 
-    /// Deletes recorded pods that are not needed. After the end of the run, or after a quiet time, also
-    /// releases the other recorded pods, so that a drain or the deletion of a namespace needs no manager. The
-    /// number of pods is bounded, and writes whose refusal waits do not count. The second value is when the next ones follow.
+    /// Deletes recorded pods that are not needed. After a quiet time, also releases the other recorded pods, so
+    /// that a drain or the deletion of a namespace needs no manager. The number of pods is bounded, and writes
+    /// whose refusal waits do not count. The second value is when the next ones follow.
     pub(crate) fn tidied(&self, unneeded: &[&AssessedPod<'_>]) -> (Actions, Option<Timestamp>) {
         let (clocks, survey, now) = (&self.world.clocks, self.survey, self.now);
         let rests = |assessed: &AssessedPod<'_>| {
@@ -74,9 +75,7 @@ impl Record<'_> {
                 && !survey.is_line_frozen(assessed)
                 && uid.is_some_and(|uid| self.keeps_shard_of(uid))
         };
-        let has_ended = survey.ending.is_some() || survey.is_finished();
-        let quiet = clocks.busy.and_then(|busy| busy.checked_add(QUIET).ok());
-        let quiet = quiet.filter(|until| !has_ended && *until > now);
+        let quiet = clocks.busy.and_then(|busy| busy.checked_add(QUIET).ok()).filter(|until| *until > now);
         let gone: HashSet<_> = unneeded.iter().copied().map(ptr::from_ref).collect();
         let is_held = |assessed: &&AssessedPod<'_>| {
             let has_ended = matches!(assessed.fate, PodOutcome::Ended { .. }) && !assessed.is_deleted;
