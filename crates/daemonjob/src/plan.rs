@@ -10,7 +10,7 @@
 //! 4. Create pods, if the status has their rollout and run. Mark nodes after a success.
 //!
 //! In the background, or with the creations if there are thousands: delete recorded pods that are not needed, and release the
-//! other recorded pods when the run rests.
+//! other recorded pods after a quiet minute.
 
 use jiff::Timestamp;
 use quintet_runtime::KIND_LABEL;

@@ -29,6 +29,8 @@ use super::table;
 
 /// The polling interval of a bench, and the error of a polled time.
 pub const LOOK: Duration = Duration::from_millis(50);
+/// The polling interval of a list, which costs the API server more.
+const LOOK_AT_ALL: Duration = Duration::from_secs(2);
 
 /// The delay of late writes, such as the status, which is written once a second.
 const TRAIL: Duration = Duration::from_secs(2);
@@ -386,6 +388,14 @@ impl Rig {
 
     pub fn wait_until_empty(&self, collection: &str) -> Result<()> {
         self.wait_until(&format!("{collection} is empty"), || Ok(!self.has_any(collection, "")?))
+    }
+
+    /// Waits until no pod of a namespace has a finalizer. A manager removes it after a minute without new or ended pods.
+    pub fn wait_until_released(&self, namespace: &str) -> Result<()> {
+        self.poll("the pods have no finalizers", LOOK_AT_ALL, || {
+            let is_held = |pod: &Value| pod["metadata"]["finalizers"].is_array();
+            Ok((!self.list(&pods(namespace))?.iter().any(is_held)).then_some(()))
+        })
     }
 
     /// Waits for requests, or for Ctrl-C.

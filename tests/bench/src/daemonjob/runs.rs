@@ -333,6 +333,7 @@ pub fn daemonjob_life(rig: &Rig, round: Round) -> Result<(Completion, Life)> {
     let (completion, mut writes) = to_completion(rig, &namespace, &entry, &worker, round)?;
     let path = entry.path();
     let sizes = sizes(rig, &namespace, &path)?;
+    rig.wait_until_released(&namespace)?;
     worker.stop()?;
     writes.extend(rig.writes(&namespace)?);
 

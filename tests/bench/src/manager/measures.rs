@@ -206,6 +206,8 @@ pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
             rig.tick();
         }
         at_rest(stand, &running, sizes.many)?;
+        rig.wait_until_released(&namespace)?;
+        at_rest(stand, &running, sizes.many)?;
         running.stop()
     })?;
     rig.step(format!("restart, pair {number} of {of}"), || {
