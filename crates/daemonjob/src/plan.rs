@@ -10,7 +10,7 @@
 //! 4. Create pods, if the status has their rollout and run. Mark nodes after a success.
 //!
 //! In the background, or with the creations if there are thousands: delete recorded pods that are not needed, and release the
-//! other recorded pods after a quiet minute.
+//! other recorded pods after a quiet time.
 
 use jiff::Timestamp;
 use quintet_runtime::KIND_LABEL;

@@ -17,7 +17,9 @@ use crate::record::{Actions, Record};
 
 /// Recorded pods are released after no pod was created or ended for this long, so that releases do not compete
 /// with a burst.
-const QUIET: SignedDuration = SignedDuration::from_mins(1);
+const QUIET: SignedDuration = SignedDuration::from_secs(30);
+/// They are released this long after their end even if new nodes or a schedule leave no quiet time.
+const LONGEST_HOLD: SignedDuration = SignedDuration::from_mins(10);
 /// The most pods that are deleted or released together without urgency, and the time until the next ones.
 const MOST_TIDIED: usize = 200;
 const TIDY_PACE: SignedDuration = SignedDuration::from_secs(1);
@@ -66,7 +68,7 @@ impl Record<'_> {
 
     /// Deletes recorded pods that are not needed. After a quiet time, also releases the other recorded pods, so
     /// that a drain or the deletion of a namespace needs no manager. The number of pods is bounded, and writes
-    /// whose refusal waits do not count. The second value is when the next ones follow.
+    /// whose refusal waits do not count. The second value is when the next ones follow, at most QUIET too late.
     pub(crate) fn tidied(&self, unneeded: &[&AssessedPod<'_>]) -> (Actions, Option<Timestamp>) {
         let (clocks, survey, now) = (&self.world.clocks, self.survey, self.now);
         let rests = |assessed: &AssessedPod<'_>| {
@@ -87,16 +89,20 @@ impl Record<'_> {
             .copied()
             .filter(|assessed| rests(assessed))
             .map(|assessed| Action::delete(PODS, &assessed.pod.meta, false));
-        let held = survey.pods().iter().filter(is_held);
-        let mut released = held.filter_map(|assessed| release(&assessed.pod.meta)).peekable();
-        let quiet = quiet.filter(|_| released.peek().is_some());
+        let mut held = survey.pods().iter().filter(is_held).peekable();
+        let quiet = quiet.filter(|_| held.peek().is_some());
+        let has_waited = |assessed: &&AssessedPod<'_>| {
+            let ended = clocks.sight(&assessed.pod.meta.uid).map_or(now, |sight| sight.at);
+            quiet.is_none() || now.duration_since(ended) >= LONGEST_HOLD
+        };
+        let released = held.filter(has_waited).filter_map(|assessed| release(&assessed.pod.meta));
         let retry = Cell::new(None);
         let is_due = |action: &Action<_>| {
             let waits = action.waits_until(&self.world.refusals, now);
             retry.set(retry.get().into_iter().chain(waits).min());
             waits.is_none()
         };
-        let mut open = deleted.chain(released.filter(|_| quiet.is_none())).filter(is_due).peekable();
+        let mut open = deleted.chain(released).filter(is_due).peekable();
         if open.peek().is_none() {
             return (Vec::new(), quiet.into_iter().chain(retry.get()).min());
         }

@@ -390,7 +390,7 @@ impl Rig {
         self.wait_until(&format!("{collection} is empty"), || Ok(!self.has_any(collection, "")?))
     }
 
-    /// Waits until no pod of a namespace has a finalizer. A manager removes it after a minute without new or ended pods.
+    /// Waits until no pod of a namespace has a finalizer. A manager removes it some time after the last pod has ended.
     pub fn wait_until_released(&self, namespace: &str) -> Result<()> {
         self.poll("the pods have no finalizers", LOOK_AT_ALL, || {
             let is_held = |pod: &Value| pod["metadata"]["finalizers"].is_array();
