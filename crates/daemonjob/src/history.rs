@@ -218,6 +218,14 @@ impl<'a> Histories<'a> {
         assessed.target.map(|target| &self.nodes[target])
     }
 
+    /// The ledger line of a pod's node.
+    pub fn recorded(&self, assessed: &AssessedPod<'_>) -> Option<&'a Entry> {
+        match self.of_target(assessed) {
+            Some(history) => history.recorded,
+            None => self.gone.get(assessed.pod.label(NODE_UID_LABEL)?)?.recorded,
+        }
+    }
+
     /// The UID of the node that a pod counts for.
     pub fn target_uid(&self, assessed: &AssessedPod<'_>) -> Option<&'a str> {
         Some(&self.of_target(assessed)?.node.meta.uid)

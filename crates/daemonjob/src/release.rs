@@ -17,8 +17,8 @@ use crate::record::{Actions, Record};
 
 /// Recorded pods are released after no pod was created or ended for this long, so that releases do not compete
 /// with a burst.
-const QUIET: SignedDuration = SignedDuration::from_secs(30);
-/// They are released this long after their end even if new nodes or a schedule leave no quiet time.
+const QUIET: SignedDuration = SignedDuration::from_secs(20);
+/// They are released this long after their end even if new nodes or managers leave no quiet time.
 const LONGEST_HOLD: SignedDuration = SignedDuration::from_mins(10);
 /// The most pods that are deleted or released together without urgency, and the time until the next ones.
 const MOST_TIDIED: usize = 200;
@@ -68,7 +68,7 @@ impl Record<'_> {
 
     /// Deletes recorded pods that are not needed. After a quiet time, also releases the other recorded pods, so
     /// that a drain or the deletion of a namespace needs no manager. The number of pods is bounded, and writes
-    /// whose refusal waits do not count. The second value is when the next ones follow, at most QUIET too late.
+    /// whose refusal waits do not count. The second value is when the next ones may follow.
     pub(crate) fn tidied(&self, unneeded: &[&AssessedPod<'_>]) -> (Actions, Option<Timestamp>) {
         let (clocks, survey, now) = (&self.world.clocks, self.survey, self.now);
         let rests = |assessed: &AssessedPod<'_>| {
@@ -92,7 +92,7 @@ impl Record<'_> {
         let mut held = survey.pods().iter().filter(is_held).peekable();
         let quiet = quiet.filter(|_| held.peek().is_some());
         let has_waited = |assessed: &&AssessedPod<'_>| {
-            let ended = clocks.sight(&assessed.pod.meta.uid).map_or(now, |sight| sight.at);
+            let ended = survey.histories.recorded(assessed).map_or(now, |line| line.ended);
             quiet.is_none() || now.duration_since(ended) >= LONGEST_HOLD
         };
         let released = held.filter(has_waited).filter_map(|assessed| release(&assessed.pod.meta));
