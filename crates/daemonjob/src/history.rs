@@ -218,11 +218,24 @@ impl<'a> Histories<'a> {
         assessed.target.map(|target| &self.nodes[target])
     }
 
+    /// The deleted node of a pod that counts for no existing node.
+    fn of_gone(&self, assessed: &AssessedPod<'_>) -> Option<&GoneNode<'a>> {
+        self.gone.get(assessed.pod.label(NODE_UID_LABEL)?)
+    }
+
     /// The ledger line of a pod's node.
     pub fn recorded(&self, assessed: &AssessedPod<'_>) -> Option<&'a Entry> {
         match self.of_target(assessed) {
             Some(history) => history.recorded,
-            None => self.gone.get(assessed.pod.label(NODE_UID_LABEL)?)?.recorded,
+            None => self.of_gone(assessed)?.recorded,
+        }
+    }
+
+    /// Whether the ledger line of the pod's node must not change, so that the pod cannot be recorded.
+    pub fn is_line_frozen(&self, assessed: &AssessedPod<'_>) -> bool {
+        match self.of_target(assessed) {
+            Some(history) => history.is_frozen,
+            None => self.of_gone(assessed).is_some_and(|gone| gone.is_frozen),
         }
     }
 

@@ -43,7 +43,7 @@ impl Record<'_> {
     pub(crate) fn release(&self, assessed: &AssessedPod<'_>) -> Option<Release> {
         let survey = self.survey;
         match (&assessed.fate, survey.histories.target_uid(assessed)) {
-            (PodOutcome::Ended { .. }, _) if survey.is_line_frozen(assessed) => {
+            (PodOutcome::Ended { .. }, _) if survey.histories.is_line_frozen(assessed) => {
                 self.world.refusals.namespace_terminating.then_some(Release::Now)
             }
             (PodOutcome::Open, _) => None,
@@ -74,7 +74,7 @@ impl Record<'_> {
         let rests = |assessed: &AssessedPod<'_>| {
             let uid = survey.histories.target_uid(assessed).or_else(|| assessed.pod.label(NODE_UID_LABEL));
             assessed.recorded
-                && !survey.is_line_frozen(assessed)
+                && !survey.histories.is_line_frozen(assessed)
                 && uid.is_some_and(|uid| self.keeps_shard_of(uid))
         };
         let quiet = clocks.busy.and_then(|busy| busy.checked_add(QUIET).ok()).filter(|until| *until > now);

@@ -8,7 +8,7 @@ use quintet_runtime::model::core_types::Pod;
 use crate::failure_policy::Failures;
 use crate::fleet::Fleet;
 use crate::history::{AssessedPod, Histories};
-use crate::labels::{NODE_UID_LABEL, pinned_to};
+use crate::labels::pinned_to;
 use crate::marks::Marks;
 use crate::node_state::{Cause, Reason, SelectedNode, State};
 use crate::rollout::{Ending, Key};
@@ -85,15 +85,6 @@ impl<'a> Survey<'a> {
     /// The pods, by node and number.
     pub fn pods(&self) -> &[AssessedPod<'a>] {
         &self.histories.pods
-    }
-
-    /// Whether the ledger line of the pod's node must not change, so that the pod cannot be recorded.
-    pub fn is_line_frozen(&self, assessed: &AssessedPod<'_>) -> bool {
-        let gone = || self.histories.gone.get(assessed.pod.label(NODE_UID_LABEL)?);
-        match self.histories.of_target(assessed) {
-            Some(history) => history.is_frozen,
-            None => gone().is_some_and(|gone| gone.is_frozen),
-        }
     }
 
     /// The number of selected nodes in such a state.

@@ -215,7 +215,7 @@ fn keeps_a_thousand_succeeded_pods() {
     let oldest = scene.pod("n0").meta.uid.clone();
     end_all(scene.tick(1));
     scene.pass();
-    seconds(&mut scene, 70);
+    seconds(&mut scene, 30);
     let running = scene.world.pods.iter().filter(|pod| pod.meta.deleted.is_none()).count();
     assert_eq!((running, held(&scene)), (1_000, 0));
     assert_eq!(scene.status().succeeded, Some(1_300));
