@@ -32,8 +32,8 @@ use crate::server::token::TokenFile;
 /// The time limit for the response headers of a GET, which arrive at once even for a watch or list. A write answers
 /// only after all webhooks, each of which has 10 s by default; its limit is [`CALL`].
 const HEADERS: Duration = Duration::from_secs(10);
-/// Concurrent writes of one kind. With 32, 1,000 pods of a PodSet are deleted in 1.9 times the time of a ReplicaSet's; with 100,
-/// other clients wait longer than beside a ReplicaSet (`docs/bench/goals.md`, Reasons).
+/// Concurrent writes of one kind, except that three deletions count as two writes. With 100 creations, other clients wait
+/// longer than beside a ReplicaSet (`docs/bench/goals.md`, Reasons).
 pub const WINDOW: usize = 64;
 /// The time limit of a whole call, except a watch.
 pub const CALL: Duration = Duration::from_secs(20);

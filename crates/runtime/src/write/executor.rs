@@ -12,7 +12,6 @@ use futures::StreamExt as _;
 use kube::Client;
 use serde::Serialize;
 use serde_json::json;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::cache::tracked::TrackedCache;
@@ -28,6 +27,7 @@ use crate::server::live_reads::LiveReads;
 use crate::write::answer::{Answer, Sorted, sort};
 use crate::write::owner_memory::OwnerMemory;
 use crate::write::request::{self, Write};
+use crate::write::slots::Slots;
 use crate::{FIELD_MANAGER, KIND_LABEL};
 
 /// The requests without urgency that a kind has in flight at most.
@@ -138,9 +138,9 @@ pub struct Executor {
     /// Whether this process may write.
     pub gate: Gate,
     /// The slots of one kind's requests: a slow webhook for the objects of a kind must not delay other kinds.
-    pub(super) window: Arc<Semaphore>,
+    pub(super) slots: Slots,
     /// The slots of the kind's writes without urgency, beside the others.
-    background: Arc<Semaphore>,
+    background: Slots,
     /// Reads from the API server instead of a cache.
     pub reads: LiveReads,
     /// Refusals, and writes that the caches must still show, by owner.
@@ -154,8 +154,8 @@ impl Executor {
             reads: LiveReads::new(client.clone()),
             client,
             gate,
-            window: Arc::new(Semaphore::new(WINDOW)),
-            background: Arc::new(Semaphore::new(BACKGROUND_WINDOW)),
+            slots: Slots::new(WINDOW),
+            background: Slots::new(BACKGROUND_WINDOW),
             memory: Arc::new(OwnerMemory::new(clock)),
         }
     }
@@ -163,16 +163,14 @@ impl Executor {
     /// The same executor for another kind, with a window of its own.
     #[must_use]
     pub fn windowed(&self) -> Self {
-        let window = Arc::new(Semaphore::new(WINDOW));
-        let background = Arc::new(Semaphore::new(BACKGROUND_WINDOW));
-        Self { window, background, reads: LiveReads::new(self.client.clone()), ..self.clone() }
+        let (slots, background) = (Slots::new(WINDOW), Slots::new(BACKGROUND_WINDOW));
+        Self { slots, background, reads: LiveReads::new(self.client.clone()), ..self.clone() }
     }
 
     /// The same executor for writes without urgency, which have few slots, so that they cost other clients little. `None` if
     /// all these slots are in use.
     pub fn in_background(&self) -> Option<Self> {
-        let is_free = self.background.available_permits() > 0;
-        is_free.then(|| Self { window: self.background.clone(), ..self.clone() })
+        self.background.is_free().then(|| Self { slots: self.background.clone(), ..self.clone() })
     }
 
     /// Whether the caches of a namespace follow their watches, and were listed since the last restore of etcd.
@@ -247,11 +245,12 @@ impl Executor {
                 // Only one action of a reconcile waits for a slot, so that reconciles take turns, and so that a failure
                 // stops the actions that still wait.
                 .then(|action| {
-                    let (is_effect, window) = (matches!(action, Action::Effect(_)), self.window.clone());
+                    let is_effect = matches!(action, Action::Effect(_));
+                    let is_deletion = matches!(action, Action::Delete { .. });
+                    let slots = self.slots.clone();
                     let is_over = stop.load(Ordering::Relaxed) || !is_effect && !still();
                     async move {
-                        let slot =
-                            if is_effect || is_over { None } else { window.acquire_owned().await.ok() };
+                        let slot = if is_effect || is_over { None } else { slots.slot(is_deletion).await };
                         (action, is_effect, slot)
                     }
                 })
@@ -264,7 +263,7 @@ impl Executor {
                     drop(slot);
                     Some((what, answer))
                 })
-                .buffer_unordered(WINDOW);
+                .buffer_unordered(Slots::deletions(WINDOW));
             let mut answers = pin!(answers);
             let mut refused_in_a_row = 0;
             while let Some(answer) = answers.next().await {

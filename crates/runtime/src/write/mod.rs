@@ -5,4 +5,5 @@ pub mod events;
 pub mod executor;
 pub mod owner_memory;
 pub mod request;
+mod slots;
 mod status;

@@ -12,7 +12,7 @@ impl Executor {
     /// Applies the whole status if the object still has this resourceVersion. The UID is not a guard: the API server
     /// ignores it when it writes the status of a custom resource.
     pub async fn write_status<S: Serialize>(&self, of: Planned<'_>, status: &S) -> Result<(), Error> {
-        let _place = self.window.acquire().await;
+        let _slot = self.slots.slot(false).await;
         self.apply_status(of, status).await
     }
 

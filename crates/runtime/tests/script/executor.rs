@@ -309,6 +309,27 @@ async fn a_slow_step_delays_no_other_kind_and_other_objects_by_a_turn() {
     work.await.0.unwrap();
 }
 
+/// Other clients wait no longer for 96 deletions than for 64 creations.
+#[tokio::test(start_paused = true)]
+async fn three_deletions_take_two_slots() {
+    let answers = vec![(200, pod("a", 5).to_string()); 4 * WINDOW];
+    let (client, asked) = scripted_slowly(&answers, Duration::from_secs(10));
+    let executor = Executor::new(client, Gate::open(), Clock::System);
+    let deletion = Action::Delete {
+        resource: PODS,
+        namespace: "ns".into(),
+        name: "a".into(),
+        uid: "uid-a".into(),
+        resource_version: None,
+    };
+    let sent = async {
+        sleep(Duration::from_secs(5)).await;
+        asked.lock().unwrap().len()
+    };
+    let (_, sent) = futures::join!(carry(&executor, vec![deletion; 4 * WINDOW]), sent);
+    assert_eq!(sent, 96);
+}
+
 /// Writes without urgency have four slots together, which no other write needs.
 #[tokio::test(start_paused = true)]
 async fn writes_without_urgency_have_few_slots() {
