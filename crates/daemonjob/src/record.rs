@@ -251,12 +251,17 @@ impl<'a> Record<'a> {
         self.flushed[at(uid)]
     }
 
-    /// Whether the shard of this node stays as it is. A shard that is written now, or that waits after
-    /// a refusal, may have been lost.
-    pub(crate) fn keeps_shard_of(&self, uid: &str) -> bool {
+    /// Whether only this process still has the lines of this node's shard, and creates the shard again. That
+    /// may wait after a refusal.
+    pub(crate) fn restores_shard_of(&self, uid: &str) -> bool {
         let is_it =
             |shard: &Arc<Shard>| shard.number(self.name).is_some_and(|number| usize::from(number) == at(uid));
-        !self.flushed[at(uid)] && !self.unwritable[at(uid)] && !self.world.deleted_shards.iter().any(is_it)
+        !self.unwritable[at(uid)] && self.world.deleted_shards.iter().any(is_it)
+    }
+
+    /// Whether the shard of this node exists and stays as it is.
+    pub(crate) fn keeps_shard_of(&self, uid: &str) -> bool {
+        !self.flushed[at(uid)] && !self.unwritable[at(uid)] && !self.restores_shard_of(uid)
     }
 
     /// The writes of the ledger step, one for each shard.

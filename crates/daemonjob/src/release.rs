@@ -60,7 +60,8 @@ impl Record<'_> {
     }
 
     fn when_recorded(&self, uid: &str, is_owed: bool) -> Option<Release> {
-        if !is_owed || self.world.refusals.namespace_terminating {
+        let is_known = !is_owed && !self.restores_shard_of(uid);
+        if is_known || self.world.refusals.namespace_terminating {
             return Some(Release::Now);
         }
         self.writes_shard_of(uid).then_some(Release::Recorded)

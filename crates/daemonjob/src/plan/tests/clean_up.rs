@@ -141,15 +141,20 @@ fn a_new_leader_waits_for_a_quiet_time() {
 }
 
 /// A lost shard may have had the record of a pod. The manager keeps the pod until the shard is written again.
-#[test]
-fn does_not_release_a_pod_whose_shard_is_lost() {
+#[rstest]
+fn does_not_release_a_pod_whose_shard_is_lost(#[values(false, true)] is_deleted: bool) {
     let mut scene = numbered(1);
     end_all(&mut scene);
     scene.pass();
     let shard = scene.world.ledger.pop().unwrap();
     scene.world.deleted_shards.push(shard);
-    let plan = scene.plan();
-    assert_eq!(plan.steps.len(), 1);
+    if is_deleted {
+        let now = scene.now();
+        Arc::make_mut(&mut scene.world.pods[0]).meta.deleted = Some(now);
+    }
+    let mut plan = scene.plan();
+    let released = plan.steps.split_off(1);
+    assert_eq!(released.iter().flatten().count(), usize::from(is_deleted), "after the shard exists");
     assert!(matches!(&plan.steps[0][..], [Action::Create { resource: CONFIG_MAPS, .. }]));
     assert!(plan.background.is_empty());
     // While the API server rejects the new shard, only this process knows its lines.
