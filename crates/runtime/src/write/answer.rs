@@ -67,5 +67,5 @@ fn is_namespace_terminating(status: &kube::core::Status) -> bool {
         .details
         .as_ref()
         .is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
-        || status.message.contains("because it is being terminated")
+        || status.message.contains("unable to create new content in namespace")
 }
