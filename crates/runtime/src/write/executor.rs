@@ -30,7 +30,7 @@ use crate::write::request::{self, Write};
 use crate::write::slots::Slots;
 use crate::{FIELD_MANAGER, KIND_LABEL};
 
-/// The requests without urgency that a kind has in flight at most.
+/// The slots of a kind's writes without urgency.
 const BACKGROUND_WINDOW: usize = 4;
 /// The shortest time between two lists because of an object that is older than the cache.
 const RESTORED_AGAIN: Duration = Duration::from_mins(10);
