@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The requests of a canary until now.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// The milliseconds of each answered request.
+    /// The milliseconds until each request was answered, with its repetitions after answers 429.
     pub waits: Vec<f64>,
     /// The number of answers 429.
     pub refused: usize,
@@ -38,9 +38,10 @@ impl Canary {
         let (api, into) = (api.clone(), Arc::clone(&seen));
         let task = runtime.spawn(async move {
             let path = format!("/api/v1/namespaces/{NAMESPACE}");
+            let mut began = Instant::now();
             loop {
-                let began = Instant::now();
                 let answer = api.is_served(&path).await;
+                let is_over = !matches!(answer, Ok(false));
                 let wait = 1_000.0 * began.elapsed().as_secs_f64();
                 {
                     let mut seen = into.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,6 +52,9 @@ impl Canary {
                     }
                 }
                 tokio::time::sleep(PAUSE).await;
+                if is_over {
+                    began = Instant::now();
+                }
             }
         });
         Self { seen, task }

@@ -112,6 +112,9 @@ pub struct Sizes {
 pub struct Life {
     pub round: usize,
     pub sizes: Sizes,
+    /// The latency of the canary until the finalizers of the pods were removed, p99.
+    #[serde(default)]
+    pub release_canary_ms: Option<f64>,
     pub restart: Restart,
     pub node_events: NodeEvents,
     /// From the deletion of the DaemonJob until its last pod was gone.
@@ -182,12 +185,13 @@ const RATIOS: [Figure<Completion>; 7] = [
     ("canary p99", 2, |one| one.cost.canary_ms),
 ];
 
-const LIFE: [Figure<Life>; 19] = [
+const LIFE: [Figure<Life>; 20] = [
     ("size of the DaemonJob, KiB", 1, |life| Some(kibibytes(life.sizes.daemonjob_bytes))),
     ("size of its status, KiB", 1, |life| Some(kibibytes(life.sizes.status_bytes))),
     ("ConfigMaps of its ledger", 0, |life| Some(float(life.sizes.shards))),
     ("largest ConfigMap, KiB", 1, |life| Some(kibibytes(life.sizes.largest_shard_bytes))),
     ("most data in a ConfigMap, KiB", 1, |life| Some(kibibytes(life.sizes.most_data_bytes))),
+    ("removal of finalizers: canary p99 ms", 0, |life| life.release_canary_ms),
     ("restart: first reconcile done, s", 2, |life| Some(life.restart.first_pass_seconds)),
     ("restart: writes", 0, |life| Some(float(life.restart.writes.writes()))),
     ("restart: extra pods", 0, |life| Some(signed(life.restart.extra_pods))),

@@ -153,7 +153,7 @@ fn to_completion(
     let done_seconds = began.elapsed().as_secs_f64();
     let used = meter.used()?;
     let writes = rig.writes(namespace)?;
-    let tally = Tally::of(&without_releases(&writes), entry.author, namespace);
+    let tally = Tally::of(&writes, entry.author, namespace);
     let (creating_seconds, last_created_seconds) = creation(&tally, began_at, rig.nodes())?;
     let completion = Completion {
         contender: entry.contender,
@@ -168,12 +168,6 @@ fn to_completion(
         cost: meter.settled(used)?,
     };
     Ok((completion, writes))
-}
-
-/// The writes without releases of pods, which come after the completion of a DaemonJob.
-pub fn without_releases(writes: &[Request]) -> Vec<Request> {
-    let is_release = |write: &&Request| write.resource == "pods" && write.verb == "patch";
-    writes.iter().filter(|write| !is_release(write)).cloned().collect()
 }
 
 /// Seconds from the first request to create a pod to the last answer, and from the beginning to that answer.
@@ -333,7 +327,10 @@ pub fn daemonjob_life(rig: &Rig, round: Round) -> Result<(Completion, Life)> {
     let (completion, mut writes) = to_completion(rig, &namespace, &entry, &worker, round)?;
     let path = entry.path();
     let sizes = sizes(rig, &namespace, &path)?;
+    let canary = rig.canary();
     rig.wait_until_released(&namespace)?;
+    let release_canary_ms = stats::quantile(&canary.seen()?.waits, 0.99);
+    drop(canary);
     worker.stop()?;
     writes.extend(rig.writes(&namespace)?);
 
@@ -361,7 +358,9 @@ pub fn daemonjob_life(rig: &Rig, round: Round) -> Result<(Completion, Life)> {
     writes.extend(rig.writes(&namespace)?);
     stop(manager)?;
     let writes = Tally::of(&writes, Author::Quintet, &namespace);
-    Ok((completion, Life { round: round.number, sizes, restart, node_events, deletion_seconds, writes }))
+    let round = round.number;
+    let life = Life { round, sizes, release_canary_ms, restart, node_events, deletion_seconds, writes };
+    Ok((completion, life))
 }
 
 /// Runs a DaemonJob with ttlSecondsAfterFinished 0 until it is deleted and its pods are gone.
@@ -480,24 +479,6 @@ fn node_events(rig: &Rig, manager: &Manager) -> Result<NodeEvents> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn releases_are_not_part_of_the_completion() {
-        let request = |(verb, resource): (&str, &str)| Request {
-            author: Author::Quintet,
-            namespace: String::new(),
-            verb: verb.to_owned(),
-            resource: resource.to_owned(),
-            name: String::new(),
-            code: 200,
-            message: String::new(),
-            received: Timestamp::UNIX_EPOCH,
-            answered: Timestamp::UNIX_EPOCH,
-        };
-        let all =
-            [("create", "pods"), ("patch", "configmaps"), ("patch", "pods"), ("patch", "daemonjobs/status")];
-        assert_eq!(without_releases(&all.map(request)).len(), 3);
-    }
 
     #[test]
     fn bare_pod_is_the_sent_pod_without_an_owner() {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use quintet_localcluster::audit::{Author, Tally};
+use quintet_localcluster::audit::{Author, Request, Tally};
 use quintet_localcluster::run;
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use super::figures::{Costed, Rules, Scenario};
 use super::objects::Entry;
 use super::stops::{LIMIT, LOOK_AT_NODES};
 use crate::contest::{Meter, Round, Worker, remove};
-use crate::daemonjob::runs::{CONTROLLER, is_done_everywhere, without_releases};
+use crate::daemonjob::runs::{CONTROLLER, is_done_everywhere};
 use crate::rig::{LOOK, Rig};
 
 pub fn completed(
@@ -43,6 +43,12 @@ pub fn completed(
     Ok(Costed { rules, round: round.number, done_seconds, writes, cost })
 }
 
+/// The writes without releases of pods, which come after a quiet time.
+fn without_releases(writes: &[Request]) -> Vec<Request> {
+    let is_release = |write: &&Request| write.resource == "pods" && write.verb == "patch";
+    writes.iter().filter(|write| !is_release(write)).cloned().collect()
+}
+
 fn wait_until_done(rig: &Rig, path: &str, pause: Duration) -> Result<()> {
     let mut last = Value::Null;
     run::poll("the DaemonJob is complete", LIMIT, pause, || {
@@ -51,4 +57,29 @@ fn wait_until_done(rig: &Rig, path: &str, pause: Duration) -> Result<()> {
         Ok(is_done_everywhere(&last, rig.nodes()).then_some(()))
     })
     .with_context(|| format!("its status is {}", last["status"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn releases_are_not_part_of_the_completion() {
+        let request = |(verb, resource): (&str, &str)| Request {
+            author: Author::Quintet,
+            namespace: String::new(),
+            verb: verb.to_owned(),
+            resource: resource.to_owned(),
+            name: String::new(),
+            code: 200,
+            message: String::new(),
+            received: Timestamp::UNIX_EPOCH,
+            answered: Timestamp::UNIX_EPOCH,
+        };
+        let all =
+            [("create", "pods"), ("patch", "configmaps"), ("patch", "pods"), ("patch", "daemonjobs/status")];
+        assert_eq!(without_releases(&all.map(request)).len(), 3);
+    }
 }
