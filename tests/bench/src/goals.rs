@@ -106,17 +106,6 @@ impl Goal {
     }
 }
 
-/// How a figure compares with a peer's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    /// Or the same, or there is no peer.
-    Ahead,
-    /// The median is behind, but the interval includes 1.
-    Open,
-    /// Also a single pair.
-    Behind,
-}
-
 /// A goal or a comparison with its result.
 pub struct Row<'a> {
     goal: &'a Goal,
@@ -137,16 +126,11 @@ pub fn rows<'a>(goals: &'a [Goal], kept: &'a Kept) -> Vec<Row<'a>> {
 }
 
 impl Row<'_> {
-    /// Whether Quintet's figure is higher than the peer's: its ratios, or the figure itself if the peer's is 0.
-    fn standing(&self) -> Standing {
+    /// Whether Quintet's figure is higher than the peer's: its median ratio, or the figure itself if the peer's is 0.
+    fn is_behind(&self) -> bool {
         let is_beyond_zero = self.found.beside.is_some_and(|(ours, theirs)| ours > 0.0 && theirs == 0.0);
-        match self.interval {
-            _ if !self.goal.found.is_beside_peer() => Standing::Ahead,
-            _ if is_beyond_zero => Standing::Behind,
-            Some(Interval { low, median, .. }) if low <= 1.0 && median > 1.0 => Standing::Open,
-            Some(Interval { median, .. }) if median > 1.0 => Standing::Behind,
-            _ => Standing::Ahead,
-        }
+        let is_higher = self.interval.is_some_and(|interval| interval.median > 1.0);
+        self.goal.found.is_beside_peer() && (is_beyond_zero || is_higher)
     }
 
     fn misses_limit(&self) -> bool {
@@ -183,7 +167,7 @@ impl Row<'_> {
 pub fn behind(rows: &[Row]) -> Table {
     let mut table = Table::new("Behind a peer", ["peer", "ratio", "both sides", "pairs", "run"]);
     "figure".clone_into(&mut table.header[0]);
-    let mut behind: Vec<&Row> = rows.iter().filter(|row| row.standing() == Standing::Behind).collect();
+    let mut behind: Vec<&Row> = rows.iter().filter(|row| row.is_behind()).collect();
     let ratio = |row: &Row| row.interval.map_or(f64::INFINITY, |interval| interval.median);
     behind.sort_by(|one, other| ratio(other).total_cmp(&ratio(one)));
     for row in behind {
@@ -191,11 +175,6 @@ pub fn behind(rows: &[Row]) -> Table {
         table.row(&row.goal.what, [row.peer(), row.result(), row.both_sides(), rounds, row.run()]);
     }
     table
-}
-
-/// The number of figures whose median is behind a peer and whose interval includes 1.
-pub fn open(rows: &[Row]) -> usize {
-    rows.iter().filter(|row| row.standing() == Standing::Open).count()
 }
 
 /// A row for each goal: its worst verdict, with the figure that is furthest beyond its limit or closest to it.
@@ -255,7 +234,7 @@ pub fn figures(rows: &[Row]) -> Table {
 /// The reasons why figures miss a limit or are behind a peer. Each reason is an item with its goals and comparisons.
 pub fn reasons(rows: &[Row]) -> String {
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
-    for row in rows.iter().filter(|row| row.misses_limit() || row.standing() != Standing::Ahead) {
+    for row in rows.iter().filter(|row| row.misses_limit() || row.is_behind()) {
         let goal = row.goal;
         if goal.why.is_empty() {
             continue;
@@ -315,22 +294,18 @@ mod tests {
     }
 
     #[test]
-    fn only_a_peer_can_be_ahead() {
-        use Standing::{Ahead, Behind, Open};
+    fn only_a_figure_beside_a_peer_can_be_behind() {
         let over = |over: &str| -> Goal {
             let found = format!("{{bench: daemonjob, figure: b, over: {over}}}");
             serde_saphyr::from_str(&format!("{{what: a, found: {found}}}")).unwrap()
         };
         let (peer, bare, alone) = (over("job"), over("bare"), goal(None, None, false));
-        let standing = |goal: &Goal, ratios: &[f64], beside| row(goal, ratios, Some(beside)).standing();
-        assert_eq!([0.9, 1.1].map(|ratio| standing(&peer, &[ratio], (ratio, 1.0))), [Ahead, Behind]);
-        assert_eq!([0.0, 3.0].map(|ours| standing(&peer, &[], (ours, 0.0))), [Ahead, Behind]);
-        assert_eq!(standing(&peer, &[0.9, 1.1, 1.2], (1.1, 1.0)), Open);
-        assert_eq!([standing(&bare, &[1.1], (1.1, 1.0)), row(&alone, &[1.1], None).standing()], [Ahead; 2]);
-        let ratios: [&[f64]; 3] = [&[1.2], &[0.8], &[0.9, 1.1, 1.2]];
-        let rows = ratios.map(|ratios| row(&peer, ratios, None));
-        assert_eq!(open(&rows), 1);
-        let [slower, faster, _] = rows;
+        let is_behind = |goal: &Goal, ratios: &[f64], beside| row(goal, ratios, Some(beside)).is_behind();
+        assert_eq!([0.9, 1.1].map(|ratio| is_behind(&peer, &[ratio], (ratio, 1.0))), [false, true]);
+        assert_eq!([0.0, 3.0].map(|ours| is_behind(&peer, &[], (ours, 0.0))), [false, true]);
+        assert!(is_behind(&peer, &[0.9, 1.1, 1.2], (1.1, 1.0)));
+        assert!(!is_behind(&bare, &[1.1], (1.1, 1.0)) && !row(&alone, &[1.1], None).is_behind());
+        let [slower, faster] = [1.2, 0.8].map(|ratio| row(&peer, &[ratio], None));
         let rows = [slower, faster, row(&peer, &[], Some((3.0, 0.0)))];
         let shown: Vec<String> = behind(&rows).rows.into_iter().map(|cells| cells[2].clone()).collect();
         assert_eq!(shown, [NONE, "1.20"]);

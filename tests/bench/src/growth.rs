@@ -160,17 +160,22 @@ fn kubelets(kept: &Kept) -> Option<String> {
 }
 
 impl Growth {
-    /// The exponent of the last step of a line, where constant parts weigh least. `None` if the step is
-    /// between two processors, or if one of them is unknown.
-    fn exponent(&self, line: &Line) -> Option<f64> {
+    /// The exponent of the last step of a line, where constant parts weigh least, and the one between its first and last
+    /// size. `None` if the sizes were measured on two processors, or if one of them is unknown.
+    fn exponents(&self, line: &Line) -> [Option<f64>; 2] {
+        let ends = [line.points.first(), line.points.last()].map(|end| end.copied().unwrap_or_default());
         let last = &line.points[line.points.len().saturating_sub(2)..];
+        [last, &ends].map(|points| self.exponent(points))
+    }
+
+    fn exponent(&self, points: &[(f64, f64)]) -> Option<f64> {
         let on = |(size, _): &(f64, f64)| {
             let at = self.processors.iter().find(|(of, _)| rounded(*of) == rounded(*size));
             at.map(|(_, processor)| processor.as_str()).filter(|processor| !processor.is_empty())
         };
         let is_one = self.processors.is_empty()
-            || last.windows(2).all(|step| on(&step[0]).is_some() && on(&step[0]) == on(&step[1]));
-        stats::exponent(last).filter(|_| is_one)
+            || points.windows(2).all(|step| on(&step[0]).is_some() && on(&step[0]) == on(&step[1]));
+        stats::exponent(points).filter(|_| is_one)
     }
 
     pub fn table(&self) -> Table {
@@ -179,11 +184,14 @@ impl Growth {
         sizes.sort_unstable();
         sizes.dedup();
         let header = sizes.iter().map(|size| format!("{} {}", count(*size), self.unit));
-        let mut table = Table::new(self.title, header.chain(["exponent of the last step".to_owned()]));
+        let mut table = Table::new(
+            self.title,
+            header.chain(["exponent of the last step", "exponent of all"].map(str::to_owned)),
+        );
         for curve in &self.curves {
             for line in &curve.lines {
                 let at = |size: &u64| line.points.iter().find(|(x, _)| rounded(*x) == *size).map(|(_, y)| *y);
-                let cells = sizes.iter().map(at).chain([self.exponent(line)]);
+                let cells = sizes.iter().map(at).chain(self.exponents(line));
                 let cells = cells.map(|value| value.map_or_else(|| NONE.to_owned(), decimals(2)));
                 table.row(format!("{}: {}", line.name, curve.label), cells);
             }
@@ -231,7 +239,7 @@ mod tests {
             let processors = line.points.iter().zip(processors).map(of).collect();
             let growth =
                 Growth { bench: "", title: "", unit: "", curves: Vec::new(), note: None, processors };
-            growth.exponent(&line)
+            growth.exponents(&line)[0]
         };
         assert!(exponent(&[]).is_some() && exponent(&["X", "Y", "Y"]).is_some());
         assert_eq!([exponent(&["X", "X", "Y"]), exponent(&["X", "", ""])], [None, None]);

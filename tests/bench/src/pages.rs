@@ -73,7 +73,6 @@ fn readme(goals: &[Goal], kept: &Kept) -> String {
     let rows = goals::rows(goals, kept);
     let page = include_str!("pages/readme.md")
         .replace("{behind}", &goals::behind(&rows).body())
-        .replace("{open}", &goals::open(&rows).to_string())
         .replace("{goals}", &goals::by_goal(&rows).body())
         .replace("{benches}", &all::parts());
     report::wrapped(&page)
