@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use quintet_localcluster::run;
 
 /// Every bench with its arguments and its time on two cores, except `rollout`, whose stored result compares two builds.
-const BENCHES: [(&[&str], &str); 9] = [
+const BENCHES: [(&[&str], &str); 10] = [
     (&["daemonjob", "--nodes=200", "--nodes=1000"], "75 min"),
     (&["podset", "--pods=200", "--pods=1000"], "50 min"),
     (&["greeting"], "40 min"),
@@ -14,7 +14,8 @@ const BENCHES: [(&[&str], &str); 9] = [
     (&["pulsar"], "10 min"),
     (&["fence"], "5 min"),
     (&["manager"], "4 h"),
-    (&["daemonjob", "--nodes=5000", "--rounds=1", "--only=tuned"], "30 min"),
+    (&["daemonjob", "--nodes=5000", "--rounds=3", "--only=tuned"], "60 min"),
+    (&["podset", "--pods=5000", "--rounds=3", "--only=tuned"], "20 min"),
     (&["daemonjob", "--nodes=15000", "--rounds=1", "--only=tuned", "--alone"], "30 min"),
 ];
 
@@ -31,7 +32,7 @@ const QUICK: [&[&str]; 7] = [
 
 /// Run every bench one after another, then compare the results with the goals.
 ///
-/// The command takes about eight hours on two cores. If a bench fails, the command still runs the other
+/// The command takes about nine hours on two cores. If a bench fails, the command still runs the other
 /// benches, and exits with code 1. With --write, the command stores each result when its bench ends, except
 /// comparisons of two builds: the stored results of `fence` and of the measure `fill` of `manager` stay. For the
 /// same reason, the command leaves out `rollout` without --quick. To continue an interrupted run, run the
