@@ -16,7 +16,8 @@ use crate::table::{self, Figure, Table};
 /// The limit of writes per pod until a DaemonJob is complete.
 const WRITES_PER_POD: f64 = 1.03;
 
-/// The number of succeeded pods that the manager keeps. It deletes the others, with one write each.
+/// The number of succeeded pods that the manager keeps. Each other pod needs a deletion, and the removal of its
+/// finalizer.
 const KEPT_PODS: usize = 1_000;
 
 /// The limit of writes besides one per pod and one status a second. These are the ledger's 16 ConfigMaps, and
@@ -338,7 +339,7 @@ impl Results {
     fn write_limit(&self, one: &Completion) -> f64 {
         let nodes = float(self.nodes);
         let limit = (nodes * WRITES_PER_POD).max(nodes + f64::from(FIXED_WRITES) + one.done_seconds.ceil());
-        limit + float(self.nodes.saturating_sub(KEPT_PODS))
+        limit + 2.0 * float(self.nodes.saturating_sub(KEPT_PODS))
     }
 }
 

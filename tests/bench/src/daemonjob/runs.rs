@@ -138,7 +138,7 @@ pub fn is_done_everywhere(job: &Value, nodes: usize) -> bool {
     is_true(job, "Complete") && counts(&job["status"]["succeeded"], nodes)
 }
 
-/// Creates the object of an entry and measures until it is done. Also returns the writes meanwhile.
+/// Creates the object of an entry and measures until it is done. Also returns all writes until the cluster is quiet.
 fn to_completion(
     rig: &Rig,
     namespace: &str,
@@ -150,10 +150,11 @@ fn to_completion(
     rig.forget_requests()?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     entry.create_and_wait(rig)?;
-    let done_seconds = began.elapsed().as_secs_f64();
+    let (done_at, done_seconds) = (Timestamp::now(), began.elapsed().as_secs_f64());
     let used = meter.used()?;
     let writes = rig.writes(namespace)?;
-    let tally = Tally::of(&writes, entry.author, namespace);
+    let until_done: Vec<Request> = writes.iter().filter(|one| one.received <= done_at).cloned().collect();
+    let tally = Tally::of(&until_done, entry.author, namespace);
     let (creating_seconds, last_created_seconds) = creation(&tally, began_at, rig.nodes())?;
     let completion = Completion {
         contender: entry.contender,
