@@ -269,6 +269,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
+        name: "releases a deleted pod whose shard is lost",
+        file: "crates/daemonjob/src/release.rs",
+        edits: &[("!is_owed && !self.restores_shard_of(uid)", "!is_owed")],
+        catchers: &[Catcher::Tests("quintet-daemonjob", "does_not_release_a_pod_whose_shard_is_lost")],
+    },
+    Mutant {
         name: "plan creates no pods",
         file: "crates/daemonjob/src/plan.rs",
         edits: &[(

@@ -295,14 +295,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "kinds share a window",
         file: "crates/runtime/src/write/executor.rs",
-        edits: &[(
-            "let window = Arc::new(Semaphore::new(WINDOW));\n        let background",
-            "let window = self.window.clone();\n        let background",
-        )],
+        edits: &[("= (Slots::new(WINDOW), Slots", "= (self.slots.clone(), Slots")],
         catchers: &[
             Catcher::Tests("quintet-runtime", "a_slow_step_delays_no_other_kind"),
             Catcher::Tests("quintet-faults", "a_slow_webhook_for_pods_delays_no_other_kind"),
         ],
+    },
+    Mutant {
+        name: "a deletion takes a whole slot",
+        file: "crates/runtime/src/write/slots.rs",
+        edits: &[("const DELETION: u32 = 2;", "const DELETION: u32 = 3;")],
+        catchers: &[Catcher::Tests("quintet-runtime", "three_deletions_take_two_slots")],
     },
     Mutant {
         name: "writes without urgency run beside the others",
