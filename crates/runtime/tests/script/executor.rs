@@ -553,9 +553,13 @@ async fn the_caches_must_show_all_writes() {
 async fn only_the_api_server_reports_a_deleted_namespace() {
     let proxy = failure(404, "NotFound", "The requested URL /api/v1/namespaces/ns/pods was not found");
     let gone = failure(404, "NotFound", "namespaces \"ns\" not found");
-    let (executor, _) = executor(&[proxy, gone.clone(), gone, (201, pod("a", 7).to_string())]);
-    assert!(carry(&executor, vec![create("b")]).await.unwrap().refused);
-    assert!(!executor.memory.refusals(&owner()).namespace_terminating);
+    let webhook = failure(403, "Forbidden", "denied: node n is cordoned because it is being terminated");
+    let answers = [proxy, webhook, gone.clone(), gone, (201, pod("a", 7).to_string())];
+    let (executor, _) = executor(&answers);
+    for name in ["b", "c"] {
+        assert!(carry(&executor, vec![create(name)]).await.unwrap().refused);
+        assert!(!executor.memory.refusals(&owner()).namespace_terminating);
+    }
     for _ in 0..2 {
         assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
         assert!(executor.memory.refusals(&owner()).namespace_terminating);
