@@ -186,7 +186,7 @@ impl Growth {
         let header = sizes.iter().map(|size| format!("{} {}", count(*size), self.unit));
         let mut table = Table::new(
             self.title,
-            header.chain(["exponent of the last step", "exponent of all"].map(str::to_owned)),
+            header.chain(["exponent of the last step", "exponent from first to last"].map(str::to_owned)),
         );
         for curve in &self.curves {
             for line in &curve.lines {
@@ -239,9 +239,11 @@ mod tests {
             let processors = line.points.iter().zip(processors).map(of).collect();
             let growth =
                 Growth { bench: "", title: "", unit: "", curves: Vec::new(), note: None, processors };
-            growth.exponents(&line)[0]
+            growth.exponents(&line).map(|exponent| exponent.map(decimals(2)))
         };
-        assert!(exponent(&[]).is_some() && exponent(&["X", "Y", "Y"]).is_some());
-        assert_eq!([exponent(&["X", "X", "Y"]), exponent(&["X", "", ""])], [None, None]);
+        let [two, one_and_half] = ["2.00", "1.50"].map(|exponent| Some(exponent.to_owned()));
+        assert_eq!(exponent(&[]), [two.clone(), one_and_half]);
+        assert_eq!(exponent(&["X", "Y", "Y"]), [two, None]);
+        assert_eq!([exponent(&["X", "X", "Y"]), exponent(&["X", "", ""])], [[None, None], [None, None]]);
     }
 }
